@@ -18,7 +18,7 @@ use prometheus_client::registry::Registry;
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn Error>> {
-    // What the program has already: signals, a client, a registry, an election.
+    // What the embedding program already has: signals, a client, a registry, an election.
     let (stop, client, mut registry) = (shutdown::on_signals()?, client::infer().await?, Registry::default());
     let election = Election::new(client.clone(), NAMESPACE, "my-operator", &process::name());
     let leadership = election.leadership();

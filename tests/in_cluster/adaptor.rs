@@ -30,10 +30,10 @@ use crate::{
     support::{Installation, alone},
 };
 
-/// So many refusals of a probe are more than a kubelet takes from a startup probe with its default figures.
+/// A kubelet with the default figures fails a startup probe after fewer refusals than these.
 const REFUSALS: i32 = 4;
 
-/// cloud-api-adaptor on the real node, and the Pods beside it.
+/// cloud-api-adaptor on the real node, and its neighbour Pods.
 struct Stage<'a> {
     installation: &'a Installation,
     namespace: String,
@@ -145,7 +145,7 @@ impl<'a> Stage<'a> {
         found.pop().context("no Pod of cloud-api-adaptor runs")
     }
 
-    /// Its Pod is replaced by another one, which knows nothing.
+    /// Replaces its Pod by another one, which has no memory of the first.
     async fn restart(&self) -> Result<()> {
         let before = self.own_pod().await?;
         let own: Api<Pod> = Api::namespaced(self.installation.testbed.client(), NAMESPACE);
@@ -185,7 +185,7 @@ impl<'a> Stage<'a> {
         self.pod(name, idle(), "Running").await
     }
 
-    /// A Pod whose sandbox is being created, and what holds it back.
+    /// A Pod whose sandbox is being created, and the gate that holds it back.
     async fn starting(&self, name: &str) -> Result<Gate> {
         let gate = self.installation.testbed.cluster().gate(name)?;
         self.create(name, idle()).await?;
@@ -294,14 +294,14 @@ fn a_start_that_was_cut_off_leaves_a_machine_that_nobody_recorded_and_failed_one
 
         for start in 0..20 {
             if start == 19 {
-                // Which of those of one second is the youngest nobody can tell.
+                // Creation times are whole seconds. The youngest one needs a second of its own, or the operator cannot tell which it is.
                 wait::second_after(Timestamp::now()).await?;
             }
             let vm = stage.adaptor.make(&stage.namespace, "web").await?;
             stage.adaptor.record(&stage.namespace, "web", &vm).await?;
             stage.adaptor.stop(&stage.namespace, "web", &vm).await?;
         }
-        // The youngest one is never touched.
+        // The operator never touches the youngest one.
         assert_eq!(stage.until_left("web", 1, 1).await?, lost);
         let released = stage.peerpods.list(&ListParams::default()).await?.items;
         ensure!(released.iter().all(|it| !it.finalizers().contains(&FINALIZER.to_owned())));

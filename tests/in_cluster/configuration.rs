@@ -18,13 +18,13 @@ use crate::support::{Installation, alone};
 
 const LIMIT: &str = "3";
 
-/// Whether the node may run all that it shall.
+/// Whether the node advertises the VMs that the configuration asks for.
 fn advertises(node: &Node) -> bool {
     let allocatable = node.status.as_ref().and_then(|status| status.allocatable.as_ref());
     allocatable.and_then(|levels| levels.get(EXTENDED_RESOURCE)).is_some_and(|level| level.0 == LIMIT)
 }
 
-/// A Pod of the runtime class that peer pods have, which here is that of all others.
+/// A Pod of the runtime class of peer pods. Here this class has the handler of all other Pods.
 fn peer_pod() -> Result<Pod> {
     Ok(serde_json::from_value(json!({
         "metadata": { "name": "web" },
@@ -45,7 +45,7 @@ pub async fn runtime_class(installation: &Installation) -> Result<()> {
     installation.testbed.apply("runtime-class", &[class]).await
 }
 
-/// Waits until the API server has the webhook change Pods of this namespace.
+/// Waits until the API server calls the webhook for Pods of this namespace.
 pub async fn admits_peer_pods(installation: &Installation, namespace: &str) -> Result<()> {
     let pods: Api<Pod> = Api::namespaced(installation.testbed.client(), namespace);
     let dry = PostParams { dry_run: true, ..PostParams::default() };
@@ -71,7 +71,7 @@ async fn configure(installation: &Installation) -> Result<()> {
         "spec": {
             "limit": LIMIT,
             "nodeSelector": { "kubernetes.io/hostname": node::NAME },
-            // Its Pods ask for more than this namespace grants, so they are refused.
+            // Its Pods ask for more than this namespace grants, so the API server refuses them.
             "adaptor": { "image": "any" },
         },
     });

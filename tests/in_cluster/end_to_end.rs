@@ -1,4 +1,4 @@
-//! From installing, as documented, to machines that are reaped and peer pods that are admitted.
+//! The whole way: install as documented, reap machines, admit peer pods.
 
 use std::fs;
 
@@ -34,10 +34,10 @@ use crate::{
     support::{Installation, alone},
 };
 
-/// What the label of nodes for peer pods is, unless a `PeerPodConfig` says otherwise.
+/// The default label of nodes for peer pods in a `PeerPodConfig`.
 const WORKER: &str = "node.kubernetes.io/worker=";
 
-/// How many VMs a `PeerPodConfig` asks for, unless it says so.
+/// The default limit of VMs in a `PeerPodConfig`.
 const LIMIT: &str = "10";
 
 #[test]
@@ -46,7 +46,7 @@ fn kustomize_installs_what_reaps_a_machine_and_brings_a_peer_pod_config() -> Res
         installation.install(Way::Kustomize).await?;
         Box::pin(reaping::reaps_the_machine_of_a_pod_on_the_real_node(installation, installation.host()))
             .await?;
-        // The namespace is of this installation: applied again, it grants what cloud-api-adaptor needs.
+        // The namespace belongs to this installation. A second apply grants it what cloud-api-adaptor needs.
         let image = format!("{}:{}", stand_in::NAME, stand_in::TAG);
         let patch = json!([{ "op": "add", "path": "/spec/adaptor", "value": { "image": image } }]);
         let lines = format!(
@@ -69,14 +69,14 @@ fn helm_installs_what_reaps_a_qemu_machine_by_ssh_and_brings_a_peer_pod_config()
         prepare_namespace(installation, &sshd).await?;
         let tcp = installation.shell.set_libvirt(format!("qemu+ssh://root@{}/system", sshd.authority()));
         installation.install(Way::Helm).await?;
-        // No Pod of the operator was ever let in by more.
+        // The namespace never granted the operator's Pods more than the profile `restricted`.
         ensure!(installation.enforced().await? == "restricted");
         Box::pin(reaping::reaps_the_machine_of_a_pod_on_the_real_node(installation, libvirtd.host())).await?;
         ensure!(sshd.sessions()? > 0, "it did not go by ssh");
         let (name, tag) = (stand_in::NAME, stand_in::TAG);
         let lines = format!("peerPodConfig: {{create: true}}\nimage: {{name: {name}, tag: '{tag}'}}\n");
         installation.shell.append("my-values.yaml", &lines)?;
-        // The file is written by the first commands: the last one, which installs, is what upgrades.
+        // The first commands of the documentation write the file. Only its last command, which installs, also upgrades.
         let upgrade = format!(
             "helm upgrade --install peerpod-operator helm/peerpod-operator --namespace {NAMESPACE} \
              --values my-values.yaml --timeout 2m"
@@ -90,7 +90,7 @@ fn helm_installs_what_reaps_a_qemu_machine_by_ssh_and_brings_a_peer_pod_config()
         ensure!(limit(installation).await? == LIMIT);
         installation.enforce("privileged").await?;
         works(installation).await?;
-        // As the tests after this one have it. What would be recorded still is nowhere else, and holds its PeerPod.
+        // Restores what the next tests expect. A machine that is still recorded exists only on this libvirtd, and would hold its PeerPod.
         installation.end_peer_pods().await?;
         installation.set(json!({ "LIBVIRT_URI": tcp })).await?;
         installation.forget_earlier_places().await?;
@@ -145,7 +145,7 @@ async fn limit(installation: &Installation) -> Result<String> {
         .await
 }
 
-/// Fails unless the configuration is brought about on the real node, all of it; leaves nothing of it.
+/// Fails unless everything that the configuration asks for works on the real node. Leaves nothing of it.
 async fn works(installation: &Installation) -> Result<()> {
     let outcome = is_brought_about(installation).await;
     installation.enforce("restricted").await?;
@@ -169,7 +169,7 @@ async fn is_brought_about(installation: &Installation) -> Result<()> {
     let [adaptor] = &*adaptors else { anyhow::bail!("{} DaemonSets are there", adaptors.len()) };
     let status = adaptor.status.clone().unwrap_or_default();
     ensure!((status.desired_number_scheduled, status.number_ready) == (1, 1), "{status:?}");
-    // An operator that was about to be replaced would have made it with the image that it knew.
+    // Fails if the old operator, which the upgrade replaces, made the DaemonSet with its old image first.
     let revisions: Api<ControllerRevision> = Api::namespaced(client.clone(), NAMESPACE);
     let mut revisions = revisions.list(&ListParams::default()).await?.items;
     revisions

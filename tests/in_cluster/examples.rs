@@ -12,7 +12,7 @@ use testbed::{
 
 use crate::support::{Installation, PROGRAM, beside_others};
 
-/// The node cannot pull the containers of the samples. Pods of namespaces with this label run one that it has.
+/// The node cannot pull the images of the samples. Pods of namespaces with this label run an image that the node has.
 const LABEL: &str = "tests/tiny-image";
 
 /// An example that is installed, and a namespace for its sample.
@@ -67,7 +67,7 @@ impl Example<'_> {
         self.here(&["apply", "--filename", &format!("{}/sample.yaml", self.manifests)]).await.map(drop)
     }
 
-    /// Has Pods in the namespace run the program that does nothing.
+    /// Makes Pods in the namespace run the program that does nothing.
     async fn replace_images(&self) -> Result<()> {
         let label = format!("{LABEL}={}", self.namespace);
         self.kubectl(&["label", "namespace", &self.namespace, &label]).await?;
@@ -126,7 +126,7 @@ fn podset_runs_the_pods_of_its_sample_on_the_real_node() -> Result<()> {
         let ready = ["wait", "--for=condition=Ready", "pod", "--selector=app=podset-sample", "--timeout=60s"];
         let ready = example.here(&ready).await?;
         ensure!(ready.lines().count() == 3, "{ready}");
-        // A restart of a container would be a change, too: the status is as it was, and has these Pods.
+        // A restart of a container would also be a change. So the status must be as before and list these Pods.
         let told = example.status("podset/podset-sample", ".podNames[*]").await?;
         let pods = example.pods("app=podset-sample").await?;
         ensure!(told == pods, "told {told}, and there are {pods}");

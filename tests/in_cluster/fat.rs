@@ -1,4 +1,4 @@
-//! Objects that tenants have filled up.
+//! Objects that tenants have filled to their maximum size.
 
 use anyhow::{Context as _, Result, ensure};
 use futures::{StreamExt as _, TryStreamExt as _, stream};
@@ -21,22 +21,22 @@ use testbed::{
 
 use crate::support::{Installation, alone};
 
-/// What it may take at most, whatever is behind it: half its limit.
+/// The most memory that the operator may take, whatever the objects: half its limit.
 const MOST: u64 = 64 << 20;
-/// How long it may take to be ready, in seconds. It takes a third of that where the machine has nothing else to do.
+/// How long the operator may take to be ready, in seconds. It takes a third of that on an idle machine.
 const READY: i64 = 30;
 
-/// The most that annotations may have together.
+/// The most bytes that the annotations of an object may have together.
 const ANNOTATION: usize = 250_000;
 const DAEMON_SETS: usize = 60;
 const PODS: usize = 200;
 const PEERPODS: usize = 500;
-/// PeerPods among them that are going, and wait for their Pods.
+/// How many of the PeerPods are being deleted and wait for their Pods.
 const GOING: usize = 100;
 /// Objects made at the same time.
 const CONCURRENCY: usize = 8;
 
-/// Makes so many objects, and gives them as they were made.
+/// Creates so many objects, and returns them as the API server stored them.
 async fn make<K>(api: &Api<K>, count: usize, object: impl Fn(usize) -> Value) -> Result<Vec<K>>
 where
     K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
@@ -52,7 +52,7 @@ where
     stream::iter(made).buffered(CONCURRENCY).try_collect().await.context("making fat objects")
 }
 
-/// The containers of a Pod that is as large as it may be beside its annotations.
+/// The containers of a Pod that is as large as the API server allows beside its annotations.
 fn containers(bytes: usize) -> Value {
     json!([{ "name": "main", "image": "none", "env": [{ "name": "FAT", "value": "x".repeat(bytes) }] }])
 }
@@ -77,7 +77,7 @@ fn fat_objects_of_tenants_neither_kill_nor_delay_an_operator_that_starts() -> Re
             json!({ "metadata": metadata("set", index), "spec": spec })
         };
         let pod = |index| {
-            // A scheduler that tries to place it would write to it.
+            // A scheduler that tries to place the Pod would write to it.
             let gates = json!([{ "name": "tests/never" }]);
             let spec = json!({ "schedulingGates": gates, "containers": containers(750_000) });
             json!({ "metadata": metadata("pod", index), "spec": spec })
@@ -85,7 +85,7 @@ fn fat_objects_of_tenants_neither_kill_nor_delay_an_operator_that_starts() -> Re
         make(&daemon_sets, DAEMON_SETS, daemon_set).await?;
         let owners = make(&pods, PODS, pod).await?;
         let peerpod = |index: usize| {
-            // Their machines are not there.
+            // The machines do not exist.
             let instance = format!("0dd2f0c5-6a3d-44a7-9b5e-{index:012x}");
             let mut object = peerpod_object(&owners[index % PODS], "libvirt", &instance);
             if index >= GOING {
@@ -118,7 +118,7 @@ fn fat_objects_of_tenants_neither_kill_nor_delay_an_operator_that_starts() -> Re
                 "ready at {ready}, started at {started}"
             );
         }
-        // Those that are going wait for their Pods, and go with them.
+        // The PeerPods that are being deleted wait for their Pods, and are deleted with them.
         let waits = |peerpod: &PeerPod| {
             let conditions = peerpod.status.iter().flat_map(|status| &status.conditions);
             conditions.into_iter().any(|condition| condition.reason == "WaitingForPod")
@@ -142,7 +142,7 @@ fn fat_objects_of_tenants_neither_kill_nor_delay_an_operator_that_starts() -> Re
     })
 }
 
-/// Has so many operators.
+/// Scales the operator to so many replicas.
 async fn scale(installation: &Installation, replicas: usize) -> Result<()> {
     let (deployment, namespace) = (format!("deployment/{NAME}"), format!("--namespace={NAMESPACE}"));
     let replicas_flag = format!("--replicas={replicas}");

@@ -24,13 +24,13 @@ pub enum Way {
 }
 
 impl Installation {
-    /// Has the operator installed in this way and no other, by itself.
+    /// Makes sure that the operator is installed in this way and in no other.
     pub async fn install(&mut self, way: Way) -> Result<()> {
         if self.way == Some(way) {
             return Ok(());
         }
         self.remove().await?;
-        // The next test's cloud is perhaps another one.
+        // The next test may have another cloud.
         let records: Api<ConfigMap> = Api::namespaced(self.testbed.client(), NAMESPACE);
         wait::unless_gone(records.delete(PLACES, &DeleteParams::default()).await)?;
         match way {
@@ -49,7 +49,7 @@ impl Installation {
         match self.way {
             Some(way @ (Way::Kustomize | Way::Manifests)) => {
                 self.end_peer_pods().await?;
-                // A Pod that ends just now, or a kubelet that has just come back, takes no commands.
+                // A Pod that is just ending, or a kubelet that has just come back, accepts no commands.
                 wait::eventually("the operator drains", DEADLINE, async || {
                     self.shell.documented("drain").await
                 })
@@ -58,7 +58,7 @@ impl Installation {
                 let what = if way == Way::Kustomize { "-k my-cluster" } else { "-f manifests/" };
                 self.shell.run(&remove.replace("-k my-cluster", what)).await?;
             }
-            // What it leaves is no obstacle.
+            // The remains of the removal must not hinder the next installation.
             Some(Way::Helm) => {
                 self.end_peer_pods().await?;
                 self.shell.documented("helm-uninstall").await?;
@@ -69,7 +69,7 @@ impl Installation {
         Ok(())
     }
 
-    /// Deletes all Pods that have a machine, which others may have left, and waits until no machine is recorded.
+    /// Deletes all Pods that have a machine, also those of other tests, and waits until no machine is recorded.
     pub async fn end_peer_pods(&self) -> Result<()> {
         let peerpods: Api<PeerPod> = Api::all(self.testbed.client());
         for peerpod in peerpods.list(&ListParams::default()).await? {
@@ -88,7 +88,7 @@ impl Installation {
         .await
     }
 
-    /// Deletes the entries of places that the settings no longer name, as an administrator does.
+    /// Deletes the entries of places that the settings no longer name, as an administrator would.
     pub async fn forget_earlier_places(&self) -> Result<()> {
         let records: Api<ConfigMap> = Api::namespaced(self.testbed.client(), NAMESPACE);
         wait::eventually("the earlier places are recorded", DEADLINE, async || {
@@ -106,14 +106,14 @@ impl Installation {
         .await
     }
 
-    /// Grants Pods of the operator's namespace no more than this profile does.
+    /// Limits Pods of the operator's namespace to this profile.
     pub async fn enforce(&self, profile: &str) -> Result<()> {
         let enforce = format!("pod-security.kubernetes.io/enforce={profile}");
         self.testbed.cluster().kubectl(&["label", "--overwrite", "namespace", NAMESPACE, &enforce]).await?;
         Ok(())
     }
 
-    /// What Pods of the operator's namespace are granted.
+    /// The profile that Pods of the operator's namespace are limited to.
     pub async fn enforced(&self) -> Result<String> {
         let label = r"jsonpath={.metadata.labels.pod-security\.kubernetes\.io/enforce}";
         self.testbed.cluster().kubectl(&["get", "namespace", NAMESPACE, "--output", label]).await

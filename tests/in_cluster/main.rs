@@ -1,7 +1,7 @@
-//! The operator as its users have it: a Pod from its own image on a real node, installed with the documented commands,
-//! under the restricted profile. All tests share the cluster; what disturbs others has it to itself meanwhile.
+//! The operator as its users run it: a Pod from its own image on a real node, installed with the documented commands, under the
+//! restricted profile. All tests share the cluster. A test that disturbs others has the cluster to itself.
 //!
-//! Needs root, as a real node does.
+//! The tests need root, because a real node does.
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod adaptor;

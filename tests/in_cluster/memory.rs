@@ -1,4 +1,4 @@
-//! What the operator takes of the node.
+//! How much memory of the node the operator takes.
 
 use anyhow::{Result, ensure};
 use kube::ResourceExt as _;
@@ -6,13 +6,13 @@ use peerpod_operator::{NAMESPACE, install::NAME};
 
 use crate::support::alone;
 
-/// What an idle operator may take of memory that is its own alone.
+/// The most private memory that an idle operator may have.
 const IDLE_BYTES: u64 = 10 << 20;
 
 #[test]
 fn an_idle_operator_takes_no_more_than_10_mib_as_its_cgroup_reports_it() -> Result<()> {
     alone(async |installation| {
-        // What it did for other tests has left its traces.
+        // A restart removes the memory that the operator took on for other tests.
         let deployment = format!("deployment/{NAME}");
         let restart = ["rollout", "restart", &deployment, "--namespace", NAMESPACE];
         installation.testbed.cluster().kubectl(&restart).await?;

@@ -1,4 +1,4 @@
-//! The installed operator does what it is there for.
+//! The installed operator reaps machines.
 
 use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::api::core::v1::{Pod, PodSpec};
@@ -16,7 +16,7 @@ use testbed::{
 
 use crate::support::{Installation, beside_others};
 
-/// Fails unless the machine of a Pod that the kubelet runs goes with it, and no other machine of the host.
+/// Fails unless the operator deletes the machine of a deleted Pod that the kubelet ran, and no other machine of the host.
 pub async fn reaps_the_machine_of_a_pod_on_the_real_node(
     installation: &Installation,
     host: &Host,
@@ -68,7 +68,7 @@ fn the_operator_has_no_more_than_the_restricted_profile_grants() -> Result<()> {
             let container = &spec.containers[0];
             let context = container.security_context.as_ref().context("a security context")?;
             assert_eq!(context.read_only_root_filesystem, Some(true));
-            // There is no such account there, and no matter: the profile is what is asked.
+            // That namespace has no such account. It does not matter: only the profile is tested.
             let spec = PodSpec { service_account_name: None, service_account: None, node_name: None, ..spec };
             let mut same = Pod { spec: Some(spec), ..Pod::default() };
             same.metadata.name = Some("same".to_owned());

@@ -12,7 +12,7 @@ use testbed::Pods;
 
 use crate::support::alone;
 
-/// Who the Pods are, and how often their containers were started anew.
+/// The names of the Pods, and how often their containers restarted.
 fn lives(pods: &[Pod]) -> Vec<(String, i32)> {
     let mut lives: Vec<_> = pods
         .iter()
@@ -36,7 +36,7 @@ fn an_edit_makes_the_operator_go_by_ssh_with_the_key_of_its_secret_and_without_a
         let before = lives(&installation.operators().list().await?);
         let tcp = format!("test+tcp://{host}/default");
 
-        // The names are those that cloud-api-adaptor finds there: ~/.ssh is where the Secret is mounted.
+        // cloud-api-adaptor finds keys of these names, because the Secret is mounted at ~/.ssh.
         let key = json!({
             "id_ed25519": fs::read_to_string(sshd.key("ed25519"))?,
             "known_hosts": fs::read_to_string(sshd.known_hosts("ed25519")?)?,
@@ -56,7 +56,7 @@ fn an_edit_makes_the_operator_go_by_ssh_with_the_key_of_its_secret_and_without_a
             Ok(())
         };
         let outcome = reaped().await;
-        // Back, for the tests after this one, whose VMs would be looked for by ssh, too.
+        // Restores the address for the next tests. Otherwise the operator would look for their VMs by ssh, too.
         installation.set(json!({ "LIBVIRT_URI": tcp })).await?;
         installation.forget_earlier_places().await?;
         outcome?;

@@ -1,4 +1,4 @@
-//! What the tests stand on.
+//! Helpers of all tests here.
 
 use std::{
     collections::BTreeMap,
@@ -33,23 +33,23 @@ use crate::installation::Way;
 /// The program under test.
 pub const PROGRAM: &str = env!("CARGO_BIN_EXE_peerpod-operator");
 
-/// No test takes longer, once it has the cluster, whatever it waits for.
+/// The time limit of a test, once it has the cluster.
 const LIMIT: Duration = Duration::from_secs(300);
 
-/// All tests of the process run on it, so that a connection which one test opened is of use to the next.
+/// All tests of the process share this runtime, so that a later test can use a connection that an earlier one opened.
 static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| {
     Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("starting tokio")
 });
 
 static SHARED: OnceCell<RwLock<Installation>> = OnceCell::const_new();
 
-/// An installation that works, and what is around it.
+/// A working installation and its surroundings.
 pub struct Installation {
     pub testbed: Testbed,
     pub libvirtd: Libvirtd,
-    /// Who has the rights of the installation that is there.
+    /// cloud-api-adaptor's writes, under the rights of the present installation.
     pub caa: Option<Caa>,
-    /// How it was installed; none while it is not.
+    /// How the operator is installed; `None` while it is not.
     pub way: Option<Way>,
     pub shell: Shell,
     pub dir: PathBuf,
@@ -120,7 +120,7 @@ impl Installation {
         .await
     }
 
-    /// How often each of the operators took on settings.
+    /// How often each of the operators reloaded its settings.
     async fn reloads(&self) -> Result<BTreeMap<String, f64>> {
         let metrics = self.operators().metrics().await?.into_iter();
         let reloads =
@@ -155,7 +155,7 @@ impl Installation {
         self.caa.as_ref().context("nothing is installed")?.start_vm(pod, host).await
     }
 
-    /// Waits until the machine of a Pod that was deleted is gone, and what recorded it.
+    /// Waits until the machine of a deleted Pod and its PeerPod are gone.
     pub async fn reaped(&self, namespace: &str, vm: &Vm) -> Result<()> {
         let peerpods: Api<PeerPod> = Api::namespaced(self.testbed.client(), namespace);
         wait::gone(&peerpods, &vm.name(), DEADLINE).await?;
@@ -164,7 +164,7 @@ impl Installation {
         Ok(())
     }
 
-    /// What there is to see of the operator's Pods, for error messages.
+    /// The logs and states of the operator's Pods, for error messages.
     async fn logs(&self) -> String {
         let namespace = format!("--namespace={NAMESPACE}");
         let arguments = ["get", "pods,events", "--output=wide", &namespace];

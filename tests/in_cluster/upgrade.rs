@@ -42,7 +42,7 @@ fn an_upgrade_amid_200_deletions_loses_nothing_and_releases_nothing_twice() -> R
             Ok(())
         })
         .await?;
-        // A cloud that does not answer for a while leaves work for the next leader, however fast the first one is.
+        // A cloud that does not answer for a while leaves work for the next leader, even if the first one is fast.
         installation.libvirtd.pause()?;
         pods.api().delete_collection(&DeleteParams::default(), &ListParams::default()).await?;
         let first = holder(installation).await?;

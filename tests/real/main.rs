@@ -2,9 +2,8 @@
 //!
 //! The modules mirror `src/`.
 //!
-//! Tests that get along share a cluster, a libvirtd and an operator ([`support::beside_others`]). Those that kill, misguide
-//! or remove something have an operator and a libvirtd of their own on a cluster that is theirs meanwhile
-//! ([`support::alone`]).
+//! Tests that do not disturb each other share a cluster, a libvirtd and an operator ([`support::beside_others`]). Tests that kill,
+//! misconfigure or remove something have an operator and a libvirtd of their own, and the cluster to themselves ([`support::alone`]).
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod cli;

@@ -1,4 +1,4 @@
-//! Settings that are wrong, and clouds that do not answer: nothing is lost, and everything goes on by itself.
+//! Wrong settings and clouds that do not answer: nothing is lost, and the operator recovers by itself.
 
 use anyhow::{Result, ensure};
 use testbed::{
@@ -12,7 +12,7 @@ fn libvirt(alone: &Alone<'_>) -> Settings {
     Settings::libvirt(&alone.libvirtd.host().uri().to_string())
 }
 
-/// Waits until the metrics say whether the settings can be used, or do not say it.
+/// Waits until the metric says whether the settings are valid, or is missing.
 async fn settings_are_valid(alone: &Alone<'_>, valid: Option<bool>) -> Result<()> {
     wait::eventually("the settings were read again", DEADLINE, async || {
         let metrics = alone.operator.metrics().await?;
@@ -25,7 +25,7 @@ async fn settings_are_valid(alone: &Alone<'_>, valid: Option<bool>) -> Result<()
     .await
 }
 
-/// Runs a test with an operator that has settings for this cloud alone.
+/// Runs a test with an operator whose settings have only this cloud.
 fn with_cloud(
     cloud: &str,
     arguments: &[&str],
@@ -124,7 +124,7 @@ fn a_cloud_that_went_down_is_found_again_when_it_is_back() -> Result<()> {
         alone.libvirtd.stop().await?;
         alone.scene().pods.delete("web").await?;
         alone.scene().held(&vm.name(), "CloudUnavailable").await?;
-        // The test driver forgets its domains: this one is absent now.
+        // The test driver forgets its domains, so this one is absent now.
         alone.libvirtd.restart().await?;
         alone.scene().released(&vm.name()).await
     })

@@ -1,4 +1,4 @@
-//! What the tests stand on.
+//! Helpers of all tests here.
 
 mod clear;
 pub mod clouds;
@@ -33,26 +33,26 @@ use tokio::{
 
 use self::clear::clear;
 
-/// The annotation by which an administrator gives the machine of a PeerPod up.
+/// The annotation that makes the operator give the machine of a PeerPod up.
 pub const ABANDON: &str = "peerpods.confidentialcontainers.org/release=abandon";
 
-/// How long what a test ends stays away: long enough for what spins to show.
+/// How long a stopped component stays stopped: long enough for a spinning loop to show.
 pub const OUTAGE: Duration = Duration::from_secs(3);
 
 /// The program under test.
 pub const PROGRAM: &str = env!("CARGO_BIN_EXE_peerpod-operator");
 
-/// No test takes longer, once it has what it shares with others or has to itself, whatever it waits for.
+/// The time limit of a test, once it has its cluster.
 const LIMIT: Duration = Duration::from_secs(300);
 
-/// All tests of the process run on it, so that a connection which one test opened is of use to the next.
+/// All tests of the process share this runtime, so that a later test can use a connection that an earlier one opened.
 static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| {
     Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("starting tokio")
 });
 
 static SHARED: OnceCell<Shared> = OnceCell::const_new();
 
-/// How many tests have a cluster to themselves at once. Each costs half a GiB, and the processors are few.
+/// How many tests have a cluster of their own at once. Each cluster costs half a GiB, and the processors are few.
 const PLACES: usize = 3;
 static TURNS: Semaphore = Semaphore::const_new(PLACES);
 
@@ -81,7 +81,7 @@ impl Shared {
     }
 }
 
-/// What a test sees: a namespace of its own, and everything around it.
+/// A test's own namespace and its surroundings.
 pub struct Scene<'a> {
     pub testbed: &'a Testbed,
     pub operator: &'a Operator,
@@ -92,7 +92,7 @@ pub struct Scene<'a> {
     pub peerpods: Api<PeerPod>,
 }
 
-/// What a test has to itself.
+/// The cluster, libvirtd and operator that a test has to itself.
 pub struct Alone<'a> {
     pub testbed: &'a mut Testbed,
     pub operator: Operator,
@@ -101,7 +101,7 @@ pub struct Alone<'a> {
     pub namespace: String,
 }
 
-/// Runs a test on what all such tests share.
+/// Runs a test that shares its cluster, libvirtd and operator with others.
 pub fn beside_others(test: impl AsyncFnOnce(&Scene) -> Result<()>) -> Result<()> {
     RUNTIME.block_on(async {
         let shared = SHARED.get_or_try_init(Shared::start).await?;
@@ -113,13 +113,13 @@ pub fn beside_others(test: impl AsyncFnOnce(&Scene) -> Result<()>) -> Result<()>
     })
 }
 
-/// Runs a test with a libvirtd, an operator and, meanwhile, a cluster of its own. No other operator waits for this one's
-/// lease, nor this one for its own after it was killed.
+/// Runs a test with a libvirtd and an operator of its own, on a cluster that no other test uses meanwhile. So no operator waits for the
+/// lease of another one, or for its own after it was killed.
 pub fn alone(test: impl AsyncFnOnce(&mut Alone) -> Result<()>) -> Result<()> {
     alone_with(operator_of_one, test)
 }
 
-/// An operator for this libvirtd that stands for no election.
+/// An operator for this libvirtd without leader election.
 async fn operator_of_one(testbed: &Testbed, dir: &Path, libvirtd: &Libvirtd) -> Result<Operator> {
     let settings = Settings::libvirt(&libvirtd.host().uri().to_string());
     let options = OperatorOptions::new(PROGRAM, dir.join("operator"), settings);
@@ -127,7 +127,7 @@ async fn operator_of_one(testbed: &Testbed, dir: &Path, libvirtd: &Libvirtd) -> 
     Operator::start(testbed, &OperatorOptions { arguments, ..options }).await
 }
 
-/// Like [`alone`], with an operator that is started otherwise: in a folder, and perhaps for a libvirtd.
+/// Like [`alone`], but `start` starts the operator. It gets a folder and the libvirtd.
 pub fn alone_with(
     start: impl AsyncFnOnce(&Testbed, &Path, &Libvirtd) -> Result<Operator>,
     test: impl AsyncFnOnce(&mut Alone) -> Result<()>,
@@ -135,19 +135,19 @@ pub fn alone_with(
     on_own_cluster(async |testbed| on(testbed, start, test).await)
 }
 
-/// Runs a test on a cluster that it has to itself meanwhile, without libvirtd and operator.
+/// Runs a test on a cluster that no other test uses meanwhile, without libvirtd and operator.
 pub fn without_operator(test: impl AsyncFnOnce(&Testbed) -> Result<()>) -> Result<()> {
     on_own_cluster(async |testbed| {
         timeout(LIMIT, test(testbed)).await.context("the test takes too long").flatten()
     })
 }
 
-/// Runs a test that needs nothing of all this.
+/// Runs a test that needs none of this.
 pub fn run(test: impl Future<Output = Result<()>>) -> Result<()> {
     run_on(async { Ok(()) }, async |()| test.await)
 }
 
-/// Runs a test on what it and its like share among themselves, which the first of them starts.
+/// Runs a test on something that several tests share. The first of them starts it.
 pub fn run_on<S>(
     shared: impl Future<Output = Result<S>>,
     test: impl AsyncFnOnce(S) -> Result<()>,
@@ -162,7 +162,8 @@ fn on_own_cluster(work: impl AsyncFnOnce(&mut Testbed) -> Result<()>) -> Result<
     RUNTIME.block_on(with_own_cluster(work))
 }
 
-/// Does this with a cluster that nothing else uses meanwhile. Only one test may have two: several would wait for each other's.
+/// Does this with a cluster that no other test uses meanwhile. Only one test may take two clusters: several such
+/// tests would block each other.
 pub async fn with_own_cluster(work: impl AsyncFnOnce(&mut Testbed) -> Result<()>) -> Result<()> {
     let _turn = TURNS.acquire().await?;
     let free = FREE.lock().await.pop();
@@ -172,12 +173,12 @@ pub async fn with_own_cluster(work: impl AsyncFnOnce(&mut Testbed) -> Result<()>
     };
     clear(&mut testbed).await.context("clearing away what the test before left")?;
     work(&mut testbed).await?;
-    // After a failure nobody knows in which state a cluster is.
+    // Only a test that succeeded returns its cluster. After a failure the state of a cluster is unknown.
     FREE.lock().await.push(testbed);
     Ok(())
 }
 
-/// Like [`alone_with`], on a cluster of this older version, which ends with the test.
+/// Like [`alone_with`], on a new cluster of this older version, which ends with the test.
 pub fn alone_on(
     version: &str,
     start: impl AsyncFnOnce(&Testbed, &Path, &Libvirtd) -> Result<Operator>,
@@ -213,13 +214,13 @@ async fn new_testbed(emulated_version: Option<String>) -> Result<Testbed> {
 }
 
 impl Alone<'_> {
-    /// The scene in its own namespace.
+    /// The scene in this test's namespace.
     pub fn scene(&self) -> Scene<'_> {
         let host = self.libvirtd.host();
         Scene::new(self.testbed, &self.operator, host, &self.caa, self.namespace.clone())
     }
 
-    /// Ends a component at once, its connections cut, and starts it again after a while.
+    /// Kills a component, which cuts its connections, and starts it again after a while.
     pub async fn kill_and_start(&mut self, component: Component) -> Result<()> {
         let cluster = self.testbed.cluster_mut();
         cluster.process(component).context("it runs")?.kill().await?;
@@ -247,7 +248,7 @@ impl<'a> Scene<'a> {
         Ok(Self::new(self.testbed, self.operator, self.host, self.caa, namespace))
     }
 
-    /// A Pod that runs, with its machine.
+    /// A running Pod with its machine.
     pub async fn pod_with_vm(&self, name: &str) -> Result<Vm> {
         let pod = self.pods.run(name).await?;
         self.caa.start_vm(&pod, self.host).await
@@ -266,7 +267,7 @@ impl<'a> Scene<'a> {
         wait::present(&self.peerpods, peerpod, "it is being deleted", DEADLINE, going).await.map(drop)
     }
 
-    /// Gives the machine of a PeerPod up, as an administrator does.
+    /// Gives the machine of a PeerPod up, as an administrator would.
     pub async fn abandon(&self, peerpod: &str) -> Result<()> {
         self.kubectl(&["annotate", "peerpod", peerpod, ABANDON]).await.map(drop)
     }
@@ -276,7 +277,7 @@ impl<'a> Scene<'a> {
         wait::gone(&self.peerpods, peerpod, DEADLINE).await
     }
 
-    /// Waits until a PeerPod says why it does not go; gives the condition that is True.
+    /// Waits until a PeerPod reports why the operator does not release it. Returns the condition that is True.
     pub async fn held(&self, peerpod: &str, reason: &str) -> Result<Condition> {
         let what = format!("the PeerPod {peerpod} is held because of {reason}");
         let holds = |peerpod: &PeerPod| condition(peerpod).is_some_and(|it| it.reason == reason);
@@ -284,7 +285,7 @@ impl<'a> Scene<'a> {
         condition(&held).context("the condition was there")
     }
 
-    /// Fails if the status of a PeerPod, or an event about it, has one of these texts, or if there is no event.
+    /// Fails if the status of a PeerPod, or an event about it, contains one of these texts, or if there is no event.
     pub async fn shows_none_of(&self, peerpod: &str, private: &[&str]) -> Result<()> {
         let status = format!("{:?}", self.peerpods.get(peerpod).await?.status);
         let about = format!("--field-selector=involvedObject.name={peerpod}");
@@ -298,7 +299,7 @@ impl<'a> Scene<'a> {
         Ok(())
     }
 
-    /// Fails unless domain and both own volumes of a machine are there, running, as virsh sees them.
+    /// Fails unless the domain runs and both volumes of the machine exist, as virsh sees them.
     pub async fn lives(&self, vm: &Vm) -> Result<()> {
         let state = self.host.virsh().run(&["domstate", &vm.machine.domain.name]).await?;
         ensure!(state.trim() == "running", "the domain {} is {state}", vm.machine.domain.name);
@@ -309,13 +310,13 @@ impl<'a> Scene<'a> {
         Ok(())
     }
 
-    /// Waits until the operator has released the PeerPod of this VM, and fails if the VM or a volume of it is there.
+    /// Waits until the operator has released the PeerPod of this VM. Fails if the VM or a volume of it is left.
     pub async fn reaped(&self, vm: &Vm) -> Result<()> {
         self.released(&vm.name()).await?;
         self.vanished(vm).await
     }
 
-    /// Fails if the domain or an own volume of a machine is there, as virsh sees it.
+    /// Fails if virsh sees the domain or a volume of the machine.
     pub async fn vanished(&self, vm: &Vm) -> Result<()> {
         let (domains, volumes) = (self.host.virsh().domains().await?, self.host.virsh().volumes(POOL).await?);
         ensure!(!domains.contains(&vm.machine.domain.name), "the domain {} is there", vm.machine.domain.name);
@@ -325,7 +326,7 @@ impl<'a> Scene<'a> {
         Ok(())
     }
 
-    /// Returns when the operator has done everything that it was to do before: it has reaped one more machine.
+    /// Waits until the operator has done all earlier work: it then has reaped one more machine.
     pub async fn operator_catches_up(&self) -> Result<()> {
         let elsewhere = self.elsewhere().await?;
         let vm = elsewhere.pod_with_vm("catch-up").await?;
@@ -333,7 +334,7 @@ impl<'a> Scene<'a> {
         elsewhere.released(&vm.name()).await
     }
 
-    /// What the operator wrote, or tried to, in this namespace so far.
+    /// All writes of the operator in this namespace so far, also refused ones.
     pub fn writes(&self) -> Result<Vec<Request>> {
         let mut requests = self.testbed.audit()?.of_operator()?;
         requests.retain(|request| request.is_write() && request.namespace == self.namespace);
@@ -341,12 +342,12 @@ impl<'a> Scene<'a> {
     }
 }
 
-/// When a PeerPod was made, to the second.
+/// The creation time of a PeerPod, in whole seconds.
 pub fn created(vm: &Vm) -> Timestamp {
     vm.peerpod.creation_timestamp().expect("the API server sets it").0
 }
 
-/// Siblings are told apart by whole seconds: returns in a later one than that of these.
+/// Waits until a later second than the creation of these. The operator orders siblings by whole seconds.
 pub async fn next_second(vms: &[Vm]) -> Result<()> {
     wait::second_after(vms.iter().map(created).max().context("a second later than none")?).await
 }
@@ -361,7 +362,7 @@ pub fn condition(peerpod: &PeerPod) -> Option<Condition> {
         .cloned()
 }
 
-/// A folder for what this run writes. It stays for inspection until the next run.
+/// The folder of this run's files. It stays for inspection until the next run.
 pub fn run_dir() -> Result<PathBuf> {
     static DIR: LazyLock<Result<(PathBuf, File), String>> =
         LazyLock::new(|| testbed::run_dir().map_err(|error| format!("{error:#}")));

@@ -95,7 +95,7 @@ fn env(name: &str) -> Result<()> {
     Ok(())
 }
 
-/// The cluster of this name, whole.
+/// The cluster of this name. Fails unless all of it runs.
 fn running(name: &str) -> Result<Cluster> {
     match named::find(name)? {
         Named::Running(cluster) => Ok(cluster),

@@ -19,7 +19,7 @@ pub(crate) struct Task {
     providers: Vec<String>,
 }
 
-/// All providers at once: scenarios wait most of the time. Their reports come in order.
+/// Runs all providers at once, because scenarios wait most of the time. Prints their reports in order.
 pub(crate) async fn run(task: &Task) -> Result<()> {
     let all = PROVIDERS.map(str::to_owned);
     let providers = if task.providers.is_empty() { &all[..] } else { &task.providers };
@@ -39,7 +39,7 @@ async fn report(provider: &str) -> Result<(String, Tally)> {
     let mut text = format!("{provider}\n");
     let tally = keep(provider, |name, outcome| {
         let name = name.replace('_', " ");
-        // A string takes any text.
+        // Writing to a string cannot fail.
         let _ = match outcome {
             Ok(()) => writeln!(text, "  ok      {name}"),
             Err(Cannot::Here(reason)) => writeln!(text, "  -       {name}: {reason}"),

@@ -1,4 +1,4 @@
-//! Tasks against the cluster of the current kubeconfig. They run kubectl, so they do what the documentation says by hand.
+//! Tasks on the cluster of the current kubeconfig. They run kubectl with the commands that the documentation gives.
 
 use std::{
     fs,
@@ -123,7 +123,7 @@ fn kustomization(task: &Deploy) -> Result<PathBuf> {
     Ok(folder)
 }
 
-/// An image's name, and its tag or digest as a kustomization has it.
+/// An image's name, and its tag or digest as a kustomization spells it.
 fn split(image: &str) -> (&str, String) {
     if let Some((name, digest)) = image.split_once('@') {
         return (name, format!("digest: {digest}"));
@@ -141,7 +141,7 @@ fn kubectl(arguments: &[&str]) -> Result<()> {
 fn output(arguments: &[&str]) -> Result<String> {
     let output = command().args(arguments).stderr(Stdio::piped()).output().context(NO_KUBECTL)?;
     let problem = String::from_utf8_lossy(&output.stderr);
-    // Without the definition there are no objects of it.
+    // Without the definition there are no such objects.
     if problem.contains("the server doesn't have a resource type") {
         return Ok(String::new());
     }

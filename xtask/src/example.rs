@@ -48,7 +48,7 @@ enum Action {
 }
 
 impl Example {
-    /// The package, and the folder in `examples/`.
+    /// The name of the package, and of the folder in `examples/`.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Podset => "podset",
@@ -56,7 +56,7 @@ impl Example {
         }
     }
 
-    /// What its installation is generated from.
+    /// The description of its installation.
     pub(crate) fn operator(self) -> Result<Operator> {
         Ok(match self {
             Self::Podset => podset::operator(),
@@ -96,10 +96,10 @@ pub(crate) async fn run(task: Task) -> Result<()> {
         Action::Uninstall => kubectl(&["delete", "--ignore-not-found"]).await,
         Action::Run { arguments } => {
             let mut cargo = repository::cargo();
-            // Nobody competes with an operator that a developer runs, and nobody waits for the lease of one that was killed.
+            // A developer's operator has no competitor, and should not wait for the lease of one that was killed.
             cargo.args(["run", "--package", task.example.name(), "--", "run", "--leader-elect=false"]);
             cargo.args(arguments).envs(kubeconfig.iter().map(|path| ("KUBECONFIG", path)));
-            // It takes the place of this process, and so gets its signals.
+            // It replaces this process, and so gets its signals.
             Err(cargo.exec()).context("running cargo")
         }
     }

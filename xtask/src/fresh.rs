@@ -1,8 +1,8 @@
 //! `cargo xtask fresh`: a command of the README in a pristine Debian 12 root file system.
 //!
-//! A package that somebody installed on a machine hides that our own commands do not install it. So this root holds the
-//! [`PREREQUISITES`] of the README and nothing else. Rust, Go and the caches of what is built from pinned sources are those
-//! of this machine; `target/` is one of its own.
+//! On a developer's machine, other packages may hide that the documented commands do not install one. So this root has only the
+//! [`PREREQUISITES`] of the README. Rust, Go and the caches of what is built from pinned sources are those of this machine. `target/`
+//! is one of its own.
 
 use std::{
     env,
@@ -42,7 +42,7 @@ impl Readme {
     /// The arguments of `cargo xtask`.
     fn arguments(self) -> &'static [&'static str] {
         match self {
-            // Without a node its packages would not be tried.
+            // With `--no-node` the packages of a node would not be tested.
             Self::Demo => &["demo", "--node"],
             Self::Test => &["test"],
         }
@@ -51,24 +51,24 @@ impl Readme {
 
 /// The release of Debian that the README asks for.
 const SUITE: &str = "bookworm";
-/// The packages that the README asks for, beside Rust and Go.
+/// The packages that the README requires, beside Rust and Go.
 const PREREQUISITES: [&str; 4] = ["gcc", "libc6-dev", "git", "ca-certificates"];
-/// What builds the root file system.
+/// The package that builds the root file system.
 const PACKAGES: [&str; 1] = ["mmdebstrap"];
 
-/// How long another run may take for which this one waits.
+/// How long to wait for another run.
 const LOCK_DEADLINE: Duration = Duration::from_secs(3600);
 
-/// Where the root file system has the clone of this repository.
+/// The path of the clone of this repository in the root file system.
 const CLONE: &str = "/src/peerpod-operator";
 
-/// Files and folders of this machine with which its package clients reach their registries. Each is copied if it is there.
+/// Files and folders of this machine that its package clients need to reach their registries. Each is copied if it exists.
 const CLIENT_FILES: [&str; 4] =
     ["/etc/resolv.conf", "/etc/hosts", "/etc/apt/auth.conf.d", "/usr/local/share/ca-certificates"];
-/// Beginnings of the names of environment variables with which package clients reach their registries.
+/// Prefixes of environment variables that package clients need to reach their registries.
 const CLIENT_PREFIXES: [&str; 5] =
     ["CARGO_HTTP_", "CARGO_NET_", "CARGO_REGISTRIES_", "CARGO_SOURCE_", "SSL_CERT_"];
-/// Further such variables; where the caches are; and how to print. No other one comes into the root.
+/// Further such variables, the paths of caches, and settings for output. The root gets no other variable.
 const VARIABLES: [&str; 21] = [
     "http_proxy",
     "https_proxy",
@@ -140,14 +140,14 @@ pub(crate) async fn run(task: &Task) -> Result<()> {
     progress.step(format!("cargo xtask {}, in there", arguments.join(" ")));
     enter(&root, arguments).await?;
     progress.finish();
-    // After a failure it stays, for a look at it.
+    // After a failure the root stays for inspection.
     remove(&root)
 }
 
-/// Builds the root file system from the package sources of this machine, if these are of the same release.
+/// Builds the root file system from this machine's package sources, if they are of the same release.
 fn build(root: &Path, folder: &Path) -> Result<()> {
     let include = format!("--include={}", PREREQUISITES.join(","));
-    // What it mounts there goes with it, however it ends: the next run could not remove the root otherwise.
+    // A mount namespace of its own, so that its mounts always end with it. Otherwise the next run could not remove the root.
     let mut mmdebstrap = Command::new("setpriv");
     mmdebstrap.args(["--pdeathsig=KILL", "unshare", "--mount", "mmdebstrap"]);
     mmdebstrap.args(["--variant=minbase", &include, SUITE]).arg(root);
@@ -178,7 +178,7 @@ fn build(root: &Path, folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// How apt on this machine downloads: proxies, certificates and the like.
+/// This machine's settings of apt for downloads: proxies, certificates and the like.
 fn acquire_options() -> Result<String> {
     let output = Command::new("apt-config").arg("dump").output().context("running apt-config")?;
     ensure!(output.status.success(), "apt-config failed ({})", output.status);
@@ -197,7 +197,7 @@ fn clone(root: &Path) -> Result<()> {
 /// Runs the task in the root. It ends with this program.
 async fn enter(root: &Path, arguments: &[&str]) -> Result<()> {
     let Toolchains { mut folders, path } = Toolchains::find()?;
-    // Not the one of this checkout: cargo would take what it has built of one source tree for that of the other.
+    // A target folder of its own: cargo would mix up the builds of the two source trees.
     let target = repository::root().join("target/fresh/target");
     fs::create_dir_all(&target).with_context(|| format!("creating {}", target.display()))?;
     folders.push(target.clone());
@@ -207,11 +207,11 @@ async fn enter(root: &Path, arguments: &[&str]) -> Result<()> {
     unshare.args(&folders).args(arguments);
     unshare.env_clear().env("PATH", &path).env("HOME", home()?);
     unshare.env("CARGO_TARGET_DIR", target);
-    // Built once: what another build could reuse would only fill the disk.
+    // It is built only once, so incremental state would just fill the disk.
     unshare.env("CARGO_INCREMENTAL", "0");
     unshare.envs(client_variables());
     let mut running = unshare.spawn().context("running unshare")?;
-    // Ctrl-C reaches the task, too, which ends what it started; this program waits for that.
+    // Ctrl-C also reaches the task, which ends what it started. This program waits for that.
     let mut interrupt = signal(SignalKind::interrupt()).context("listening for Ctrl-C")?;
     let status = loop {
         select! {
@@ -228,7 +228,7 @@ async fn enter(root: &Path, arguments: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// Rust, Go and what they and this repository cache.
+/// Rust, Go, and their and this repository's caches.
 struct Toolchains {
     folders: Vec<PathBuf>,
     path: OsString,
@@ -265,7 +265,7 @@ fn home() -> Result<PathBuf> {
     env::home_dir().context("HOME is not set: set it")
 }
 
-/// The environment with which package clients reach their registries.
+/// The environment variables that package clients need to reach their registries.
 fn client_variables() -> impl Iterator<Item = (OsString, OsString)> {
     env::vars_os().filter(|(name, _)| {
         let name = name.to_string_lossy();
@@ -280,7 +280,7 @@ fn succeed(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
-/// Removes what an earlier run left. What it mounted went with its mount namespace.
+/// Removes the remains of an earlier run. Its mounts ended with its mount namespace.
 fn remove(folder: &Path) -> Result<()> {
     if !folder.exists() {
         return Ok(());

@@ -1,4 +1,4 @@
-//! Programs as they are released.
+//! Builds programs as they are released.
 
 use std::{env, path::PathBuf};
 
@@ -6,10 +6,10 @@ use anyhow::{Result, ensure};
 
 use crate::{repository, test::cargo};
 
-/// The C library is linked in: of the shared one, a process would keep 1.5 MiB more in memory.
+/// Links the C library statically. With the shared one, a process would keep 1.5 MiB more in memory.
 const RUSTC_ARGUMENTS: [&str; 2] = ["-C", "target-feature=+crt-static"];
 
-/// Builds the program of the package of this name, with further arguments of cargo's; gives the program.
+/// Builds the program of the package of this name, with further arguments for cargo. Returns the program.
 pub(crate) fn build(name: &str, further: &[&str]) -> Result<PathBuf> {
     let arguments = ["rustc", "--release", "--package", name, "--bin", name];
     cargo(&[&arguments, further, &["--"], &RUSTC_ARGUMENTS].concat())?;

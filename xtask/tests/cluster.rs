@@ -1,4 +1,4 @@
-//! `cargo xtask cluster` as its users see it.
+//! `cargo xtask cluster` as a user runs it.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,7 +12,7 @@ use tempfile::TempDir;
 
 const NAME: &str = "test";
 
-/// A folder for the state of clusters, and the promise that none is left in it.
+/// A folder for the state of clusters. Checks in the end that none is left in it.
 struct Clusters(TempDir);
 
 impl Clusters {
@@ -22,7 +22,7 @@ impl Clusters {
         Ok(xtask.env("XDG_STATE_HOME", self.0.path()).output()?)
     }
 
-    /// What a task that succeeds says to the user.
+    /// The output of a task that succeeds.
     fn says(&self, task: &str) -> Result<String> {
         let output = self.run(task)?;
         let said = String::from_utf8(output.stderr)?;
@@ -30,7 +30,7 @@ impl Clusters {
         Ok(said)
     }
 
-    /// What a task that fails says.
+    /// The error of a task that fails.
     fn refuses(&self, task: &str) -> Result<String> {
         let output = self.run(task)?;
         ensure!(!output.status.success(), "{task} succeeded");
@@ -55,7 +55,7 @@ impl Clusters {
 
 impl Drop for Clusters {
     fn drop(&mut self) {
-        // Where a test failed; fine where it took the cluster down itself.
+        // After a failure there may be a cluster. Otherwise the test has already ended it.
         let _ = self.run("down");
     }
 }
@@ -65,7 +65,7 @@ fn runs(pid: i64) -> bool {
     stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
 }
 
-/// Runs a command of a shell in which this line was evaluated. Gives what it prints, or what it complains of.
+/// Runs a command in a shell that has evaluated this line. Returns its output or its error.
 fn shell(line: &str, command: &str) -> Result<Result<String, String>> {
     let script = format!("{line}; {command}");
     let output =

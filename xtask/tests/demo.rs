@@ -1,4 +1,4 @@
-//! `cargo xtask demo` as its users see it.
+//! `cargo xtask demo` as a user runs it.
 
 use std::env;
 use std::fs;
@@ -17,10 +17,10 @@ use tempfile::TempDir;
 use testbed::{OperatorPods, docs};
 use tokio::sync::{Semaphore, SemaphorePermit};
 
-/// How many demos are played at once. Each has a cluster, and the processors are few.
+/// How many demos run at once. Each has a cluster, and the processors are few.
 static TURNS: Semaphore = Semaphore::const_new(2);
 
-/// A folder for all that a demo writes, and the promise that nothing is left in it.
+/// A folder for all files of a demo. Checks in the end that nothing is left in it.
 struct Demos {
     folder: TempDir,
     _turn: SemaphorePermit<'static>,
@@ -28,7 +28,7 @@ struct Demos {
 
 impl Demos {
     fn new() -> Result<Self> {
-        // It may block its thread, which has nothing else to do.
+        // This may block the thread, which has nothing else to do.
         let turn = block_on(TURNS.acquire())?;
         Ok(Self { folder: TempDir::new()?, _turn: turn })
     }
@@ -40,7 +40,7 @@ impl Demos {
         xtask
     }
 
-    /// Has whatever the command starts write into the folder.
+    /// Makes everything that the command starts write into the folder.
     fn contain(&self, command: &mut Command) {
         command.env("XDG_STATE_HOME", self.folder.path()).env("TMPDIR", self.folder.path());
     }
@@ -49,7 +49,7 @@ impl Demos {
         Ok(self.command(arguments).output()?)
     }
 
-    /// Fails unless no file but the lock is left, and no process that has to do with the folder.
+    /// Fails unless only the lock file is left, and no process that uses the folder.
     fn ensure_nothing_is_left(&self) -> Result<()> {
         let left: Vec<_> =
             files(self.folder.path())?.into_iter().filter(|name| name != "demo.lock").collect();
@@ -62,7 +62,7 @@ impl Demos {
 
 impl Drop for Demos {
     fn drop(&mut self) {
-        // Where a test failed; fine where it took the demo down itself.
+        // After a failure there may be a demo. Otherwise the test has already ended it.
         let _ = self.run(&["--down"]);
     }
 }
@@ -81,12 +81,12 @@ fn files(folder: &Path) -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// The command lines that name a folder.
+/// The command lines that contain a folder's path.
 fn processes(folder: &Path) -> Result<Vec<String>> {
     let folder = folder.to_str().context("a path in UTF-8")?;
     let mut found = Vec::new();
     for entry in fs::read_dir("/proc")? {
-        // A process may end meanwhile, and most of /proc is none.
+        // A process may end meanwhile, and most entries of /proc are no processes.
         let command = fs::read(entry?.path().join("cmdline")).unwrap_or_default();
         let command = String::from_utf8_lossy(&command).replace('\0', " ");
         if command.contains(folder) {
@@ -100,7 +100,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// Plays a demo that stays; gives what it said and its kubeconfig.
+/// Runs a demo that stays. Returns its output and its kubeconfig.
 fn keep(demos: &Demos, arguments: &[&str]) -> Result<(String, PathBuf)> {
     let kept = demos.run(&[&["--keep"], arguments].concat())?;
     let (said, problems) = (text(&kept.stdout), text(&kept.stderr));
@@ -112,7 +112,7 @@ fn keep(demos: &Demos, arguments: &[&str]) -> Result<(String, PathBuf)> {
     Ok((said, kubeconfig))
 }
 
-/// The nodes on which Pods of the operator run, in the cluster of this kubeconfig.
+/// The nodes of the operator's Pods, in the cluster of this kubeconfig.
 async fn nodes_of_operators(kubeconfig: &Path) -> Result<Vec<String>> {
     let kubeconfig = Kubeconfig::read_from(kubeconfig)?;
     let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
@@ -126,7 +126,7 @@ fn the_documented_demo_goes_as_told() -> Result<()> {
     let mut shell = Command::new("sh");
     shell.args(["-euc", &docs::block("demo")?]).current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
     demos.contain(&mut shell);
-    // What cargo tells this test of its package is not for the cargo that is asked now: it would build much anew.
+    // Cargo sets variables about this test's package. The cargo that runs here must not see them, or it would rebuild much.
     for (name, _) in env::vars_os() {
         if ["CARGO_PKG_", "CARGO_MANIFEST_"].iter().any(|it| name.to_string_lossy().starts_with(it)) {
             shell.env_remove(name);

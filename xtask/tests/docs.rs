@@ -18,7 +18,7 @@ const BOOK: &str = "docs/src";
 /// The book's table of contents.
 const SUMMARY: &str = "docs/src/SUMMARY.md";
 
-/// What a newcomer reads in five minutes.
+/// The most that a newcomer reads in five minutes.
 const README_LINES: usize = 150;
 const README_WORDS: usize = 1500;
 
@@ -47,7 +47,7 @@ fn documents() -> Result<BTreeMap<PathBuf, String>> {
     Ok(documents)
 }
 
-/// What leads from a document, and to its parts.
+/// A document's links, and the anchors of its headings.
 #[derive(Debug, Default, PartialEq)]
 struct Outline {
     links: Vec<String>,
@@ -100,7 +100,7 @@ fn target(from: &Path, link: &str) -> Option<PathBuf> {
     Some(path)
 }
 
-/// What is wrong with the links of these documents.
+/// Problems with the links of these documents.
 fn broken_links(documents: &BTreeMap<PathBuf, String>, exists: impl Fn(&Path) -> bool) -> Vec<String> {
     let outlines: BTreeMap<_, _> =
         documents.iter().map(|(path, text)| (path.as_path(), Outline::of(text))).collect();
@@ -111,7 +111,7 @@ fn broken_links(documents: &BTreeMap<PathBuf, String>, exists: impl Fn(&Path) ->
             let to = if file.is_empty() { Some(from.to_path_buf()) } else { target(from, file) };
             let problem = match &to {
                 Some(to) if !exists(to) => Some("no such file"),
-                // mdBook has the pages of the book and no other files.
+                // mdBook has only the pages of the book.
                 Some(to) if from.starts_with(BOOK) && !to.starts_with(BOOK) => Some("leads out of the book"),
                 Some(to) if !anchor.is_empty() => match outlines.get(to.as_path()) {
                     Some(outline) if outline.anchors.contains(anchor) => None,
@@ -256,7 +256,7 @@ fn a_test_runs_every_command_of_the_readme_and_every_marked_block() -> Result<()
     let readme = read("README.md")?;
     let blocks = docs::blocks(&readme, "run");
     ensure!(blocks.len() == readme.matches("```sh\n").count(), "a block of README.md has no mark");
-    // What runs all tests cannot be run by one of them.
+    // The command that runs all tests cannot be run by one of them.
     let test = docs::block("test")?;
     ensure!(read(".ci/run")?.lines().any(|line| line == test), "{test}");
 

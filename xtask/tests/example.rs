@@ -1,4 +1,4 @@
-//! `cargo xtask example`, as a user of the example types it.
+//! `cargo xtask example`, as a user of the example runs it.
 
 use std::{
     process::{Command, Stdio},
@@ -49,7 +49,7 @@ async fn podset_is_installed_run_and_uninstalled() -> Result<()> {
     Ok(())
 }
 
-/// Plays a story, and fails unless it tells this.
+/// Plays a story. Fails unless its output has this end.
 fn story(example: &str, end: &str) -> Result<()> {
     let played = Command::new(env!("CARGO_BIN_EXE_xtask")).args(["example", example, "demo"]).output()?;
     let told = String::from_utf8(played.stdout)?;

@@ -1,5 +1,5 @@
-//! The example operators stay small, and copy nothing from each other or from the operator: what they would copy belongs into
-//! operator-kit.
+//! The example operators stay small, and copy nothing from each other or from the operator. Code that they would
+//! copy belongs into operator-kit.
 
 use std::{
     collections::HashMap,
@@ -12,10 +12,10 @@ use anyhow::{Result, ensure};
 /// The examples, and how many lines each may have without its tests.
 const EXAMPLES: [(&str, usize); 2] = [("examples/podset/src", 400), ("examples/ptemplate/src", 500)];
 
-/// So many lines in a row, blank ones not counted, are a copy.
+/// So many equal lines in a row, without blank ones, are a copy.
 const COPY: usize = 6;
 
-/// The files of a folder without those of tests, each by its lines.
+/// The lines of each file in a folder, without files of tests.
 fn sources(folder: &str) -> Result<Vec<(PathBuf, Vec<String>)>> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let (mut folders, mut sources) = (vec![root.join(folder)], Vec::new());

@@ -1,5 +1,5 @@
-//! No type of a private dependency stands in a public signature of the libraries: each such crate would be a promise to those who
-//! build on them. What a library shows, and so shares with them, is listed here.
+//! No type of a private dependency is part of a public signature of the libraries. Each such crate would be a promise to their users.
+//! This file lists the crates that a library deliberately shares with its users.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -12,10 +12,10 @@ use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 use testbed::repository;
 
-/// What every program has.
+/// The standard library.
 const STANDARD: [&str; 3] = ["alloc", "core", "std"];
 
-/// A library, its features, and the crates whose types its users see. A facade's types are those of the crates behind it.
+/// A library, its features, and the crates whose types its users see. A facade re-exports types of the crates behind it.
 struct Library {
     name: &'static str,
     features: &'static str,
@@ -37,7 +37,7 @@ const LIBRARIES: [Library; 3] = [
             "kube_core",
             "kube_runtime",
             "prometheus_client",
-            // What a program serves HTTPS with.
+            // The TLS and HTTP crates that a program serves HTTPS with.
             "rustls",
             "serde_core",
             "serde_json",
@@ -51,7 +51,7 @@ const LIBRARIES: [Library; 3] = [
         shown: &[
             "futures_core",
             "jiff",
-            // What a mutation is.
+            // The type of a mutation.
             "json_patch",
             "k8s_openapi",
             "kube_client",
@@ -70,14 +70,14 @@ const LIBRARIES: [Library; 3] = [
     },
 ];
 
-/// rustdoc describes a crate to programs under a flag that only nightly accepts, unless it is told otherwise. Its version is that
-/// of the toolchain, which is pinned. Cargo and the compiler are not told: that would build everything again.
+/// rustdoc's JSON output needs a flag that only nightly accepts, unless this variable is set. The format fits the toolchain, which is
+/// pinned. Cargo and the compiler do not get the variable, because it would rebuild everything.
 const RUSTDOC: &str = "#!/bin/sh\nRUSTC_BOOTSTRAP=1 exec rustdoc \"$@\"\n";
 
-/// The format that is read here.
+/// The version of the format that this test reads.
 const FORMAT: u64 = 57;
 
-/// What rustdoc says of a library.
+/// rustdoc's description of a library.
 fn describe(library: &Library, dir: &Path) -> Result<Value> {
     let rustdoc = dir.join("rustdoc");
     fs::write(&rustdoc, RUSTDOC)?;
@@ -85,11 +85,11 @@ fn describe(library: &Library, dir: &Path) -> Result<Value> {
     let mut cargo = repository::cargo();
     cargo.args(["rustdoc", "--quiet", "--package", library.name, "--lib", "--no-default-features"]);
     cargo.args(["--features", library.features, "--", "-Zunstable-options", "--output-format=json"]);
-    // Links to what only other features have are none here; the lints look at these.
+    // Links to items of other features are broken here. The lints check those.
     cargo.arg("--cap-lints=allow").env("RUSTDOC", rustdoc);
     let output = cargo.output().context("running cargo rustdoc")?;
     ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    // Beside the folder of programs is that of documentation.
+    // The folder of documentation is beside that of programs.
     let target = Path::new(env!("CARGO_BIN_EXE_xtask")).ancestors().nth(2).context("a target folder")?;
     let description = fs::read(target.join("doc").join(library.name.replace('-', "_") + ".json"))?;
     let description: Value = serde_json::from_slice(&description)?;
@@ -97,7 +97,7 @@ fn describe(library: &Library, dir: &Path) -> Result<Value> {
     Ok(description)
 }
 
-/// The identifiers of all types and traits that a part of an item names.
+/// Adds the identifiers of all types and traits that a part of an item names.
 fn named(part: &Value, found: &mut BTreeSet<u64>) {
     match part {
         Value::Object(fields) => {
@@ -117,7 +117,7 @@ fn shown(description: &Value) -> Result<BTreeMap<String, BTreeSet<String>>> {
     let mut crates: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     for item in description["index"].as_object().context("an index")?.values() {
         let implementation = &item["inner"]["impl"];
-        // Those that the compiler and other crates make for all types are nobody's promise here.
+        // Implementations that the compiler and other crates make for all types are no promise of this library.
         let foreign = implementation["is_synthetic"] == true || !implementation["blanket_impl"].is_null();
         if item["crate_id"] != 0 || foreign {
             continue;

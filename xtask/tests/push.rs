@@ -1,4 +1,4 @@
-//! `cargo xtask image --push`, to a registry of Debian's.
+//! `cargo xtask image --push`, to Debian's registry.
 
 use std::{
     fs,
@@ -30,7 +30,7 @@ const DEADLINE: Duration = Duration::from_secs(30);
 
 const LAYER: &str = "application/vnd.oci.image.layer.v1.tar+gzip";
 
-/// The user `me`, whose password is `right`, by bcrypt.
+/// The user `me` with the password `right`, by bcrypt.
 const USERS: &str = "me:$2b$04$LGA10si.esj04k0TB6QJEu3lpVUVZbkB1OiHVcEuo7C7JPVVcU5Em\n";
 
 /// A registry at an address of its own.
@@ -41,7 +41,7 @@ struct Registry {
 }
 
 impl Registry {
-    /// By TLS it lets one user in, and without it everybody.
+    /// With TLS it accepts one user, without TLS every client.
     async fn start(tls: bool) -> Result<Self> {
         packages::ensure(&[PACKAGE])?;
         let (dir, address) = (tempfile::tempdir()?, loopback());
@@ -77,7 +77,7 @@ impl Registry {
     }
 }
 
-/// What a user has: credentials, and who is trusted.
+/// A user's configuration: credentials, and trusted authorities.
 struct User {
     dir: TempDir,
     trusted: Option<PathBuf>,
@@ -88,7 +88,7 @@ impl User {
         Ok(Self { dir: tempfile::tempdir()?, trusted: None })
     }
 
-    /// What `docker login` writes.
+    /// Writes what `docker login` would write.
     fn log_in(&self, registry: &str, password: &str) -> Result<()> {
         let credentials = json!({ "username": "me", "password": password });
         let config = json!({ "auths": { registry: credentials } });
@@ -97,14 +97,14 @@ impl User {
 
     fn image(&self, arguments: &[&str]) -> Result<Output> {
         let mut xtask = Command::new(env!("CARGO_BIN_EXE_xtask"));
-        // A small program that is linked as the operators are.
+        // A small program, linked like the operators.
         xtask.args(["image", "--example=podset", "--program=/bin/true", "--output"]).arg(self.dir.path());
         xtask.args(arguments).env("DOCKER_CONFIG", self.dir.path());
         xtask.env("SSL_CERT_FILE", self.trusted.as_deref().unwrap_or(Path::new("/dev/null")));
         Ok(xtask.output()?)
     }
 
-    /// Pushes, and gives the image's digest.
+    /// Pushes. Returns the image's digest.
     fn pushes(&self, arguments: &[&str]) -> Result<String> {
         let output = self.image(arguments)?;
         let said = String::from_utf8(output.stdout)?;
@@ -113,7 +113,7 @@ impl User {
         Ok(digest.context("a digest is told")?.to_owned())
     }
 
-    /// Fails to push, and gives why.
+    /// Fails unless the push fails. Returns the error.
     fn fails(&self, arguments: &[&str]) -> Result<String> {
         let output = self.image(arguments)?;
         ensure!(!output.status.success(), "it succeeded: {}", String::from_utf8_lossy(&output.stdout));
@@ -140,7 +140,7 @@ async fn what_is_pushed_by_tls_with_credentials_can_be_pulled() -> Result<()> {
 
     user.log_in(&authority, "right")?;
     let digest = user.pushes(&push)?;
-    // Again, with all blobs there already.
+    // A second push, while the registry already has all blobs.
     ensure!(user.pushes(&push)? == digest);
 
     let _ = ring::default_provider().install_default();
@@ -149,7 +149,7 @@ async fn what_is_pushed_by_tls_with_credentials_can_be_pulled() -> Result<()> {
     let config = ClientConfig { extra_root_certificates: vec![certificate], ..ClientConfig::default() };
     let credentials = RegistryAuth::Basic("me".to_owned(), "right".to_owned());
     let reference: Reference = format!("{destination}:{}", env!("CARGO_PKG_VERSION")).parse()?;
-    // The client compares every digest with what it gets.
+    // The client compares every digest with the content that it gets.
     let pulled = Client::try_from(config)?.pull(&reference, &credentials, vec![LAYER]).await?;
     ensure!(pulled.digest.as_deref() == Some(&*digest), "{:?} instead of {digest}", pulled.digest);
     ensure!(pulled.layers.len() == 1, "{} layers", pulled.layers.len());

@@ -46,7 +46,7 @@ families! {
     pods: Counter = "pods_total" ["verb"],
 }
 
-/// What is read of a PodSet, and of a Pod: no more of them is in memory, however much others write into them.
+/// The fields that the operator keeps of a PodSet and of a Pod. Other fields cost no memory, however large they are.
 static PODSET: Projection =
     Projection { metadata: &[], rest: &[("spec", Part::All), ("status", Part::All)], most: MOST };
 static POD: Projection = Projection {
@@ -55,7 +55,7 @@ static POD: Projection = Projection {
     most: MOST,
 };
 
-/// How often every PodSet is looked at without a cause. It costs no request where nothing is to do.
+/// How often the operator looks at every PodSet without a cause. That costs no request if nothing is to do.
 const RESYNC: Duration = Duration::from_secs(600);
 
 /// Runs the controller until the shutdown.
@@ -66,7 +66,7 @@ pub async fn run(host: Host, metrics: Metrics) {
         host.cached(CRDS, podsets, watch::paged(), |podset| podset.metadata.generation);
     let pods = Api::<Pod>::all(reading(&host.client, &POD));
     let labelled = watch::paged().labels(&format!("{}={}", VERSION.0, VERSION.1));
-    // All that the plan depends on. A Pod's generation would hide its phase.
+    // The watch must see everything that the plan depends on. A Pod's generation does not change with its phase.
     let (pods, pod_changes) = host.cached(CRDS, pods, labelled, |pod| {
         (phase(pod).to_owned(), pod.labels().clone(), pod.metadata.deletion_timestamp.is_some())
     });
@@ -98,10 +98,10 @@ impl Context {
         let mut plan = Plan::of(podset, cached.iter().map(AsRef::as_ref));
         let mut outcome = Ok(());
         if !plan.is_done() {
-            // The cache may not have the Pods that the reconcile before created, and would have them created twice. So the cache
-            // only says that something is to do. What is to do the API server says: its list has every Pod that was created.
-            // Reconciles of one PodSet never overlap, and only the leader reconciles, so nothing is created meanwhile. Unlike
-            // expectations, this needs no memory and survives a restart.
+            // The cache may lack the Pods that the last reconcile created. A plan from the cache alone would create them twice. So the
+            // cache only says that something is to do. The plan comes from a list of the API server, which has every Pod that was
+            // created. Reconciles of one PodSet never overlap, and only the leader reconciles, so no other reconcile creates Pods
+            // meanwhile. Unlike expectations, this needs no memory and survives a restart.
             let pods = Api::namespaced(self.client.clone(), &podset.namespace().unwrap_or_default());
             let params = ListParams::default().labels(&selector(podset));
             plan = Plan::of(podset, &bounded(pods.list(&params)).await?.items);
@@ -109,7 +109,7 @@ impl Context {
             self.metrics.pods.with(["delete"]).inc_by(plan.delete.len() as u64);
             outcome = self.apply(&pods, podset, &mut plan).await;
         }
-        // Also after a failure: the status says what there is, and why there is no more.
+        // The status is also written after a failure. It then says how many Pods there are, and why there are no more.
         let status = status(podset, plan.keep, outcome.as_ref().err(), Timestamp::now());
         self.publisher.status_if_changed(podset, &status).await?;
         outcome.map(|()| Action::requeue(RESYNC))
@@ -129,14 +129,14 @@ impl Context {
         let params = DeleteParams::default();
         let deleted = join_all(plan.delete.iter().map(|name| bounded(pods.delete(name, &params)))).await;
         for (name, deleted) in plan.delete.iter().zip(deleted) {
-            // A Pod that is gone already is as good.
+            // If the Pod is already gone, that counts as success.
             outcome = outcome.and(Written::by(name, deleted).map(drop));
         }
         outcome
     }
 }
 
-/// The status of a PodSet with these Pods, of which no more could be created or deleted for this error *(no client)*.
+/// The status of a PodSet that has these Pods. `error`: why the operator could not create or delete more *(no client)*.
 fn status(podset: &PodSet, pods: Vec<String>, error: Option<&ApiError>, now: Timestamp) -> PodSetStatus {
     let count = format!("{} of {} Pods are pending or running", pods.len(), podset.spec.replicas);
     let said = match error {

@@ -13,7 +13,7 @@ use crate::api::PodSet;
 /// A label of every Pod of every PodSet: what the operator watches.
 pub const VERSION: (&str, &str) = ("version", "v0.1");
 
-/// What brings a PodSet to its number of Pods.
+/// The changes that bring a PodSet to its number of Pods.
 #[derive(Debug, Default, PartialEq)]
 pub struct Plan {
     /// The names of the Pods that stay.
@@ -33,7 +33,7 @@ impl Plan {
     /// `pods`: any Pods; those of other owners, and those that have ended or are being deleted, do not count.
     pub fn of<'a>(podset: &PodSet, pods: impl IntoIterator<Item = &'a Pod>) -> Self {
         let mut pods: Vec<_> = pods.into_iter().filter(|pod| counts(podset, pod)).collect();
-        // The least useful Pod is the first to go: one that is not ready before one that is, and of these the newest.
+        // The plan deletes the least useful Pod first: one that is not ready before one that is, and of these the newest.
         pods.sort_by_cached_key(|pod| {
             (
                 Reverse(is_ready(pod)),
@@ -49,7 +49,7 @@ impl Plan {
     }
 }
 
-/// Whether it is a Pod of this PodSet that lives.
+/// Whether this is a living Pod of this PodSet.
 fn counts(podset: &PodSet, pod: &Pod) -> bool {
     // Labels alone prove nothing: anyone may set them. A Pod with another owner or none is never counted, changed or deleted.
     let uid = podset.metadata.uid.as_ref();
@@ -59,7 +59,7 @@ fn counts(podset: &PodSet, pod: &Pod) -> bool {
     owned && labelled && alive
 }
 
-/// How far a Pod is.
+/// The phase of a Pod.
 pub fn phase(pod: &Pod) -> &str {
     pod.status.as_ref().and_then(|status| status.phase.as_deref()).unwrap_or_default()
 }
@@ -106,7 +106,7 @@ pub fn pod(podset: &PodSet) -> Pod {
     }
 }
 
-/// As little as the container can do with.
+/// The restricted profile: only the rights that the container needs.
 fn restricted() -> SecurityContext {
     SecurityContext {
         allow_privilege_escalation: Some(false),

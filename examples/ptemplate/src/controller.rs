@@ -44,7 +44,7 @@ families! {
     consumers: Gauge = "consumer_pods" [],
 }
 
-/// What is read of a Ptemplate.
+/// The fields that the operator keeps of a Ptemplate.
 static PTEMPLATE: Projection =
     Projection { metadata: &[], rest: &[("status", Part::All), ("spec", Part::All)], most: MOST };
 
@@ -54,7 +54,7 @@ const RESYNC: Duration = Duration::from_secs(600);
 struct Context {
     client: Client,
     publisher: Publisher,
-    /// The definition as the program has it, and as it is installed: API servers silently drop the fields that an older one lacks.
+    /// The definition as the program has it, and as it is installed. API servers silently drop fields that an older one lacks.
     wanted: Value,
     definition: Installed,
     kmm: Installed,
@@ -71,13 +71,13 @@ pub async fn run(host: Host, metrics: Metrics) {
     let owned = watch::paged().labels(&format!("{MANAGED_BY}={NAME}"));
     let (pods, pod_changes) = host.cached_metadata::<Pod>(CRDS, owned.clone());
     let (_, daemon_sets) = host.cached_metadata::<DaemonSet>(CRDS, owned.clone());
-    // As long as KMM is not installed, a watch of Modules would fail. It begins then.
+    // While KMM is not installed, a watch of Modules would fail. The watch begins once KMM is installed.
     let later = host.clone();
     let modules = kmm.clone().established();
     let modules = modules.map(move |()| later.cached_metadata::<Module>(KMM, owned).1).flatten_stream();
 
     let controller = Controller::for_stream(changes, ptemplates)
-        // By their names: the reference to the owner may be what was changed.
+        // Objects are matched by name, because another program may have changed the owner reference.
         .watches_stream(modules, |module| belongs_to(&module, Some(&module.name_any())))
         .watches_stream(daemon_sets, |it| belongs_to(&it, it.name_any().strip_suffix(SUFFIX)))
         .watches_stream(pod_changes, |pod| belongs_to(&pod, pod.labels().get(APP).map(String::as_str)))
@@ -100,7 +100,7 @@ impl Context {
         self.metrics.reconciles.with([]).inc();
         self.metrics.consumers.with([]).set(i64::try_from(self.pods.len()).unwrap_or(i64::MAX));
         if ptemplate.metadata.deletion_timestamp.is_some() {
-            // What it owns is the garbage collector's.
+            // The garbage collector deletes what the Ptemplate owns.
             return Ok(Action::await_change());
         }
         let namespace = ptemplate.namespace().unwrap_or_default();
@@ -115,7 +115,7 @@ impl Context {
         let (both, pods) = ((&module, &consumer), self.consumers(ptemplate));
         let status = status(ptemplate, both, pods, &lacking, Timestamp::now());
         self.publisher.status_if_changed(ptemplate, &status).await?;
-        // The controller hears of KMM's installation. Only one that is there and does not answer yet is asked again.
+        // The watch of CRDs tells the controller when KMM is installed. Only a KMM that is installed and does not answer yet is polled.
         if kmm_is_missing(&module).is_none() || self.kmm.is_established() {
             module?;
         }

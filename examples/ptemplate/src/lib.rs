@@ -11,7 +11,7 @@ pub mod status;
 use operator_kit::{crd, installation::Operator, lease};
 use serde_json::json;
 
-/// The operator's name, which its writes bear.
+/// The operator's name, also its field manager.
 pub const NAME: &str = "ptemplate-operator";
 
 /// What the operator's installation is generated from.

@@ -6,7 +6,7 @@ use kube::{Resource, ResourceExt, api::ObjectMeta};
 
 use crate::{NAME, api::Ptemplate};
 
-/// The label of every object and Pod that the operator made: what it watches.
+/// The label of every object and Pod that the operator made. The operator watches objects with this label.
 pub const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
 
 /// The label with the name of the Ptemplate.

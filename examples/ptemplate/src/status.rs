@@ -1,4 +1,4 @@
-//! What the operator says of a Ptemplate *(no client)*.
+//! The status that the operator writes *(no client)*.
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
@@ -9,7 +9,7 @@ use crate::{
     module::{KMM, Module},
 };
 
-/// What became of an object of a Ptemplate.
+/// The result of applying an object of a Ptemplate.
 pub type Outcome = Result<Applied, ApiError>;
 
 /// Why there is no Module: KMM is not installed.
@@ -47,7 +47,7 @@ pub fn status(
     if !lacking.is_empty() {
         let lacking = format!("the installed CRD lacks {}: {}", lacking.join(", "), CRDS.install);
         conditions.push(say("DefinitionStale", true, "FieldsLacking", &lacking));
-        // An apply with a field that the definition lacks is refused as a whole, and the conditions with it.
+        // The API server refuses an apply as a whole if the definition lacks one of its fields, so the conditions would be lost, too.
         consumers.clear();
     }
     PtemplateStatus { consumers, conditions }

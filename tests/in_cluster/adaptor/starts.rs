@@ -36,7 +36,7 @@ fn a_machine_that_a_restart_lost_sight_of_goes_for_the_newer_record_while_its_po
         stage.recorded("web").await?;
         stage.restart().await?;
         stage.until_it_waits_for("web").await?;
-        // The shim has lost its cloud-api-adaptor.
+        // The shim has lost its connection to cloud-api-adaptor.
         gate.fail()?;
         stage.until_held(&gate).await?;
         let newer = stage.recorded("web").await?;
@@ -55,7 +55,7 @@ fn of_two_starts_that_overlap_the_pod_keeps_its_machine_and_both_go_with_it() ->
     with_adaptor(async |stage| {
         let gate = stage.starting("web").await?;
         let slow = stage.adaptor.make(&stage.namespace, "web").await?;
-        // The kubelet does not wait for that one any longer.
+        // The kubelet no longer waits for that machine.
         gate.fail()?;
         stage.until_held(&gate).await?;
         let vm = stage.recorded("web").await?;

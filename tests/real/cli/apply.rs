@@ -25,7 +25,7 @@ use crate::{
     support::{PROGRAM, without_operator},
 };
 
-/// What is said of a definition that is not there.
+/// The message about a definition that is not installed.
 const MISSING: &str =
     "the CRD peerpodconfigs.confidentialcontainers.org is not installed: kubectl apply -f manifests/crd";
 
@@ -77,7 +77,7 @@ fn a_configuration_waits_for_its_definition_and_for_the_end_of_the_one_before() 
         let configs: Api<PeerPodConfig> = Api::namespaced(testbed.client(), NAMESPACE);
         let first = configs.get("waits").await?;
 
-        // Somebody has to put the nodes back before it may go.
+        // The configuration keeps a finalizer, as if the operator still had to restore nodes.
         let held = Patch::Merge(json!({ "metadata": { "finalizers": ["test.example/held"] } }));
         configs.patch("waits", &PatchParams::default(), &held).await?;
         configs.delete("waits", &DeleteParams::default()).await?;

@@ -18,10 +18,10 @@ use tokio::{process::Command, time::timeout};
 
 use crate::support::PROGRAM;
 
-/// No check takes longer, whatever the cloud does: its own deadline and the start of a program on a busy machine.
+/// The time limit of a check: its own deadline and the start of a program on a busy machine.
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// Must never be printed.
+/// A secret that the program must never print.
 const HUSH: &str = "hush-hush-4711";
 
 /// A pair of mounted folders.
@@ -62,13 +62,13 @@ impl Folders {
         Ok(output)
     }
 
-    /// Checks, with standard output going elsewhere.
+    /// Runs the check with standard output redirected.
     async fn check_into(&self, stdout: impl Into<Stdio>, arguments: &[&str]) -> Result<Output> {
         let child = self.command(arguments).stdout(stdout).stderr(Stdio::piped()).spawn()?;
         Ok(timeout(LIMIT, child.wait_with_output()).await.context("the check takes too long")??)
     }
 
-    /// The exit code, and the report for programs.
+    /// The exit code and the JSON report.
     async fn report(&self) -> Result<(i32, Value)> {
         let output = self.check(&["-o", "json"]).await?;
         let report = serde_json::from_slice(&output.stdout)
@@ -76,7 +76,7 @@ impl Folders {
         Ok((output.status.code().context("it was killed")?, report))
     }
 
-    /// The exit code, and the report for people.
+    /// The exit code and the text report.
     async fn text(&self) -> Result<(i32, String)> {
         let output = self.check(&[]).await?;
         Ok((output.status.code().context("it was killed")?, String::from_utf8(output.stdout)?))
@@ -289,7 +289,7 @@ async fn what_is_in_the_secret_alone_is_used_and_shown_in_no_error_and_no_findin
         config_map: [("CLOUD_PROVIDER".to_owned(), "libvirt".to_owned())].into(),
         secret: secret.map(|(key, value)| (key.to_owned(), value.to_owned())).into(),
     })?;
-    // `check` sees to it that no value is printed.
+    // `check` must not print any value of the Secret.
     let (code, report) = folders.report().await?;
     assert_eq!(code, 1, "{report:#}");
     let text = finding(&report, "pool")["text"].as_str().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! `drain`, where the API server does not do at once what it is asked.
+//! `drain`, if the API server does not do at once what the program asks for.
 
 use anyhow::{Context as _, Result, ensure};
 use cluster::Component;

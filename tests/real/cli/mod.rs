@@ -1,4 +1,4 @@
-//! The commands that people run.
+//! The commands that users run.
 
 pub mod apply;
 mod check;

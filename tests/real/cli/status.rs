@@ -1,4 +1,4 @@
-//! `status` on a real API server. The operators here are no Pods, so what they saw of clouds is out of its reach.
+//! `status` on a real API server. The operators here are no Pods, so `status` cannot read what they saw of clouds.
 
 use std::{
     collections::BTreeMap,
@@ -37,7 +37,7 @@ use crate::{
     support::{PROGRAM, beside_others, without_operator},
 };
 
-/// A machine's identifier that clears the terminal of whoever looks.
+/// A machine's identifier that would clear the user's terminal.
 const EVIL: &str = "i-\u{1b}[2J\u{9b}2J";
 
 async fn run(kubeconfig: &Path, arguments: &[&str]) -> Result<Output> {
@@ -61,7 +61,7 @@ async fn document(kubeconfig: &Path, arguments: &[&str]) -> Result<Value> {
     serde_json::from_str(&printed).with_context(|| printed)
 }
 
-/// The subjects of the problems that it names, each with its text.
+/// The subjects of the reported problems, each with its text.
 fn problems(document: &Value) -> BTreeMap<&str, &str> {
     let problems = document["problems"].as_array().map(Vec::as_slice).unwrap_or_default();
     problems.iter().filter_map(|it| Some((it["subject"].as_str()?, it["text"].as_str()?))).collect()
@@ -89,7 +89,7 @@ fn it_shows_what_is_stalled_before_what_is_well_in_every_format() -> Result<()> 
         ensure!(well["node"] == "fake-0" && well["cloud"] == "libvirt", "{well}");
         let leader = seen["leader"]["identity"].as_str().context("nobody leads")?;
         let pod = leader.rsplit_once('_').context("it has no suffix")?.0;
-        // It is a process of this host, and no Pod.
+        // The leader is a process of this host, not a Pod.
         let missing = format!("asking the operator's Pod {NAMESPACE}/{pod} failed: pods \"{pod}\" not found");
         ensure!(problems(&seen).get("clouds") == Some(&&*missing) && seen["clouds"] == Value::Null, "{seen}");
 
@@ -212,7 +212,7 @@ fn the_documented_rights_show_everything_and_fewer_rights_show_the_rest() -> Res
         ensure!(seen["peerPodConfigs"][0]["free"] == 2 && seen["peerPods"][0]["node"] == **node, "{seen}");
         ensure!(seen["leader"]["identity"] == "gone_0123456789abcdef", "{seen}");
 
-        // Who may read one namespace alone.
+        // A user who may read only one namespace.
         cluster
             .kubectl(&["create", "role", "part", "-n", &namespace, "--verb=list", "--resource=peerpods,pods"])
             .await?;
@@ -231,7 +231,7 @@ fn the_documented_rights_show_everything_and_fewer_rights_show_the_rest() -> Res
         ensure!(shown.ends_with("PeerPods are not known.\n"), "{shown}");
         let leases: Api<Lease> = Api::namespaced(testbed.client(), NAMESPACE);
         leases.delete("peerpod-operator", &DeleteParams::default()).await?;
-        // Other tests of this cluster look for what an installation left.
+        // Other tests on this cluster look for remains of an installation.
         let rights = ["delete", "role,rolebinding", "peerpod-status", "--namespace", NAMESPACE];
         cluster.kubectl(&rights).await?;
         nodes.leave().await

@@ -35,7 +35,7 @@ const HUNG: usize = 1000;
 const HEALTHY: usize = 100;
 /// Objects made or deleted at the same time.
 const CONCURRENCY: usize = 32;
-/// What nobody would notice. A call that hangs is given up after a minute.
+/// A delay without effect on users. The operator gives up a call that hangs only after a minute.
 const SOON: Duration = Duration::from_secs(15);
 
 static DOCKER: Schema = schema("docker");
@@ -117,7 +117,7 @@ async fn delete(api: &Api<PeerPod>, cloud: &str, count: usize) -> Result<()> {
     gone.buffer_unordered(CONCURRENCY).try_for_each(|()| async { Ok(()) }).await.context("deleting PeerPods")
 }
 
-/// Waits until the healthy cloud's VMs and PeerPods are gone, and tells how long that took.
+/// Waits until the healthy cloud's VMs and PeerPods are gone. Returns how long that took.
 async fn healthy_ones_go(api: &Api<PeerPod>, memory: &Memory) -> Result<Duration> {
     let start = Instant::now();
     delete(api, "vsphere", HEALTHY).await?;

@@ -1,4 +1,4 @@
-//! Somebody else keeps changing what the operator writes to.
+//! Another program keeps changing the objects that the operator writes to.
 
 use anyhow::{Result, ensure};
 use futures::{StreamExt as _, TryStreamExt as _, stream};
@@ -17,13 +17,13 @@ use testbed::{
 use super::{CONCURRENCY, Hundred, is_release};
 use crate::support::{Alone, alone};
 
-/// A finalizer of somebody else's. None can be added to what is being deleted; but the order can be changed.
+/// Another program's finalizer. A finalizer cannot be added to an object that is being deleted, but the order can be changed.
 const OTHER: &str = "example.com/busy";
-/// How often all PeerPods change between what the operator reads and what it writes.
+/// How often all PeerPods change between the operator's read and its write.
 const ROUNDS: u32 = 3;
 
 impl Hundred {
-    /// Gives every PeerPod that has our finalizer these; takes what is somebody else's from the others, so that they go.
+    /// Sets these finalizers on every PeerPod that has the operator's. Removes the other program's from the rest, so that they are deleted.
     async fn put(&self, alone: &Alone<'_>, finalizers: [&str; 2]) -> Result<()> {
         let api = alone.scene().peerpods;
         let changes = self.left(alone).await?.into_iter().map(|peerpod| {
@@ -35,7 +35,7 @@ impl Hundred {
             let api = &api;
             async move {
                 match api.patch(&peerpod.name_any(), &PatchParams::default(), &Patch::Merge(patch)).await {
-                    // The operator was there first.
+                    // The operator changed or released the PeerPod first.
                     Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Ok(()),
                     written => written.map(drop),
                 }
@@ -54,8 +54,8 @@ fn peerpods_that_change_between_read_and_write() -> Result<()> {
         machines.until_the_middle(alone).await?;
         let struck = Timestamp::now();
         for _ in 0..ROUNDS {
-            // Each change brings another look, which the cloud holds up. What was read after the first change is
-            // outdated by the second one when the cloud has answered.
+            // The operator looks again after each change. The cloud holds that look up. When the cloud answers, the second change has
+            // outdated what the operator read after the first one.
             alone.libvirtd.pause()?;
             let changed = async {
                 machines.put(alone, [OTHER, FINALIZER]).await?;
@@ -65,7 +65,7 @@ fn peerpods_that_change_between_read_and_write() -> Result<()> {
             alone.libvirtd.resume()?;
             changed?;
         }
-        // Whoever else held them lets go.
+        // The other program releases its PeerPods.
         wait::eventually("all PeerPods are released", DEADLINE, async || {
             machines.put(alone, [FINALIZER, OTHER]).await?;
             ensure!(machines.left(alone).await?.is_empty());

@@ -1,4 +1,4 @@
-//! API server and etcd go away, and with them the operator's watches.
+//! API server or etcd dies, and the operator's watches with it.
 
 use anyhow::{Result, ensure};
 use cluster::Component;
@@ -13,7 +13,7 @@ use testbed::{
 use super::Hundred;
 use crate::support::{Alone, alone};
 
-/// Machines are deleted while a component dies and comes back.
+/// Machines are deleted while a component dies and restarts.
 fn dies_and_comes_back(component: Component) -> Result<()> {
     alone(async |alone| {
         let machines = Hundred::start(alone).await?;
@@ -39,13 +39,13 @@ fn an_etcd_that_dies_and_comes_back() -> Result<()> {
 fn watches_that_the_api_server_closes() -> Result<()> {
     alone(async |alone| {
         let machines = Hundred::start(alone).await?;
-        // It ends in order, and so do the watches.
+        // The API server stops in order and ends the watches.
         alone.testbed.cluster_mut().restart(Component::ApiServer).await?;
         let struck = Timestamp::now();
         machines.until_the_middle(alone).await?;
         machines.reaped(alone).await?;
         let cost = machines.cost(alone, &[&alone.operator], struck).await?;
-        // The audit log has watches that have ended.
+        // The audit log contains only watches that have ended.
         let closed = |request: &Request| request.verb == "watch" && request.resource == "peerpods";
         ensure!(cost.requests.iter().any(closed), "no watch was closed");
         cost.within(3)
@@ -68,10 +68,10 @@ fn a_watch_whose_place_is_gone_when_it_goes_on() -> Result<()> {
         let machines = Hundred::start(alone).await?;
         let running = deleted(alone, &["a", "b", "c"]).await?;
         machines.until_the_middle(alone).await?;
-        // While it stands still the API server forgets all events, and some happen that nobody will tell it of.
+        // While the operator is paused, the API server loses all its events. Some happen meanwhile that no watch will report.
         alone.operator.pause()?;
         let struck = Timestamp::now();
-        // What the operator saw last must not be the last that happened, or its watch would find its place again.
+        // The operator's last version must not be the latest one, or its watch could resume there.
         alone.testbed.namespace("meanwhile").await?;
         alone.kill_and_start(Component::ApiServer).await?;
         let scene = alone.scene();

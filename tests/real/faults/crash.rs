@@ -7,7 +7,7 @@ use testbed::wait::{self, DEADLINE};
 
 use crate::support::{Alone, alone};
 
-/// Whether the operator may release finalizers: Kubernetes' own answer.
+/// Whether the operator may patch PeerPods: Kubernetes' own answer. It needs that to release finalizers.
 async fn may_patch(alone: &Alone<'_>) -> Result<bool> {
     let operator = "system:serviceaccount:confidential-containers-system:peerpod-operator";
     let review = json!({
@@ -42,7 +42,7 @@ async fn until_patch_is(allowed: bool, alone: &Alone<'_>) -> Result<()> {
 fn an_operator_killed_between_deletion_and_release_finishes_after_its_restart() -> Result<()> {
     alone(async |alone| {
         let vm = alone.scene().pod_with_vm("web").await?;
-        // Without the right to patch the operator can do everything up to the release, and no more.
+        // Without the right to patch, the operator can do everything up to the release, but not the release.
         alone
             .testbed
             .cluster()
@@ -63,7 +63,7 @@ fn an_operator_killed_between_deletion_and_release_finishes_after_its_restart() 
     })
 }
 
-/// Takes the first rule's verbs away but for reading.
+/// Removes all verbs of the first rule except those for reading.
 const WITHOUT_PATCH: &str =
     r#"[{"op": "replace", "path": "/rules/0/verbs", "value": ["get", "list", "watch"]}]"#;
 

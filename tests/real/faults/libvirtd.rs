@@ -1,4 +1,4 @@
-//! The libvirt daemon goes away, or hangs.
+//! The libvirt daemon stops or hangs.
 
 use anyhow::{Result, ensure};
 use jiff::Timestamp;
@@ -10,7 +10,7 @@ use tokio::time::sleep;
 use super::{DRIVERS_OWN, Hundred, until_held};
 use crate::support::{Alone, OUTAGE, alone};
 
-/// What a daemon has, to be given to the one that takes its place: libvirt's test driver itself keeps nothing.
+/// What a daemon has. The test gives it to the daemon's successor, because libvirt's test driver stores nothing.
 #[derive(PartialEq)]
 struct Inventory {
     domains: Vec<String>,
@@ -18,7 +18,7 @@ struct Inventory {
 }
 
 impl Inventory {
-    /// What is there when nobody asks for changes any more and those that were asked for have been made.
+    /// The inventory once the daemon has done all changes that the operator asked for.
     async fn at_rest(alone: &Alone<'_>) -> Result<Self> {
         let mut before = Self::take(alone).await;
         wait::eventually("the daemon has done all that it was asked to", DEADLINE, async || {
@@ -59,10 +59,10 @@ fn a_daemon_that_stops_and_comes_back_with_its_machines() -> Result<()> {
     alone(async |alone| {
         let machines = Hundred::start(alone).await?;
         machines.until_the_middle(alone).await?;
-        // Between the inventory and the end nothing may change.
+        // Nothing may change between the inventory and the daemon's end.
         alone.operator.pause()?;
         let inventory = Inventory::at_rest(alone).await?;
-        // Without the two that stay.
+        // Without the two machines that stay.
         let left = inventory.domains.len() - 2;
         alone.libvirtd.stop().await?;
         let struck = Timestamp::now();

@@ -1,9 +1,9 @@
-//! Faults in the middle of a hundred deletions: nothing is lost, nothing else is touched, and nothing spins.
+//! Faults in the middle of a hundred deletions: no machine is lost, nothing else is touched, and no loop spins.
 //!
-//! Every test leaves a hundred machines of Pods that have ended, deletes their PeerPods, waits until the first few are
-//! gone and the others are on their way ([`Hundred::until_the_middle`]), and lets something fail. In the end the
-//! hundred machines are gone with all that was theirs, whatever else the daemon has is as it was ([`Hundred::reaped`]),
-//! and what that took is within bounds ([`Hundred::cost`]).
+//! Every test makes a hundred machines of Pods that have ended, and deletes their PeerPods. It waits until the first few are gone and
+//! the others are in progress ([`Hundred::until_the_middle`]). Then it lets something fail. In the end the hundred machines are gone
+//! with all their volumes, everything else of the daemon is as before ([`Hundred::reaped`]), and the cost is within bounds
+//! ([`Hundred::cost`]).
 
 mod clouds;
 mod conflicts;
@@ -40,20 +40,20 @@ use crate::support::{Alone, condition};
 const COUNT: usize = 100;
 /// Objects made or deleted at the same time.
 const CONCURRENCY: usize = 16;
-/// The domain that libvirt's test driver brings.
+/// The domain that libvirt's test driver starts with.
 const DRIVERS_OWN: &str = "test";
 /// How many machines are gone in the middle, at least.
 const FIRST_FEW: usize = 5;
 
-/// A hundred machines that are to go, and what is to stay.
+/// A hundred machines that are to be deleted, and others that are to stay.
 struct Hundred {
     /// Of Pods that have ended, each with a PeerPod.
     doomed: Vec<Vm>,
     /// Of a Pod that runs.
     living: Vm,
-    /// A domain that is none of a Pod.
+    /// A domain that belongs to no Pod.
     foreign: Domain,
-    /// Where the audit log was.
+    /// The position in the audit log at the start.
     logged: u64,
 }
 
@@ -69,8 +69,7 @@ impl Hundred {
         Ok(Self { doomed: doomed.try_collect().await?, living, foreign, logged })
     }
 
-    /// Deletes the hundred PeerPods. Returns when the first few machines are gone, and the operator is about to have the
-    /// others deleted.
+    /// Deletes the hundred PeerPods. Returns when the first few machines are gone, and the operator is about to delete the others.
     async fn until_the_middle(&self, alone: &Alone<'_>) -> Result<()> {
         self.until_the_middle_of(alone, 0..COUNT).await
     }
@@ -87,7 +86,7 @@ impl Hundred {
             Ok(())
         })
         .await?;
-        // None of them may be through before the last one is deleted, however slow this is.
+        // No machine may be gone before the last PeerPod is deleted, however slow this test is.
         alone.libvirtd.pause()?;
         let deleted = self.delete(alone, others).await;
         alone.libvirtd.resume()?;
@@ -112,7 +111,7 @@ impl Hundred {
         Ok(peerpods)
     }
 
-    /// Waits until all PeerPods of the hundred are gone. Fails unless their machines are too, and nothing else is.
+    /// Waits until all hundred PeerPods are gone. Fails unless their machines are gone, too, and nothing else is.
     async fn reaped(&self, alone: &Alone<'_>) -> Result<()> {
         self.until_left(alone, 0).await?;
         self.others_stay(alone).await
@@ -130,7 +129,7 @@ impl Hundred {
         .await
     }
 
-    /// Fails unless there is what was never to go, as it was, and nothing more.
+    /// Fails unless everything that was to stay is there unchanged, and nothing more.
     async fn others_stay(&self, alone: &Alone<'_>) -> Result<()> {
         let scene = alone.scene();
         scene.lives(&self.living).await?;
@@ -150,7 +149,7 @@ impl Hundred {
         Ok(())
     }
 
-    /// What it took these operators until now; the fault struck at `struck`.
+    /// The cost that these operators caused until now; the fault struck at `struck`.
     async fn cost(&self, alone: &Alone<'_>, operators: &[&Operator], struck: Timestamp) -> Result<Cost> {
         let mut position = self.logged;
         let audit = alone.testbed.audit()?;
@@ -176,7 +175,7 @@ async fn until_held(alone: &Alone<'_>, reason: &str, count: usize) -> Result<()>
     .await
 }
 
-/// The machine of a Pod that has ended: the deletion of its PeerPod is all that is missing for it to be reaped.
+/// The machine of a Pod that has ended. The operator reaps it once its PeerPod is deleted.
 async fn ended(alone: &Alone<'_>) -> Result<Vm> {
     let scene = alone.scene();
     let pod: Pod = serde_json::from_value(json!({
@@ -189,19 +188,19 @@ async fn ended(alone: &Alone<'_>) -> Result<Vm> {
     scene.caa.start_vm(&pod, scene.host).await
 }
 
-/// What a hundred deletions took.
+/// The cost of a hundred deletions.
 struct Cost {
     /// When the fault struck.
     struck: Timestamp,
-    /// What the API server was asked, and lived to note.
+    /// The requests that the API server logged. It does not log those that it died over.
     requests: Vec<Request>,
-    /// Looks at a PeerPod, also those that ended with an error.
+    /// Reconciles of PeerPods, also those that ended with an error.
     passes: f64,
-    /// Calls that asked for a machine, however they ended.
+    /// Calls that looked a machine up, whatever their outcome.
     describes: f64,
-    /// Calls that deleted one, and that the cloud answered with success.
+    /// Calls that deleted a machine, and that the cloud answered with success.
     deletes: f64,
-    /// How often the deletion of each machine was begun.
+    /// How often the operator began to delete each machine.
     begun: HashMap<String, usize>,
 }
 
@@ -224,8 +223,8 @@ impl Cost {
         Ok(())
     }
 
-    /// Fails unless the fault struck in the middle, and nothing was asked more than this many times for each machine on
-    /// the average, or twice as many times for a single one. Whatever spins asks hundreds of times.
+    /// Fails unless the fault struck in the middle. Also fails if the operator asked for anything more than this many times per machine
+    /// on average, or twice as many times for a single one. A loop that spins asks hundreds of times.
     fn within(&self, times: u32) -> Result<()> {
         let answered = || self.requests.iter().filter(|request| is_release(request) && request.code == 200);
         let afterwards = answered().filter(|request| request.time > self.struck).count();
@@ -257,7 +256,7 @@ impl Cost {
             };
             ensure!(*count <= most, "{count} requests to {verb} {resource}: {of_kind:?}");
         }
-        // A lease is renewed as time passes, however much there is to do.
+        // The operator renews its lease as time passes, so the number of renewals does not count.
         let is_bounded = |kind: &(&str, &str), name: &str| !name.is_empty() && kind.1 != "leases";
         for (((verb, resource), _, name), count) in
             of_one.iter().filter(|((kind, _, name), _)| is_bounded(kind, name))
@@ -268,7 +267,7 @@ impl Cost {
     }
 }
 
-/// Whether this is the operator's last word on a PeerPod.
+/// Whether this request releases a PeerPod, the operator's last one for it.
 fn is_release(request: &Request) -> bool {
     request.verb == "patch" && request.resource == "peerpods"
 }

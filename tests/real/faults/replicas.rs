@@ -1,4 +1,4 @@
-//! Of two replicas the leader fails.
+//! Two replicas, of which the leader fails.
 
 use std::time::Instant;
 
@@ -9,7 +9,7 @@ use testbed::Operator;
 use super::Hundred;
 use crate::process::leadership::{elected, ensure_given, standby, until_leads, until_stands_by};
 
-/// What an operator has begun and finished, by its log.
+/// How many deletions and releases an operator has logged.
 fn deeds(operator: &Operator) -> Result<usize> {
     let log = operator.log()?;
     let is_deed = |line: &&str| line.contains("deleting the VM") || line.contains("removed the finalizer");
@@ -39,7 +39,7 @@ fn a_leader_that_stands_still_until_another_one_leads_and_then_goes_on() -> Resu
         let struck = Timestamp::now();
         let done = deeds(&alone.operator)?;
         until_leads(&second).await?;
-        // The two meet over the same machines.
+        // The second operator already works on the machines that the resumed one had begun with.
         alone.operator.resume()?;
         until_stands_by(&alone.operator).await?;
         machines.reaped(alone).await?;
@@ -70,7 +70,7 @@ fn a_leader_that_hands_over() -> Result<()> {
         ensure!(deeds(&second)? > 0, "the first one did everything");
         let cost = machines.cost(alone, &[&alone.operator, &second], told.0).await?;
         let twice: Vec<_> = cost.begun.iter().filter(|(_, begun)| **begun > 1).collect();
-        // What took longer than it has patience for was dropped, and is begun again.
+        // The first operator drops work that takes too long, and the second begins it again.
         let dropped = alone.operator.log()?.contains("dropped the work in progress");
         ensure!(twice.is_empty() || dropped, "begun by both: {twice:?}");
         cost.within(3)

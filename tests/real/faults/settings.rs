@@ -1,4 +1,4 @@
-//! Settings and credentials are replaced on disk, by broken ones first; or cannot be replaced.
+//! Settings and credentials are replaced on disk: by broken ones first, or not at all.
 
 use std::{fs, os::unix::fs::symlink, path::Path};
 
@@ -37,7 +37,7 @@ fn settings_and_credentials_are_replaced_by_broken_ones_first() -> Result<()> {
         alone.operator.mount(&broken)?;
         alone.operator.reloaded(2, 1).await?;
         machines.until_the_middle_of(alone, 40..70).await?;
-        // By a stranger's credentials none of them could go any more.
+        // With the stranger's credentials the operator could delete none of them.
         machines.until_left(alone, 30).await?;
         alone.operator.mount(&with(&theirs))?;
         alone.operator.reloaded(3, 1).await?;

@@ -1,5 +1,5 @@
-//! Who may write what in a PeerPod: the generated admission policy on the real API server, against somebody who has all the
-//! ordinary rights to PeerPods and none of those that the guard asks for.
+//! Who may write what in a PeerPod. The generated admission policy runs on the real API server, against a user with all ordinary rights
+//! to PeerPods but none of the rights that the guard asks for.
 
 use std::path::PathBuf;
 
@@ -21,10 +21,10 @@ use crate::{
 
 const STRANGER: &str = "stranger";
 
-/// How the guard names the stranger.
+/// The guard's message, up to the verb, about the stranger.
 const NAMED: &str = "system:serviceaccount:confidential-containers-system:stranger may not";
 
-/// Somebody who may do all to PeerPods that Kubernetes itself knows of, and read Pods.
+/// A user with all of Kubernetes' own rights to PeerPods, and the right to read Pods.
 struct Stranger {
     kubeconfig: PathBuf,
 }
@@ -57,14 +57,14 @@ impl Stranger {
         Ok(Self { kubeconfig: testbed.kubeconfig_of(STRANGER).await? })
     }
 
-    /// kubectl under the stranger's own rights. A warning is a failure for kubectl, and the write took place all the same.
+    /// kubectl under the stranger's own rights. kubectl reports a warning as a failure, although the write took place.
     async fn kubectl(&self, scene: &Scene<'_>, arguments: &[&str]) -> Result<String> {
         let kubeconfig = self.kubeconfig.to_str().context("UTF-8")?;
         let own = ["--warnings-as-errors", "--kubeconfig", kubeconfig];
         scene.kubectl(&[&own, arguments].concat()).await
     }
 
-    /// What the API server says to this.
+    /// The API server's answer to this command.
     async fn told(&self, scene: &Scene<'_>, arguments: &[&str]) -> Result<String> {
         let answer = self.kubectl(scene, arguments).await;
         let error = answer.err().with_context(|| format!("nothing was said to {arguments:?}"))?;
@@ -81,7 +81,7 @@ impl Stranger {
     }
 }
 
-/// Lets the guard refuse, and waits until it does.
+/// Sets the guard to refuse, and waits until it does.
 async fn deny(scene: &Scene<'_>, stranger: &Stranger) -> Result<()> {
     scene.testbed.apply("guard", &[to_value(guard::binding(Action::Deny))?]).await?;
     let pod = scene.pods.run("bait").await?;
@@ -94,13 +94,13 @@ async fn deny(scene: &Scene<'_>, stranger: &Stranger) -> Result<()> {
     .await
 }
 
-/// The same, without what takes a right to the owner.
+/// The same without `blockOwnerDeletion`, which takes a right to the owner.
 fn unblocking(mut peerpod: Value) -> Value {
     peerpod["metadata"]["ownerReferences"][0]["blockOwnerDeletion"] = false.into();
     peerpod
 }
 
-/// What a stranger must not do to a PeerPod, and the words of the answer.
+/// Writes to a PeerPod that the guard forbids a stranger, and the words of its answer.
 fn attacks(other_pod_uid: &str) -> [(&'static str, String, &'static str); 5] {
     let owner = json!({ "apiVersion": "v1", "kind": "Pod", "name": "other", "uid": other_pod_uid });
     let release = json!({ "peerpods.confidentialcontainers.org/release": "abandon" });
@@ -121,7 +121,7 @@ fn attacks(other_pod_uid: &str) -> [(&'static str, String, &'static str); 5] {
             "remove the finalizer peer.pod/finalizer",
         ),
         ("abandons", json!({ "metadata": { "annotations": release } }).to_string(), "abandon the VM"),
-        // The schema forbids another spec, and none at all is the first step to it.
+        // The schema forbids to change the spec. To remove it would be the first step to another one.
         ("empties", json!({ "spec": null }).to_string(), "change its spec or owner"),
     ]
 }
@@ -141,7 +141,7 @@ async fn a_strangers_writes_are_refused(scene: &Scene<'_>, stranger: &Stranger) 
     }
     let unchanged = scene.peerpods.get(&vm.name()).await?;
     assert_eq!(unchanged.resource_version(), vm.peerpod.resource_version());
-    // What counts for nothing is anybody's who may write at all.
+    // Every user with the right to write may set fields that have no effect.
     for harmless in [["label", "a=b"], ["annotate", "peerpods.confidentialcontainers.org/release=later"]] {
         let [verb, value] = harmless;
         stranger.kubectl(scene, &[verb, "peerpod", &vm.name(), value]).await?;
@@ -150,7 +150,7 @@ async fn a_strangers_writes_are_refused(scene: &Scene<'_>, stranger: &Stranger) 
     scene.reaped(&vm).await
 }
 
-/// Deletes a Pod as its owner would; the garbage collector does the rest.
+/// Deletes a Pod as its owner would. The garbage collector does the rest.
 async fn delete_pod(scene: &Scene<'_>, name: &str, cascade: &str) -> Result<Vm> {
     let vm = scene.pod_with_vm(name).await?;
     scene.kubectl(&["delete", "pod", name, &format!("--cascade={cascade}")]).await?;
@@ -174,7 +174,7 @@ fn where_it_denies_strangers_are_refused_and_everybody_whose_work_it_is_passes()
             let vm = delete_pod(&scene, cascade, cascade).await?;
             scene.reaped(&vm).await?;
         }
-        // It orphans, which leaves an administrator to say what is to happen.
+        // The API server orphans the PeerPod. An administrator must decide what happens to it.
         let orphan = delete_pod(&scene, "orphan", "orphan").await?.name();
         let what = "the PeerPod is an orphan";
         let orphaned = |it: &PeerPod| it.owner_references().is_empty();
@@ -182,14 +182,14 @@ fn where_it_denies_strangers_are_refused_and_everybody_whose_work_it_is_passes()
         scene.abandon(&orphan).await?;
         scene.kubectl(&["delete", "peerpod", &orphan, "--wait=false"]).await?;
         scene.released(&orphan).await?;
-        // A namespace goes with all that is in it.
+        // Kubernetes deletes a namespace with everything in it.
         let going = scene.elsewhere().await?;
         let vm = going.pod_with_vm("web").await?;
         scene.testbed.cluster().kubectl(&["delete", "namespace", &going.namespace, "--wait=false"]).await?;
         let namespaces: Api<Namespace> = Api::all(scene.testbed.client());
         wait::gone(&namespaces, &going.namespace, wait::DEADLINE).await?;
         going.vanished(&vm).await?;
-        // And the operator does whatever it does.
+        // The guard must also allow everything that the operator does.
         Box::pin(all_decisions(&scene)).await.map(drop)
     })
 }
@@ -199,7 +199,7 @@ fn by_default_a_stranger_is_warned_and_nobody_else_is() -> Result<()> {
     beside_others(async |scene| {
         let stranger = Stranger::join(scene.testbed).await?;
         let (web, other) = (scene.pods.run("web").await?, scene.pods.run("other").await?);
-        // kubectl knows no object whose answer came with a warning from one that was refused: the object tells.
+        // kubectl cannot tell an answer with a warning from a refusal. Only the object shows which it was.
         let told = stranger.create(scene, &unblocking(peerpod_object(&web, "nonsense", "i-1")), &[]).await?;
         assert!(told.contains("Warning") && told.contains(NAMED), "{told}");
         let created = scene.peerpods.list(&kube::api::ListParams::default()).await?.items;

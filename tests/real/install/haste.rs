@@ -1,4 +1,4 @@
-//! `kubectl delete -k` where nobody drained first, once and twice, and what stays for a `PeerPodConfig`.
+//! `kubectl delete -k` without `drain` before it, once and twice, and the objects that the guard keeps for a `PeerPodConfig`.
 
 use std::path::Path;
 
@@ -28,7 +28,7 @@ use crate::{
     support::{Alone, PROGRAM, alone, without_operator},
 };
 
-/// What a configuration cannot be put back without.
+/// The operator cannot undo a configuration without these objects.
 const NEEDED: [&str; 7] = [
     "deployment/peerpod-operator",
     "serviceaccount/peerpod-operator",
@@ -62,7 +62,7 @@ fn removal_in_haste_neither_hangs_nor_touches_a_machine_and_what_was_going_goes_
             let left =
                 ["get", "all,cm,secret,sa,role,rolebinding", "--namespace", NAMESPACE, "--output=name"];
             let left = cluster.kubectl(&left).await?;
-            // The record of places stays with what the PeerPods record: the next operator goes by it.
+            // The record of places stays as long as PeerPods do: the next operator needs it to find the machines.
             let record = format!("configmap/{PLACES}");
             ensure!(left.lines().all(|it| it == record || !it.contains("peer")), "{left}");
             Ok(())
@@ -74,7 +74,7 @@ fn removal_in_haste_neither_hangs_nor_touches_a_machine_and_what_was_going_goes_
         ensure!(peerpod.metadata.deletion_timestamp.is_none() && !peerpod.finalizers().is_empty());
         alone.scene().lives(&vm).await?;
 
-        // Its Pod goes while nobody is there; installed again, the operator finds the machine by its record.
+        // The Pod is deleted while no operator runs. After the reinstallation the operator finds the machine by its record.
         alone.operator.kill().await?;
         alone.scene().pods.delete("web").await?;
         alone.scene().lives(&vm).await?;
@@ -95,7 +95,7 @@ fn removal_in_haste_done_twice_takes_the_definitions_and_no_machine_and_installi
         until_refused(cluster, "namespace/confidential-containers-system").await?;
         refused(cluster, LIBVIRT).await?;
         alone.operator.kill().await?;
-        // An API server knows a moment later that a policy is gone.
+        // The API server notices the end of a policy a moment later.
         let twice = ["delete", "-k", LIBVIRT, "--ignore-not-found", "--wait=false"];
         wait::eventually("nothing is refused", DEADLINE, async || cluster.kubectl(&twice).await).await?;
         for vm in [&stays, &goes] {
@@ -104,7 +104,7 @@ fn removal_in_haste_done_twice_takes_the_definitions_and_no_machine_and_installi
         let namespaces: Api<Namespace> = Api::all(alone.testbed.client());
         wait::gone(&namespaces, NAMESPACE, DEADLINE).await?;
 
-        // The API server takes all of it while it deletes the definition, which waits for the PeerPods.
+        // The API server accepts everything while it deletes the definition, which waits for the PeerPods.
         let dir = tempfile::tempdir()?;
         let operator = installed_again(alone, dir.path()).await?;
         alone.scene().held(&stays.name(), "WaitingForPod").await?;
@@ -112,7 +112,7 @@ fn removal_in_haste_done_twice_takes_the_definitions_and_no_machine_and_installi
         alone.scene().reaped(&goes).await?;
         alone.scene().lives(&stays).await?;
         alone.scene().pods.delete("stays").await?;
-        // The last of them takes the definition along.
+        // The definition is deleted with the last PeerPod.
         wait::gone(&alone.testbed.crds(), PeerPod::crd_name(), DEADLINE).await?;
         alone.scene().vanished(&stays).await?;
         alone.testbed.install_objects().await?;
@@ -120,7 +120,7 @@ fn removal_in_haste_done_twice_takes_the_definitions_and_no_machine_and_installi
     })
 }
 
-/// Deletes a kustomization as somebody in haste does, and fails unless that ends with refusals, which it gives.
+/// Deletes a kustomization without draining first. Fails unless the API server refuses, and returns the refusals.
 async fn refused(cluster: &Cluster, folder: &str) -> Result<String> {
     let refusal = cluster.kubectl(&["delete", "-k", folder, "--timeout=180s"]).await.err();
     let refusal = format!("{:#}", refusal.context("everything was deleted")?);
@@ -166,11 +166,11 @@ fn removal_in_haste_puts_back_what_a_configuration_brought_since_the_operator_st
             ensure!(refusal.contains(&kept), "{kept}: {refusal}");
         }
         ensure!(refusal.contains("the PeerPodConfig config exists"), "{refusal}");
-        // After refusals kubectl waits for nothing.
+        // kubectl does not wait after refusals.
         wait::gone(&stage.configs, "config", DEADLINE).await?;
         stage.shares(&[None, None]).await?;
 
-        // With no configuration nothing keeps the operator, once it is known that there is none.
+        // Without a configuration the guard lets the operator be deleted, once it knows that there is none.
         cluster.kubectl(&["apply", "--server-side", "--force-conflicts", "-k", LIBVIRT]).await?;
         allow_removal(cluster).await?;
         let delete = ["delete", "-k", LIBVIRT, "--ignore-not-found", "--timeout=180s"];
@@ -180,8 +180,8 @@ fn removal_in_haste_puts_back_what_a_configuration_brought_since_the_operator_st
     })
 }
 
-/// Waits until the API server refuses to delete this. It knows of a new policy, and of a definition that was made anew, only a
-/// moment after it has taken them. What another test allowed on this cluster is not allowed any more.
+/// Waits until the API server refuses to delete this object. The API server applies a new policy or a new definition only a moment
+/// after it stored it. Also withdraws the permission that another test gave on this cluster.
 async fn until_refused(cluster: &Cluster, object: &str) -> Result<()> {
     forbid_removal(cluster).await?;
     wait::eventually(&format!("{object} is kept"), DEADLINE, async || {
@@ -192,7 +192,7 @@ async fn until_refused(cluster: &Cluster, object: &str) -> Result<()> {
     .await
 }
 
-/// Waits until the API server refuses to delete these of all that is needed, and of another Deployment.
+/// Waits until the API server refuses to delete exactly these of the needed objects and of another Deployment.
 async fn until_kept(cluster: &Cluster, expected: &[&str]) -> Result<()> {
     wait::eventually(&format!("{expected:?} stay"), DEADLINE, async || {
         let mut kept = Vec::new();
@@ -210,7 +210,7 @@ async fn until_kept(cluster: &Cluster, expected: &[&str]) -> Result<()> {
     .await
 }
 
-/// Makes what is needed of an operator in another namespace, all of it of the same names.
+/// Makes all objects that an operator needs, of the same names, in another namespace.
 async fn namesake(cluster: &Cluster, namespace: &str) -> Result<()> {
     for create in [
         "deployment peerpod-operator --image=any --replicas=0",
@@ -230,7 +230,7 @@ fn the_operator_stays_for_configurations_of_its_namespace_with_its_finalizer_and
 {
     without_operator(async |testbed| {
         let cluster = testbed.cluster();
-        // What records machines has a protection of its own.
+        // Another policy protects the objects that record machines, so allow their removal.
         let definition = PeerPodConfig::crd_name();
         let allow = removal::ALLOW_ANNOTATION;
         for object in [["namespace", NAMESPACE], ["crd", definition]] {
@@ -265,14 +265,14 @@ fn the_operator_stays_for_configurations_of_its_namespace_with_its_finalizer_and
             cluster.kubectl(&["delete", object, "--namespace", &other_namespace]).await?;
         }
 
-        // What waits for others only, or for an operator elsewhere, is none of this one's business.
+        // The guard ignores configurations that wait only for other programs, or for an operator in another namespace.
         let elsewhere = configure(&testbed.namespace("elsewhere").await?, FINALIZER).await?;
         finalizers(&here, &["example.com/other"]).await?;
         until_kept(cluster, &[]).await?;
         finalizers(&here, &[FINALIZER]).await?;
         until_kept(cluster, &NEEDED).await?;
 
-        // Where the kind is not known any more, there is none.
+        // Without the definition there is no configuration.
         for configs in [&here, &elsewhere] {
             finalizers(configs, &[]).await?;
         }

@@ -43,12 +43,12 @@ pub fn data<'a>(objects: &'a [Value], kind: &str) -> Result<&'a serde_json::Map<
     object["data"].as_object().with_context(|| format!("a {kind} without data"))
 }
 
-/// Lets everything be deleted.
+/// Allows everything to be deleted.
 pub async fn allow_removal(cluster: &Cluster) -> Result<()> {
     annotate(cluster, &format!("{}=true", removal::ALLOW_ANNOTATION)).await
 }
 
-/// Takes that back. An annotation stays on what was not removed.
+/// Withdraws the permission. Objects that were not removed still have the annotation.
 pub async fn forbid_removal(cluster: &Cluster) -> Result<()> {
     annotate(cluster, &format!("{}-", removal::ALLOW_ANNOTATION)).await
 }
@@ -61,10 +61,10 @@ async fn annotate(cluster: &Cluster, annotation: &str) -> Result<()> {
     Ok(())
 }
 
-/// Removes everything that the overlay has, and returns when it is gone.
+/// Removes all objects of the overlay. Returns when they are gone.
 pub async fn remove(cluster: &Cluster) -> Result<()> {
-    // An API server that cannot list a definition's objects yet, as it was made a moment ago, fails to delete it and may
-    // try again only minutes later. Once a list was answered, that is over. kubectl may not know the kinds before.
+    // An API server that cannot list the objects of a new definition yet fails to delete the definition, and may retry only minutes
+    // later. After the first answered list, that no longer happens. Before that, kubectl may not know the kinds.
     wait::eventually("the kinds are known, and there are no objects", DEADLINE, async || {
         let all = ["get", "peerpods,peerpodconfigs", "--all-namespaces", "--output=name"];
         let left = cluster.kubectl(&all).await?;
@@ -86,7 +86,7 @@ fn the_overlay_is_installed_as_it_is_and_a_second_apply_changes_nothing() -> Res
         ensure!(first.lines().filter(|line| line.ends_with(" created")).count() == installed, "{first}");
         let second = cluster.kubectl(&["apply", "-k", LIBVIRT]).await?;
         ensure!(second.lines().all(|line| line.ends_with(" unchanged")), "{second}");
-        // Nobody else owns a field of it, whichever way it is applied.
+        // All fields have the same owner, whichever way they are applied.
         for _ in 0..2 {
             cluster.kubectl(&["apply", "--server-side", "-k", LIBVIRT]).await?;
         }
@@ -117,7 +117,7 @@ fn every_overlay_has_every_setting_of_its_provider_and_is_accepted() -> Result<(
     })
 }
 
-/// A folder that has the overlay for libvirt with this component, and what else is given.
+/// A folder with the overlay for libvirt, this component and these further lines.
 pub fn with_component(component: &str, further: &str) -> Result<TempDir> {
     let dir = tempfile::tempdir()?;
     // kustomize takes relative paths alone.
@@ -135,7 +135,7 @@ pub fn path(dir: &TempDir) -> Result<&str> {
     dir.path().to_str().context("UTF-8")
 }
 
-/// Runs a documented block where this repository is.
+/// Runs a documented block in this repository.
 pub async fn documented(cluster: &Cluster, block: &str) -> Result<()> {
     let kubectl = cluster.tools().kubectl.parent().context("kubectl is in a folder")?;
     let others = env::var_os("PATH").unwrap_or_default();
@@ -189,7 +189,7 @@ fn a_configuration_is_applied_after_its_definition_and_again_without_a_change_wh
         let first = cluster.kubectl(&apply).await.context("the first apply")?;
         ensure!(first.contains("peerpodconfig.confidentialcontainers.org/config created"), "{first}");
 
-        // With a token of the ServiceAccount that is there now.
+        // Starts an operator with a token of the present ServiceAccount.
         let dir = tempfile::tempdir()?;
         let _operator = stage::operator(alone.testbed, dir.path(), &alone.libvirtd).await?;
         let configs: Api<PeerPodConfig> = Api::namespaced(alone.testbed.client(), NAMESPACE);
@@ -256,7 +256,7 @@ fn every_component_fits_the_overlay_and_does_what_it_says() -> Result<()> {
     })
 }
 
-/// Fails unless the API server would take these objects, each field of them.
+/// Fails unless the API server would accept these objects with all their fields.
 pub async fn accepted(cluster: &Cluster, objects: &[Value]) -> Result<()> {
     let dir = tempfile::tempdir()?;
     for (number, object) in objects.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! The generated alerts and the generated dashboard, as Prometheus reads them.
+//! The generated alerts and the generated dashboard, checked by Prometheus.
 
 use std::{collections::BTreeSet, fs, path::Path};
 
@@ -26,7 +26,7 @@ type Labels<'a> = &'a [(&'a str, &'a str)];
 /// A series as Prometheus' unit tests have it: the metric's name without the prefix, its labels, and its values, one a minute.
 type Series<'a> = (&'a str, Labels<'a>, &'a str);
 
-/// What `promtool` says in a folder; an error if it is not content.
+/// The output of `promtool` in a folder; an error if it finds a problem.
 async fn promtool(folder: &Path, arguments: &[&str]) -> Result<String> {
     cluster::packages::ensure(&[PACKAGE])?;
     let output = Command::new("promtool").args(arguments).current_dir(folder).output().await?;
@@ -39,7 +39,7 @@ fn family(name: &str) -> Result<&'static Description> {
     families().find(|family| family.name == name).with_context(|| format!("there is no metric {name}"))
 }
 
-/// Fails unless the metric is defined with these labels.
+/// A series for the unit test. Fails unless the metric is defined with these labels.
 fn series((name, labels, values): Series) -> Result<Value> {
     let family = family(&format!("peerpod_operator_{name}"))?;
     let mut given: Vec<_> = labels.iter().map(|(label, _)| *label).filter(|label| *label != "pod").collect();
@@ -59,7 +59,7 @@ fn braces(labels: Labels) -> String {
     format!("{{{}}}", labels.collect::<Vec<_>>().join(", "))
 }
 
-/// At a minute an alert fires, with these labels, or does not.
+/// An alert and the minutes at which it fires, with these labels, or stays quiet.
 struct Case<'a> {
     alert: &'a str,
     series: &'a [Series<'a>],
@@ -90,7 +90,7 @@ const LIBVIRT: (&str, &str) = ("provider", "libvirt");
 const A: (&str, &str) = ("pod", "a");
 const B: (&str, &str) = ("pod", "b");
 
-/// Each alert, when it fires and when it does not. A test begins in 1970, so a moment is as many seconds after its beginning.
+/// Each alert, when it fires and when it does not. A test begins at time 0, so a timestamp is in seconds since its start.
 const CASES: [Case; 31] = [
     Case {
         alert: "PeerPodDeletionOverdue",
@@ -98,7 +98,7 @@ const CASES: [Case; 31] = [
         quiet: &[15, 20],
         fires: Some((21, &[LIBVIRT])),
     },
-    // There is always one, and none is old.
+    // There is always such a PeerPod, but none is old.
     Case {
         alert: "PeerPodDeletionOverdue",
         series: &[("oldest_pending_deletion_timestamp_seconds", &[LIBVIRT, A], "0+60x120")],
@@ -142,7 +142,7 @@ const CASES: [Case; 31] = [
         quiet: &[20, 60],
         fires: None,
     },
-    // It failed, and nothing is to be done any more.
+    // Calls failed, and nothing is left to do.
     Case {
         alert: "PeerPodCloudFails",
         series: &[("provider_errors_total", &[LIBVIRT, ("class", "transient"), A], "5x60")],
@@ -161,7 +161,7 @@ const CASES: [Case; 31] = [
         quiet: &[4],
         fires: Some((5, &[])),
     },
-    // There is no operator.
+    // No operator runs.
     Case { alert: "PeerPodOperatorNotLed", series: &[], quiet: &[4], fires: Some((5, &[])) },
     Case {
         alert: "PeerPodOperatorNotLed",
@@ -236,7 +236,7 @@ const CASES: [Case; 31] = [
         quiet: &[59],
         fires: Some((60, &[LIBVIRT])),
     },
-    // Each is deleted soon.
+    // The operator deletes each one soon.
     Case {
         alert: "PeerPodVMsNotSwept",
         series: &[
@@ -265,7 +265,7 @@ const CASES: [Case; 31] = [
         quiet: &[20],
         fires: None,
     },
-    // The last listing was at the beginning.
+    // The last listing was at the start.
     Case {
         alert: "PeerPodSweepFails",
         series: &[
@@ -275,14 +275,14 @@ const CASES: [Case; 31] = [
         quiet: &[15, 45],
         fires: Some((46, &[LIBVIRT])),
     },
-    // There was none.
+    // There was no listing.
     Case {
         alert: "PeerPodSweepFails",
         series: &[("sweep_interval_seconds", &[LIBVIRT, A], "300x120")],
         quiet: &[29],
         fires: Some((30, &[LIBVIRT])),
     },
-    // Listings fail for a while, and another process leads then.
+    // Listings fail for a while, and then another process leads.
     Case {
         alert: "PeerPodSweepFails",
         series: &[
@@ -294,7 +294,7 @@ const CASES: [Case; 31] = [
         quiet: &[45, 60, 120],
         fires: None,
     },
-    // Listings are rare, as they are meant to be.
+    // Listings are rare, because they are configured so.
     Case {
         alert: "PeerPodSweepFails",
         series: &[
@@ -304,7 +304,7 @@ const CASES: [Case; 31] = [
         quiet: &[60, 119, 239, 300],
         fires: None,
     },
-    // There is no sweep.
+    // The sweep is off.
     Case { alert: "PeerPodSweepFails", series: &[("leader", &[A], "1x120")], quiet: &[60, 120], fires: None },
     Case {
         alert: "PeerPodCapacityUsedUp",
@@ -328,7 +328,7 @@ const CASES: [Case; 31] = [
         quiet: &[15, 30, 60],
         fires: None,
     },
-    // Nobody counted the Pods.
+    // The number of used VMs is not known.
     Case {
         alert: "PeerPodCapacityUsedUp",
         series: &[("capacity_advertised_vms", &[("config", "config"), A], "10x60")],
@@ -399,7 +399,7 @@ fn every_panel_of_the_dashboard_shows_its_metric() -> Result<()> {
     run(async { promtool(dir.path(), &["test", "rules", "tests.yaml"]).await.map(drop) })
 }
 
-/// The dashboard of the only `ConfigMap` that has one.
+/// The dashboard in the only `ConfigMap` that has one.
 fn model(objects: &[Value]) -> Result<Value> {
     let text = objects.iter().find_map(|object| object["data"]["peerpod-operator.json"].as_str());
     Ok(serde_json::from_str(text.context("there is no dashboard")?)?)

@@ -1,4 +1,4 @@
-//! The oldest Kubernetes that is supported, as far as the API server of a newer release acts as it.
+//! The oldest supported Kubernetes, as far as the API server of a newer release can emulate it.
 
 use anyhow::{Result, ensure};
 use peerpod_operator::{NAMESPACE, OLDEST_KUBERNETES, peerpodconfig::resources::policy};
@@ -29,7 +29,7 @@ fn the_oldest_kubernetes_serves_all_that_the_operator_asks() -> Result<()> {
         let client = alone.testbed.client();
         ensure!(!policy::served(&client.list_api_group_resources(policy::GROUP_VERSION).await?));
 
-        // A machine goes with its Pod; another one is refused by condition and event, until it is given up.
+        // The operator reaps one machine, and refuses another one with condition and event until it is given up.
         let scene = alone.scene();
         let vm = scene.pod_with_vm("web").await?;
         scene.pods.delete("web").await?;
@@ -37,7 +37,7 @@ fn the_oldest_kubernetes_serves_all_that_the_operator_asks() -> Result<()> {
         let foreign = left_behind(&scene, "orders", "openstack", "i-1").await?;
         is_refused_until_abandoned(&scene, &foreign, "UnknownProvider", "openstack").await?;
 
-        // The lease is held, and handed over.
+        // The operator holds the lease, and hands it over.
         let (second, _dir) = standby(alone).await?;
         let lease = ["get", "lease", "peerpod-operator", "--namespace", NAMESPACE, "--output=json"];
         let lease: Value = serde_json::from_str(&alone.testbed.cluster().kubectl(&lease).await?)?;
@@ -47,7 +47,7 @@ fn the_oldest_kubernetes_serves_all_that_the_operator_asks() -> Result<()> {
         alone.scene().operator_catches_up().await?;
 
         let requests = alone.testbed.audit()?.of_operator()?;
-        // A Pod that is asked for may be gone.
+        // A Pod that the operator asks for may be gone.
         let is_absent = |request: &Request| request.verb == "get" && request.code == 404;
         let refused: Vec<_> =
             requests.iter().filter(|request| request.code >= 400 && !is_absent(request)).collect();

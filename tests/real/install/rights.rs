@@ -1,4 +1,4 @@
-//! The operator runs under exactly the generated rights: whatever it does, they suffice.
+//! The operator runs under exactly the generated rights. They suffice for everything that it does.
 
 use anyhow::Result;
 use k8s_openapi::api::core::v1::Namespace;
@@ -7,7 +7,7 @@ use testbed::{Kubelet, Request, wait};
 
 use crate::support::{Scene, alone, next_second};
 
-/// One of everything that the operator decides. Gives the namespace that went meanwhile.
+/// Brings about each of the operator's decisions once. Returns the namespace that was deleted.
 pub(crate) async fn all_decisions(scene: &Scene<'_>) -> Result<String> {
     // Delete and release.
     let normal = scene.pod_with_vm("normal").await?;
@@ -30,14 +30,14 @@ pub(crate) async fn all_decisions(scene: &Scene<'_>) -> Result<String> {
     scene.pods.sandbox_is_lost("siblings").await?;
     scene.caa.start_vm(&pod, scene.host).await?;
     scene.released(&first.name()).await?;
-    // Refuse, and release on an administrator's word.
+    // Refuse, and release when an administrator asks for it.
     let pod = scene.pods.run("refused").await?;
     let refused = scene.caa.record(&pod, "nonsense", "i-1").await?.name_any();
     scene.pods.delete("refused").await?;
     scene.held(&refused, "UnknownProvider").await?;
     scene.abandon(&refused).await?;
     scene.released(&refused).await?;
-    // Refuse in a namespace that goes, which takes no events any more.
+    // Refuse in a namespace that is being deleted, which accepts no more events.
     let going = scene.elsewhere().await?;
     let pod = going.pods.run("refused").await?;
     let refused = going.caa.record(&pod, "nonsense", "i-1").await?.name_any();
@@ -63,7 +63,7 @@ fn whatever_the_operator_does_it_has_the_right_to() -> Result<()> {
         {
             assert!(kinds.contains(kind), "the scenario lacks {kind}: {kinds:?}");
         }
-        // Events that a namespace on its way out takes no more.
+        // The refused events of a namespace that is being deleted.
         let expected = |request: &&Request| request.resource == "events" && request.namespace == gone;
         let forbidden = requests.iter().filter(|request| request.code == 403 && !expected(request));
         assert_eq!(forbidden.collect::<Vec<_>>(), Vec::<&Request>::new());

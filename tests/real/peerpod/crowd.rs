@@ -1,4 +1,4 @@
-//! Thousands of PeerPods that share a Pod or a machine: whoever may create them must not occupy the operator by that.
+//! Thousands of PeerPods that share a Pod or a machine. A user who creates them must not be able to occupy the operator.
 
 use std::{
     cell::Cell,
@@ -25,17 +25,17 @@ use crate::support::{Alone, alone, next_second};
 /// PeerPods made at the same time.
 const CONCURRENCY: usize = 32;
 
-/// What is soon, on processors that the crowd's making keeps busy: nothing waited for the crowd, which would be minutes.
+/// An upper bound for one deletion on busy processors. A deletion that waited for the crowd would take minutes.
 const SOON: Duration = Duration::from_secs(45);
 
-/// Records machines for a Pod, as many as there are.
+/// Records these machines for a Pod.
 async fn record(alone: &Alone<'_>, pod: &Pod, machines: impl Iterator<Item = String>) -> Result<()> {
     let made =
         stream::iter(machines).map(|machine| async move { alone.caa.record(pod, "libvirt", &machine).await });
     made.buffer_unordered(CONCURRENCY).try_for_each(|_| async { Ok(()) }).await
 }
 
-/// Has machines of other Pods deleted until `work` is through, and fails where one of them is not soon.
+/// Has machines of other Pods deleted until `work` is done. Fails if a deletion takes too long.
 async fn while_others_are_deleted(alone: &Alone<'_>, work: impl Future<Output = Result<()>>) -> Result<()> {
     let done = Cell::new(false);
     let work = async { work.await.inspect(|()| done.set(true)) };
@@ -48,7 +48,7 @@ async fn while_others_are_deleted(alone: &Alone<'_>, work: impl Future<Output = 
             scene.pods.delete(&name).await?;
             scene.released(&vm.name()).await?;
             ensure!(start.elapsed() < SOON, "the deletion of {name} took {:?}", start.elapsed());
-            // The last one is gone, too, so that those are left that the work made.
+            // The machine of the last round is gone, too, so only PeerPods of `work` are left.
             if done.get() {
                 break;
             }
@@ -58,7 +58,7 @@ async fn while_others_are_deleted(alone: &Alone<'_>, work: impl Future<Output = 
     try_join(work, others).await.map(drop)
 }
 
-/// Waits until the operator knows of so many PeerPods, and has looked at all that it was to look at.
+/// Waits until the operator has this many PeerPods in its cache, and its queue is empty.
 async fn quiet(operator: &Operator, count: usize) -> Result<()> {
     let expected = f64::from(u32::try_from(count)?);
     wait::eventually("the operator has looked at all PeerPods", 2 * DEADLINE, async || {
@@ -74,12 +74,12 @@ async fn quiet(operator: &Operator, count: usize) -> Result<()> {
     .await
 }
 
-/// How often PeerPods were looked at so far.
+/// The number of reconciles of PeerPods so far.
 async fn looks(operator: &Operator) -> Result<f64> {
     Ok(operator.metrics().await?.sum("peerpod_operator_reconciles_total", &[]))
 }
 
-/// The processor time that the operator has had so far.
+/// The processor time that the operator has used so far.
 fn cpu(operator: &Operator) -> Result<Duration> {
     let pid = operator.process().identity().pid;
     let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
@@ -118,7 +118,7 @@ fn hundreds_of_siblings_are_looked_at_a_few_times_each_and_go_with_their_pod() -
         let vm = alone.scene().pod_with_vm("web").await?;
         let pod = alone.scene().pods.api().get("web").await?;
         next_second(std::slice::from_ref(&vm)).await?;
-        // Half of them name machines that there are not, the others all the same one.
+        // Half of them name machines that do not exist, the others all name the same one.
         let machine = vm.machine.domain.uuid;
         let machines = (0..COUNT).map(|number| {
             let other = Uuid::from_u64_pair(fastrand::u64(..), number as u64);

@@ -1,4 +1,4 @@
-//! What becomes of a machine that changes, or goes, between its proof and its deletion.
+//! Machines that change or disappear between their proof and their deletion.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use uuid::Uuid;
 
 use crate::support::run;
 
-/// Calls of libvirt's, and what it may answer.
+/// libvirt's procedures, and errors that it may answer with.
 const DOMAIN_DEFINE_XML: i32 = 11;
 const DOMAIN_UNDEFINE_FLAGS: i32 = 231;
 const STORAGE_VOL_DELETE: i32 = 94;
@@ -27,7 +27,7 @@ const NO_STORAGE_VOL: i32 = 50;
 const OPERATION_INVALID: i32 = 55;
 const ACCESS_DENIED: i32 = 88;
 
-/// A libvirtd, and this operator's way to it.
+/// A libvirtd, and the provider that is connected to it.
 struct Peer {
     libvirtd: Libvirtd,
     provider: Libvirt,
@@ -42,14 +42,14 @@ impl Peer {
         Ok(Self { libvirtd, provider, dir })
     }
 
-    /// A way to the same libvirtd on which calls are refused, and an operator that takes it.
+    /// A relay to the same libvirtd that can refuse calls, and a provider that uses it.
     fn relayed(&self) -> Result<(Relay, Libvirt)> {
         let relay = Relay::start(self.libvirtd.host(), self.dir.path(), Duration::ZERO)?;
         let provider = Libvirt::new(&relay.uri().to_string(), POOL, 4)?;
         Ok((relay, provider))
     }
 
-    /// The machine of the Pod `web`, proven to be that.
+    /// The machine of the Pod `web`, with its proof.
     async fn proven(&self, uuid: Uuid) -> Result<OwnVm> {
         proven(&self.provider, uuid).await
     }
@@ -119,7 +119,7 @@ fn the_volumes_of_a_domain_that_somebody_undefined_since_it_was_proven_go_at_the
         relay.refuse(STORAGE_VOL_DELETE, &[], SYSTEM_ERROR);
         let error = provider.delete(&own).await.err().context("it was deleted")?;
         ensure!(error.message.for_log().contains(&vm.root.key), "{error:?}");
-        // Nothing but this process knows of them.
+        // Only this process knows of the volumes.
         let left = proven(&provider, vm.domain.uuid).await?;
         let remains = Vm { stage: Stage::Remains(Bears::Name), ..own.vm().clone() };
         ensure!(*left.vm() == remains, "{left:?}");
@@ -138,7 +138,7 @@ fn a_domain_whose_volumes_cannot_be_deleted_stays_to_be_found_again() -> Result<
         let peer = Peer::start().await?;
         let (host, name) = (peer.libvirtd.host(), vm_name("web"));
         let root = host.volume(&format!("{name}-root.qcow2"), "qcow2", "").await?;
-        // In a pool that is not active, or none.
+        // The pool is not active, or there is none.
         let cloudinit = format!("{name}-cloudinit.iso");
         let lost = Volume { key: format!("/elsewhere/{cloudinit}"), name: cloudinit, ..root.clone() };
         let domain = host.start_domain(&name, POD_VM_DESCRIPTION, &[&root, &lost]).await?;
@@ -150,7 +150,7 @@ fn a_domain_whose_volumes_cannot_be_deleted_stays_to_be_found_again() -> Result<
             "{error:?}"
         );
         ensure!(host.virsh().domains().await?.contains(&name));
-        // The others are tried all the same, and it runs no longer.
+        // The provider tries the other volumes all the same. The domain no longer runs.
         ensure!(!host.virsh().volumes(POOL).await?.contains(&root.name));
         ensure!(host.virsh().run(&["domstate", &name]).await?.trim() == "shut off");
         Ok(())
@@ -181,7 +181,7 @@ fn a_domain_that_somebody_undefined_while_it_runs_leads_to_its_volumes_until_the
         let error = provider.delete(&own).await.err().context("it was deleted")?;
         ensure!(error.message.for_log().contains(&vm.root.key), "{error:?}");
         ensure!(host.virsh().run(&["domstate", &name]).await?.trim() == "shut off");
-        // Another process knows nothing of the attempt before.
+        // Another process does not know of the failed attempt.
         peer.provider.delete(&peer.proven(vm.domain.uuid).await?).await?;
         peer.vanished(&vm).await
     })
@@ -206,8 +206,8 @@ fn a_domain_goes_with_its_snapshots_where_the_driver_knows_no_firmware_variables
             peer.vanished(&vm).await?;
             calls.push(relay.calls() - before);
         }
-        // What the driver knows is asked for once. Then: the definition twice, whether it is persistent, a look-up of each
-        // volume, destroy, two deletions, undefine.
+        // The provider asks once for what the driver supports. Then it reads the definition twice, asks whether it is persistent, looks
+        // up each volume, destroys, deletes two volumes and undefines.
         ensure!(calls[1..] == [9; 3], "{calls:?}");
         Ok(())
     })
@@ -219,7 +219,7 @@ fn a_driver_that_learnt_to_undefine_more_is_asked_for_it() -> Result<()> {
         let peer = Peer::start().await?;
         let host = peer.libvirtd.host();
         let (relay, provider) = peer.relayed()?;
-        // It knows the plain call alone at first.
+        // At first the driver knows only the plain call.
         relay.refuse(DOMAIN_UNDEFINE_FLAGS, &[], INVALID_ARG);
         let vm = host.start_pod_vm(&vm_name("web")).await?;
         provider.delete(&proven(&provider, vm.domain.uuid).await?).await?;
@@ -287,7 +287,7 @@ fn a_domain_that_cannot_be_turned_off_keeps_everything_and_says_so() -> Result<(
         let (host, name) = (peer.libvirtd.host(), vm_name("web"));
         let vm = host.start_pod_vm(&name).await?;
         let own = peer.proven(vm.domain.uuid).await?;
-        // By the socket that lets machines be looked at and no more.
+        // The read-only socket allows no changes.
         let reader = Libvirt::new(&format!("{}-ro", host.uri()), POOL, 4)?;
 
         let error = reader.delete(&own).await.err().context("it was deleted")?;

@@ -1,4 +1,4 @@
-//! cloud-api-adaptor's developer mode: VMs are kept for debugging, by the operator too.
+//! cloud-api-adaptor's developer mode keeps VMs for debugging. The operator respects it.
 
 use anyhow::{Result, ensure};
 use testbed::{
@@ -19,7 +19,7 @@ fn in_developer_mode_machines_stay_until_it_is_turned_off() -> Result<()> {
     alone(async |alone| {
         alone.operator.mount(&settings(alone, "PODVM_DEVELOPER_MODE", "true"))?;
         alone.operator.reloaded(2, 0).await?;
-        // One whose Pod is gone, one that an administrator gives up, and two of a Pod that runs.
+        // One PeerPod whose Pod is gone, one that an administrator gives up, and two of a Pod that runs.
         let gone = alone.scene().pod_with_vm("gone").await?;
         let abandoned = alone.scene().pod_with_vm("abandoned").await?;
         let older = alone.scene().pod_with_vm("web").await?;
@@ -48,7 +48,7 @@ fn in_developer_mode_machines_stay_until_it_is_turned_off() -> Result<()> {
         }
         ensure!(alone.scene().peerpods.get(&older.name()).await?.metadata.deletion_timestamp.is_none());
 
-        // By its former name it stays on.
+        // The setting's former name has the same effect.
         alone.operator.mount(&settings(alone, "PEERPODS_DEVELOPER_MODE", "1"))?;
         alone.operator.reloaded(3, 0).await?;
         let again = alone.scene().pod_with_vm("again").await?;

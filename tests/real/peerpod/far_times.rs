@@ -1,4 +1,4 @@
-//! Objects with times that an API server keeps and few programs can hold: whoever may change an object may write them.
+//! Objects with times that an API server stores but few programs can parse. Any user who may change an object may write them.
 
 use anyhow::{Result, ensure};
 use k8s_openapi::{
@@ -16,10 +16,10 @@ use testbed::wait::{DEADLINE, eventually};
 
 use crate::peerpodconfig::configuration::stage::{Stage, configuring};
 
-/// Later than what a timestamp of this operator's can be.
+/// Later than the operator's own timestamps can be.
 const FAR: &str = "9999-12-31T00:00:00Z";
 
-/// Has an object say that it was written then.
+/// Makes an object's managed fields say that it was written then.
 async fn write_then<K>(client: &Client, namespace: &str, name: &str) -> Result<()>
 where
     K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
@@ -90,7 +90,7 @@ fn objects_that_were_written_in_a_year_that_cannot_be_held_hold_up_nobody() -> R
         }
         let log = scene.operator.log()?;
         ensure!(!log.contains(FAR), "{log}");
-        // The tests after this one are no better than others at reading them.
+        // The next tests cannot parse these times either.
         scene.kubectl(&["delete", "daemonset/far", "peerpodconfig/far"]).await?;
         stage.clear("config").await
     })

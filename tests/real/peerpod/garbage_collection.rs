@@ -23,7 +23,7 @@ fn a_deleted_pods_machine_and_its_own_volumes_go_and_no_other_volume_does() -> R
 
         scene.pods.delete("web").await?;
         scene.released(peerpod.metadata.name.as_deref().unwrap()).await?;
-        // The object went, so the machine was gone before.
+        // The PeerPod is gone, so its machine was gone before.
         assert!(!host.virsh().domains().await?.contains(&name));
         let volumes = host.virsh().volumes(POOL).await?;
         assert!(!volumes.contains(&root.name) && !volumes.contains(&cloudinit.name), "{volumes:?}");

@@ -1,4 +1,4 @@
-//! What the operator does not touch, and how it says so.
+//! What the operator refuses to touch, and how it reports that.
 
 use anyhow::{Context as _, Result, ensure};
 use futures::future::try_join_all;
@@ -14,8 +14,8 @@ use testbed::{peerpod_object, vm_name};
 
 use crate::support::{ABANDON, Scene, alone, beside_others};
 
-/// Waits until a PeerPod is refused for `reason`: condition and Warning event, both with the words and what to do. Then
-/// gives it up, and it goes.
+/// Waits until the operator refuses a PeerPod for `reason`: condition and Warning event have these words and say what to do. Then gives
+/// the PeerPod up, and waits until it is gone.
 pub async fn is_refused_until_abandoned(
     scene: &Scene<'_>,
     peerpod: &PeerPod,
@@ -52,7 +52,7 @@ async fn event(scene: &Scene<'_>, name: &str, reason: &str, type_: &str, words: 
     .await
 }
 
-/// Like [`is_refused`], for a PeerPod of another namespace that names the same machine: the log alone names that one.
+/// Like [`is_refused`], for a PeerPod of another namespace that names the same machine. Only the log names that PeerPod.
 async fn is_refused_for_one_elsewhere(
     scene: &Scene<'_>,
     name: &str,
@@ -87,7 +87,7 @@ fn a_machine_of_another_name_is_left_alone() -> Result<()> {
         is_refused(scene, &peerpod.name_any(), "NotThisPodsVM", "podvm-web-").await?;
         scene.shows_none_of(&peerpod.name_any(), &[&name]).await?;
         is_refused_until_abandoned(scene, &peerpod, "NotThisPodsVM", "podvm-web-").await?;
-        // The name of a machine is made from the name of a Pod, perhaps of another namespace.
+        // The machine's name is made from a Pod's name, but that Pod may be in another namespace.
         ensure!(scene.operator.log()?.contains(&name), "the log does not name the machine");
         assert!(scene.host.virsh().domains().await?.contains(&name));
         assert!(scene.host.virsh().volumes(POOL).await?.contains(&disk.name));
@@ -138,7 +138,7 @@ fn a_cloud_that_is_not_served_is_refused() -> Result<()> {
     })
 }
 
-/// A PeerPod as anybody could write it.
+/// A PeerPod as any user could write it.
 fn ownerless(scene: &Scene<'_>, instance: &str) -> Result<Value> {
     let pod: Pod = serde_json::from_value(
         json!({ "metadata": { "name": "web", "namespace": scene.namespace, "uid": "u" } }),
@@ -200,7 +200,7 @@ fn a_machine_stays_for_the_running_pod_of_another_peerpod_that_is_itself_being_d
     beside_others(async |scene| {
         let elsewhere = scene.elsewhere().await?;
         let vm = scene.pod_with_vm("web").await?;
-        // A Pod of the same name, so that the machine's name alone proves nothing.
+        // A Pod of the same name exists, so the machine's name alone proves nothing.
         let namesake = elsewhere.pods.run("web").await?;
         let instance = vm.machine.domain.uuid.to_string();
         let claim = elsewhere.caa.record(&namesake, "libvirt", &instance).await?;
@@ -219,7 +219,7 @@ fn a_machine_stays_for_the_running_pod_of_another_peerpod_that_is_itself_being_d
 
 #[test]
 fn a_machine_that_more_name_than_are_looked_at_stays_until_they_are_fewer() -> Result<()> {
-    /// So many that go may name one machine.
+    /// The most PeerPods in deletion that may name one machine.
     const MOST: usize = 16;
     beside_others(async |scene| {
         let vm = scene.pod_with_vm("web").await?;
@@ -259,7 +259,7 @@ fn a_claim_ends_with_the_pod_of_a_peerpod_that_is_being_deleted_and_stays() -> R
         is_refused_for_one_elsewhere(scene, &vm.name(), &elsewhere.namespace, &claim.name_any()).await?;
         scene.lives(&vm).await?;
 
-        // Nothing proves that the machine is that Pod's, so nothing releases the claimant but the machine's absence.
+        // Nothing proves that the machine is that Pod's, so the operator releases the claimant only once the machine is gone.
         elsewhere.pods.delete("other").await?;
         scene.reaped(&vm).await?;
         elsewhere.released(&claim.name_any()).await
@@ -300,7 +300,7 @@ fn what_is_refused_costs_nothing_while_nothing_changes() -> Result<()> {
         scene.kubectl(&["delete", "peerpod", &waiting.name(), "--wait=false"]).await?;
         scene.held(&waiting.name(), "WaitingForPod").await?;
 
-        // The events and the last status may still be on their way to the operator.
+        // The operator may still receive the events and the last status.
         scene.operator_catches_up().await?;
         let reconciles = async || -> Result<f64> {
             Ok(scene.operator.metrics().await?.sum("peerpod_operator_reconciles_total", &[]))
@@ -311,7 +311,7 @@ fn what_is_refused_costs_nothing_while_nothing_changes() -> Result<()> {
             scene.operator_catches_up().await?;
         }
         let each = (reconciles().await? - before) / f64::from(passes);
-        // Reaping one machine takes a look at the new PeerPod, one when it is marked, and at most one after the release.
+        // To reap one machine the operator looks at the new PeerPod, once when it is deleted, and at most once after the release.
         ensure!(each < 4.0, "{each} reconciles for each machine that was reaped meanwhile");
         assert_eq!(scene.writes()?.len(), writes);
         Ok(())

@@ -1,4 +1,4 @@
-//! A running Pod keeps its machine, whatever is deleted around it; and nothing waits for ever.
+//! A running Pod keeps its machine, whatever objects around it are deleted. No PeerPod waits for ever.
 
 use std::time::{Duration, Instant};
 
@@ -16,10 +16,10 @@ use testbed::{
 
 use crate::support::{alone, beside_others};
 
-/// How long after a Pod's grace period its machine is kept.
+/// How long the operator keeps a machine after its Pod's grace period.
 const SLACK: Duration = Duration::from_secs(30);
 
-/// What is soon: no timer was waited for.
+/// Too short for a timer to have fired.
 const SOON: Duration = Duration::from_secs(20);
 
 const CRD: &str = "peerpods.confidentialcontainers.org";
@@ -39,7 +39,7 @@ fn a_pod_deleted_in_the_foreground_keeps_its_machine_until_its_containers_have_e
         kubelet.end(&pod).await?;
         scene.reaped(&vm).await?;
         ensure!(ended.elapsed() < SOON, "it took {:?}", ended.elapsed());
-        // The garbage collector waits for the PeerPod, and the Pod for the garbage collector and for its kubelet.
+        // The garbage collector waits for the PeerPod. The Pod waits for the garbage collector and for its kubelet.
         kubelet.remove(&pod).await?;
         wait::gone(scene.pods.api(), "web", DEADLINE).await
     })
@@ -51,7 +51,7 @@ fn a_pod_that_is_never_said_to_have_ended_keeps_its_machine_no_longer_than_its_g
     beside_others(async |scene| {
         let vm = scene.pod_with_vm("web").await?;
         let deleted = Instant::now();
-        // The Pod's object itself waits for the PeerPod here.
+        // The Pod object itself waits for the PeerPod here.
         scene.kubectl(&["delete", "pod", "web", "--cascade=foreground", "--wait=false"]).await?;
         scene.held(&vm.name(), "WaitingForPod").await?;
         scene.lives(&vm).await?;
@@ -115,7 +115,7 @@ fn another_pod_of_the_same_name_keeps_nothing() -> Result<()> {
         let next = kubelet.run(&scene.namespace, "web-0", 30).await?;
         ensure!(next.uid() != pod.uid());
         scene.reaped(&vm).await?;
-        // At the first look at this one the other Pod is there already.
+        // The other Pod is already there when the operator first looks at this PeerPod.
         let late = scene.caa.start_vm(&pod, scene.host).await?;
         scene.reaped(&late).await
     })

@@ -15,14 +15,14 @@ async fn more_vms(scene: &Scene<'_>, count: usize) -> Result<Vec<Vm>> {
     try_join_all((0..count).map(|_| scene.caa.start_vm(&pod, scene.host))).await
 }
 
-/// Fails unless a machine runs and nobody deleted its PeerPod.
+/// Fails unless the machine runs and its PeerPod is not being deleted.
 async fn stays(scene: &Scene<'_>, vm: &Vm) -> Result<()> {
     scene.lives(vm).await?;
     ensure!(scene.peerpods.get(&vm.name()).await?.metadata.deletion_timestamp.is_none());
     Ok(())
 }
 
-/// Deletes the Pod, and waits until its machine went with it.
+/// Deletes the Pod, and waits until its machine is gone.
 async fn goes_with_its_pod(scene: &Scene<'_>, vm: &Vm) -> Result<()> {
     scene.pods.delete("web").await?;
     scene.reaped(vm).await
@@ -52,7 +52,7 @@ fn a_first_start_that_is_recorded_last_replaces_nothing() -> Result<()> {
     beside_others(async |scene| {
         scene.pods.run("web").await?;
         let pod = scene.pods.sandbox_is_lost("web").await?;
-        // The kubelet gave up on its sandbox, and the next one has a machine before this one has an address.
+        // The kubelet gave the first sandbox up. The next sandbox has a machine before the first one's machine has an address.
         let slow = scene.host.start_pod_vm(&testbed::vm_name("web")).await?;
         let vm = scene.caa.start_vm(&pod, scene.host).await?;
         next_second(std::slice::from_ref(&vm)).await?;
@@ -72,7 +72,7 @@ fn a_newer_sibling_replaces_the_older_one_under_the_running_pod() -> Result<()> 
     beside_others(async |scene| {
         scene.pods.run("web").await?;
         let older = more_vms(scene, 1).await?;
-        // Recorded twice: neither needs the machine that the other names.
+        // The machine is recorded twice, and neither PeerPod needs the one that the other names.
         let pod = scene.pods.api().get("web").await?;
         let again = scene.caa.record(&pod, "libvirt", &vm_id(&older[0])).await?;
         next_second(&older).await?;
@@ -94,7 +94,7 @@ fn a_sibling_that_cloud_api_adaptor_released_does_not_replace_the_older_one() ->
         scene.pods.run("web").await?;
         let older = more_vms(scene, 1).await?;
         next_second(&older).await?;
-        // A late clean-up of a failed start stripped it: its machine may be gone, and the Pod on the older one.
+        // A late clean-up of a failed start removed its finalizer. Its machine may be gone, and the Pod may run on the older one.
         let pod = scene.pods.api().get("web").await?;
         let mut stripped = testbed::peerpod_object(&pod, "libvirt", &vm_id(&older[0]));
         stripped["metadata"].as_object_mut().context("an object")?.remove("finalizers");
@@ -153,7 +153,7 @@ fn a_newer_peerpod_that_names_a_machine_which_no_other_one_names_replaces_nothin
         let vm = scene.pod_with_vm("web").await?;
         let pod = scene.pods.sandbox_is_ready_since("web", created(&vm)).await?;
         next_second(std::slice::from_ref(&vm)).await?;
-        // Whoever writes the PeerPod made a machine that is named and marked as one of this Pod would be.
+        // The writer of the PeerPod also made a machine with the name and the mark of one of this Pod.
         let untracked = scene.host.start_pod_vm(&testbed::vm_name("web")).await?;
         let forged = scene.caa.record(&pod, "libvirt", &untracked.domain.uuid.to_string()).await?;
         scene.held(&vm.name(), "AmbiguousSiblings").await?;
@@ -172,7 +172,7 @@ fn a_machine_whose_peerpod_was_released_goes_for_a_newer_one_and_recorded_once_m
 -> Result<()> {
     beside_others(async |scene| {
         let older = scene.pod_with_vm("web").await?;
-        // A late clean-up of a failed start: the machine is still there.
+        // A late clean-up of a failed start removes the finalizer, but the machine is still there.
         scene.caa.release(&older.peerpod).await?;
         scene.operator_catches_up().await?;
         stays(scene, &older).await?;
@@ -215,7 +215,7 @@ fn a_newer_peerpod_in_another_namespace_replaces_nothing_whatever_owner_it_names
     beside_others(async |scene| {
         let vm = scene.pod_with_vm("web").await?;
         next_second(std::slice::from_ref(&vm)).await?;
-        // A machine that is named as this Pod's would be.
+        // A machine whose name would fit this Pod.
         let elsewhere = scene.elsewhere().await?;
         let namesake = elsewhere.pod_with_vm("web").await?;
         let pod = scene.pods.api().get("web").await?;
@@ -234,7 +234,7 @@ fn of_many_siblings_the_older_ones_go_as_soon_as_one_of_the_newest_few_has_a_mac
         let vm = scene.pod_with_vm("web").await?;
         next_second(std::slice::from_ref(&vm)).await?;
         let pod = scene.pods.sandbox_is_lost("web").await?;
-        // Their machines are gone, so they replace nothing; but not all of them are asked for.
+        // Their machines are gone, so they replace nothing. The operator does not look all of them up.
         let record = async |number: u64| {
             let gone = Uuid::from_u64_pair(fastrand::u64(..), number).to_string();
             scene.caa.record(&pod, "libvirt", &gone).await
@@ -266,7 +266,7 @@ fn a_sandbox_that_seems_to_become_ready_later_moves_no_pod_to_a_newer_machine() 
         let newer = alone.caa.start_vm(&pod, alone.libvirtd.host()).await?;
         alone.scene().held(&older.name(), "AmbiguousSiblings").await?;
 
-        // The container runtime lost sight of the same sandbox for a moment, and the containers began anew in it.
+        // The container runtime lost sight of the sandbox for a moment, and restarted the containers in it.
         next_second(std::slice::from_ref(&newer)).await?;
         alone.scene().pods.sandbox_is_lost("web").await?;
         alone.scene().pods.sandbox_is_ready_since("web", Timestamp::now()).await?;
@@ -276,7 +276,7 @@ fn a_sandbox_that_seems_to_become_ready_later_moves_no_pod_to_a_newer_machine() 
         alone.scene().operator_catches_up().await?;
         stays(&alone.scene(), &older).await?;
 
-        // Whoever may write its status takes away what is said there.
+        // A user with the right to write its status empties it.
         let empty = r#"{"status":null}"#;
         let patch = ["patch", "peerpod", &older.name(), "--subresource=status", "--type=merge", "-p", empty];
         alone.scene().kubectl(&patch).await?;
@@ -294,7 +294,7 @@ fn a_sandbox_that_seems_to_become_ready_later_moves_no_pod_to_a_newer_machine() 
 #[test]
 fn a_container_that_runs_since_before_the_newer_machine_was_recorded_keeps_the_older_one() -> Result<()> {
     beside_others(async |scene| {
-        // Nothing says since when the sandbox is ready; the containers run since the Pod does.
+        // No field says since when the sandbox is ready. The containers run since the Pod does.
         let older = scene.pod_with_vm("web").await?;
         next_second(std::slice::from_ref(&older)).await?;
         let pod = scene.pods.api().get("web").await?;

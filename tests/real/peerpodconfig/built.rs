@@ -26,7 +26,7 @@ use serde_json::{Value, json, to_value};
 
 use crate::support::{Scene, beside_others};
 
-/// Everything that a user can say of Pods and nodes, written as the API server would not write it itself.
+/// Every field of Pods and nodes that a user can set, spelled differently from the API server.
 fn everything() -> Value {
     json!({
         "instanceType": "large",
@@ -62,7 +62,7 @@ fn everything() -> Value {
     })
 }
 
-/// Where the operator itself may be told to run.
+/// Placement that a user may set for the operator itself.
 fn placed() -> Value {
     let terms = json!([{ "matchExpressions": [{ "key": "zone", "operator": "Exists" }] }]);
     json!({
@@ -101,7 +101,7 @@ fn inputs<'a>(config: &'a PeerPodConfig, settings: &'a AdaptorSettings, namespac
     }
 }
 
-/// What a server-side apply would make of these objects. Warnings are failures.
+/// The result of a server-side apply of these objects. Warnings count as failures.
 async fn applied(scene: &Scene<'_>, objects: &[Value]) -> Result<Vec<Value>> {
     let dir = tempfile::tempdir()?;
     let file = dir.path().join("objects.json");
@@ -114,11 +114,11 @@ async fn applied(scene: &Scene<'_>, objects: &[Value]) -> Result<Vec<Value>> {
     let output = ["--output=json", "--show-managed-fields"];
     let arguments = [&apply[..], &strict, &output].concat();
     let output: Value = serde_json::from_str(&scene.testbed.cluster().kubectl(&arguments).await?)?;
-    // One object alone is not made a list of.
+    // kubectl prints a single object without a list.
     Ok(output["items"].as_array().cloned().unwrap_or_else(|| vec![output]))
 }
 
-/// Fails unless the API server takes all of them without a warning, and nothing is to be written again then.
+/// Fails unless the API server accepts all of them without a warning, and a second comparison finds nothing to write.
 async fn settle(scene: &Scene<'_>, objects: &[Value]) -> Result<()> {
     let applied = applied(scene, objects).await?;
     assert_eq!(applied.len(), objects.len());
@@ -186,7 +186,7 @@ fn drift_is_seen_and_put_back_and_what_others_set_stays() -> Result<()> {
     beside_others(async |scene| {
         let settings = settings("libvirt")?;
         let mut full = config("drift", &everything())?;
-        // An owner that is not there would have it collected.
+        // The garbage collector would delete an object whose owner does not exist.
         full.metadata.uid = None;
         let inputs = inputs(&full, &settings, &scene.namespace);
         let daemon_sets: Api<DaemonSet> = Api::namespaced(scene.testbed.client(), &scene.namespace);
@@ -203,12 +203,12 @@ fn drift_is_seen_and_put_back_and_what_others_set_stays() -> Result<()> {
         let first = apply(&desired).await?;
         assert!(!now(&desired).await?);
 
-        // What others set beside.
+        // Other programs add fields.
         scene.kubectl(&["annotate", "daemonset", &name, "others=annotation"]).await?;
         let image = format!("daemonset/{name}");
         scene.kubectl(&["set", "env", &image, "OTHERS=variable"]).await?;
         assert!(!now(&desired).await?);
-        // What others change.
+        // Other programs change fields.
         scene.kubectl(&["set", "image", &image, "cloud-api-adaptor=other"]).await?;
         assert!(now(&desired).await?);
         let mended = apply(&desired).await?;
@@ -218,13 +218,13 @@ fn drift_is_seen_and_put_back_and_what_others_set_stays() -> Result<()> {
         };
         assert_eq!(image(&mended), image(&first));
         assert!(to_value(&mended)?.to_string().contains("OTHERS"), "{mended:?}");
-        // What is taken away.
+        // Other programs remove fields.
         let patch = r#"[{"op": "remove", "path": "/spec/template/spec/tolerations"}]"#;
         scene.kubectl(&["patch", "daemonset", &name, "--type=json", "--patch", patch]).await?;
         assert!(now(&desired).await?);
         apply(&desired).await?;
         assert!(!now(&desired).await?);
-        // What is desired no more.
+        // Fields that are no longer desired.
         let mut less = desired.clone();
         let spec = less.spec.as_mut().and_then(|it| it.template.spec.as_mut()).context("it has a Pod")?;
         spec.image_pull_secrets = None;

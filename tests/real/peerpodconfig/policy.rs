@@ -21,13 +21,13 @@ use testbed::wait;
 
 use crate::support::{Scene, beside_others};
 
-/// What Pods are generated from: the same in every run.
+/// The seed of the generated Pods: the same in every run.
 const SEED: u64 = 20_261_121;
 
-/// How many Pods are generated for each kind of sizing. Each is looked at three times.
+/// How many Pods are generated for each kind of sizing. Each is compared three times.
 const PODS: usize = 600;
 
-/// How many Pods are looked at at once.
+/// How many Pods are compared at once.
 const PARALLEL: usize = 16;
 
 const VM: &str = "kata.peerpods.io/vm";
@@ -41,9 +41,9 @@ const ROUGH_CPU: [&str; 8] = ["0", "1n", "1m", "500001u", "999m", "1.0000001", "
 /// A policy in force.
 struct Policy {
     options: Options,
-    /// Where it looks at Pods.
+    /// A namespace where the policy applies.
     pods: Api<Pod>,
-    /// Where it does not.
+    /// A namespace that the policy excludes.
     excluded: Api<Pod>,
 }
 
@@ -53,7 +53,7 @@ impl Policy {
         let mut spec: PeerPodConfigSpec = serde_json::from_value(json!({}))?;
         spec.admission.mode = AdmissionMode::Policy;
         spec.admission.sizing = sizing;
-        // Its own, so that no other test's Pods are changed.
+        // A runtime class of its own, so that the policy changes no other test's Pods.
         spec.admission.runtime_class_name = format!("class-of-{excluded}");
         spec.admission.excluded_namespaces = vec![excluded.clone()];
         let options = Options {
@@ -94,7 +94,7 @@ impl Policy {
         json!({ "apiVersion": "v1", "kind": "Pod", "metadata": { "name": "pod" }, "spec": spec })
     }
 
-    /// Has a Pod looked at by the policy, and by the function; fails where they differ. Gives what they agree on.
+    /// Has the policy and the function change a Pod. Fails if their results differ, and returns the result.
     async fn compare(&self, pod: &Value) -> Result<Value> {
         let (mutated, plain) = tokio::try_join!(dry_run(&self.pods, pod), dry_run(&self.excluded, pod))?;
         let mut expected = plain.clone();
@@ -109,7 +109,7 @@ impl Policy {
     }
 }
 
-/// What the API server would make of a Pod.
+/// The Pod that the API server would create.
 async fn dry_run(pods: &Api<Pod>, pod: &Value) -> Result<Value> {
     let params = PostParams { dry_run: true, ..PostParams::default() };
     let object: Pod = serde_json::from_value(pod.clone())?;
@@ -120,17 +120,17 @@ async fn dry_run(pods: &Api<Pod>, pod: &Value) -> Result<Value> {
     Ok(answer)
 }
 
-/// Without what differs between any two Pods, and with what has no content left out.
+/// Removes the fields that differ between any two Pods, and empty fields.
 fn comparable(mut pod: Value) -> Value {
     for field in ["uid", "creationTimestamp", "namespace", "managedFields", "generation"] {
         pod["metadata"].as_object_mut().expect("an object has metadata").remove(field);
     }
-    // How the API server classifies what it is left with.
+    // The API server derives a QoS class from the final Pod.
     pod.as_object_mut().expect("a Pod is an object").remove("status");
     pod
 }
 
-/// Pods as nobody would write them.
+/// Generates Pods of all shapes, also unusual ones.
 struct Generator(Rng);
 
 impl Generator {
@@ -142,7 +142,7 @@ impl Generator {
         self.0.u8(..3) == 0
     }
 
-    /// A request and a limit that is not below it, either of which may be missing.
+    /// A request and a limit that is not below it. Either may be missing.
     fn amounts(&mut self, ascending: &[&str]) -> [Option<String>; 2] {
         let [mut low, mut high] = [self.0.usize(..ascending.len()), self.0.usize(..ascending.len())];
         if low > high {
@@ -221,7 +221,7 @@ impl Generator {
 
     fn spec(&mut self) -> Value {
         let (init, containers, whole) = (self.0.usize(..5), self.0.usize(1..6), self.sometimes());
-        // What a Pod as a whole asks for is compared with the sum before that is rounded to thousandths.
+        // The API server compares the resources of a Pod as a whole with the exact sum of its containers, before it rounds to thousandths.
         let cpu = if whole { &CPU[..] } else { &ROUGH_CPU };
         let mut spec = json!({ "resourceClaims": [{ "name": "device", "resourceClaimName": "any" }] });
         spec["containers"] =
@@ -229,7 +229,7 @@ impl Generator {
         spec["initContainers"] =
             (0..init).map(|index| self.container(&format!("i-{index}"), true, cpu)).collect();
         if whole {
-            // Not below what the containers ask for.
+            // Not below the sum of the containers.
             let [cpu, memory] = ["1M", "99T"].map(|amount| self.sometimes().then_some(amount));
             let list = |amounts: [Option<&'static str>; 2]| {
                 let entries = ["cpu", "memory"].into_iter().zip(amounts);
@@ -261,9 +261,9 @@ impl Generator {
         annotations
     }
 
-    /// What others do to a Pod between two looks: containers come and go, defaults are filled in, annotations change.
+    /// Changes a Pod between two looks as other webhooks do: adds and removes containers, fills in defaults, changes annotations.
     fn disturb(&mut self, pod: &mut Value) {
-        // A Pod that as a whole asks for less than its containers is refused.
+        // The API server refuses a Pod that as a whole asks for less than its containers.
         let bounded = ["requests", "limits"].iter().any(|list| pod["spec"]["resources"][list].is_object());
         if !bounded && self.sometimes() {
             let late = self.container("late", false, &CPU);
@@ -289,7 +289,7 @@ impl Generator {
     }
 }
 
-/// Looks at generated Pods twice each, and compares.
+/// Has the policy look twice at each generated Pod, and compares the results.
 async fn compare_generated(policy: &Policy, sizing: Sizing) -> Result<()> {
     let started = std::time::Instant::now();
     let look = async |number: usize| {

@@ -1,4 +1,4 @@
-//! The controllers inside another program: `examples/embed.rs`, as it stands.
+//! The controllers inside another program: `examples/embed.rs`, unchanged.
 
 use std::{env, process::Stdio};
 

@@ -1,4 +1,4 @@
-//! Several candidates for one lease: one acts, and no other, whatever happens to it.
+//! Several candidates for one lease: exactly one acts at a time, whatever happens to it.
 
 mod shared;
 
@@ -36,7 +36,7 @@ pub fn elected(arguments: &[String], test: impl AsyncFnOnce(&mut Alone) -> Resul
     alone_with(start, test)
 }
 
-/// A second operator beside the first, which leads, and the folder that it lives in.
+/// A second operator beside the first, which leads. Also the second one's folder.
 pub async fn standby(alone: &Alone<'_>) -> Result<(Operator, TempDir)> {
     until_leads(&alone.operator).await?;
     let dir = tempfile::tempdir()?;
@@ -64,7 +64,7 @@ pub async fn until_leads(operator: &Operator) -> Result<()> {
     .await
 }
 
-/// Waits until this operator leads no more.
+/// Waits until this operator no longer leads.
 pub async fn until_stands_by(operator: &Operator) -> Result<()> {
     wait::eventually("the operator leads no more", DEADLINE, async || {
         ensure!(!leads(operator).await?);
@@ -73,7 +73,7 @@ pub async fn until_stands_by(operator: &Operator) -> Result<()> {
     .await
 }
 
-/// How many calls to the cloud have got an answer.
+/// How many calls to the cloud have been answered.
 async fn answered_calls(operator: &Operator) -> Result<f64> {
     let metrics = operator.metrics().await?;
     let sum = |labels: &[(&str, &str)]| metrics.sum("peerpod_operator_provider_calls_total", labels);
@@ -84,7 +84,7 @@ async fn deletions(operator: &Operator) -> Result<f64> {
     Ok(operator.metrics().await?.sum("peerpod_operator_deletions_total", &[]))
 }
 
-/// A deletion is counted when the API server has answered, a moment after the PeerPod is gone.
+/// The operator counts a deletion once the API server has answered, a moment after the PeerPod is gone.
 async fn until_reaped_more_than(before: f64, operator: &Operator) -> Result<()> {
     wait::eventually("it was this operator that reaped", DEADLINE, async || {
         ensure!(deletions(operator).await? > before + 0.5);
@@ -93,21 +93,21 @@ async fn until_reaped_more_than(before: f64, operator: &Operator) -> Result<()> 
     .await
 }
 
-/// Fails if the next one leads so late that the lease may have expired instead of having been given up.
+/// Fails if the next operator leads so late that the lease may have expired instead of having been released.
 pub fn ensure_given(took: Duration) -> Result<()> {
     let expires = DURATION.checked_sub(RETRY_PERIOD * 2).context("it is longer")?;
     ensure!(took < expires, "it took {took:?}, as if the lease had to expire");
     Ok(())
 }
 
-/// What the operators asked of leases since then; watches that still run are not among it.
+/// The operators' requests for leases since then, without watches that still run.
 fn lease_requests(alone: &Alone<'_>, since: Timestamp) -> Result<Vec<Request>> {
     let mut requests = alone.testbed.audit()?.of_operator()?;
     requests.retain(|request| request.resource == "leases" && request.time >= since);
     Ok(requests)
 }
 
-/// A machine whose Pod has ended: the deletion of its PeerPod is all that is missing for it to be reaped at once.
+/// A machine whose Pod has ended. The operator reaps it at once when its PeerPod is deleted.
 async fn ended(alone: &Alone<'_>, name: &str) -> Result<Vm> {
     let scene = alone.scene();
     let vm = scene.pod_with_vm(name).await?;
@@ -162,7 +162,7 @@ fn a_leader_that_ends_while_a_call_hangs_drops_it_and_hands_over_sooner_than_one
     elected(&[], async |alone| {
         let (second, _dir) = standby(alone).await?;
         let vm = ended(alone, "web").await?;
-        // It is connected from here on: an attempt to connect would end before the patience does.
+        // From here on the operator has a connection. An attempt to connect would end before the operator's patience does.
         alone.scene().operator_catches_up().await?;
         alone.libvirtd.pause()?;
         delete(alone, &vm).await?;
@@ -175,7 +175,7 @@ fn a_leader_that_ends_while_a_call_hangs_drops_it_and_hands_over_sooner_than_one
         let ended = told.elapsed();
         alone.libvirtd.resume()?;
         ensure!(status.success(), "it ended with {status}");
-        // Not before what it had sent could arrive no more, and long before its lease would have expired.
+        // The next operator may lead only once no call of the first can still arrive, but long before the lease would have expired.
         ensure!(next > RELEASE_DELAY, "too soon: {next:?}");
         ensure_given(next)?;
         ensure!(ended < DURATION, "it ended after {ended:?}");
@@ -201,7 +201,7 @@ fn a_leader_that_is_killed_is_followed_when_its_lease_has_expired() -> Result<()
         alone.scene().released(&vm.name()).await?;
         let reaped = killed.elapsed();
         until_reaped_more_than(0.0, &second).await?;
-        // The last renewal was at most one period before the end.
+        // The leader renewed the lease at most one period before its end.
         ensure!(
             reaped > DURATION.checked_sub(RETRY_PERIOD * 2).context("it is longer")?,
             "too soon: {reaped:?}"
@@ -215,10 +215,10 @@ fn a_leader_that_is_killed_is_followed_when_its_lease_has_expired() -> Result<()
 fn a_leader_that_stood_still_past_its_deadline_does_nothing_when_it_goes_on() -> Result<()> {
     elected(&[], async |alone| {
         let (second, _dir) = standby(alone).await?;
-        // It is connected from here on: an attempt to connect would give up before its time is over.
+        // From here on the operator has a connection. An attempt to connect would give up before the lease is over.
         alone.scene().operator_catches_up().await?;
         until_reaped_more_than(0.0, &alone.operator).await?;
-        // It stands still in the middle of a deletion, and another one becomes due meanwhile.
+        // The operator is paused in the middle of a deletion. Another deletion becomes due meanwhile.
         let (under_way, later) = (ended(alone, "under-way").await?, ended(alone, "later").await?);
         alone.libvirtd.pause()?;
         delete(alone, &under_way).await?;
@@ -239,7 +239,7 @@ fn a_leader_that_stood_still_past_its_deadline_does_nothing_when_it_goes_on() ->
         ensure!(calls.abs() < 0.5, "it made {calls} calls after its time was over");
         let reaped = deletions(&alone.operator).await?;
         ensure!(reaped < 1.5, "it reaped after its time was over");
-        // It is a standby as good as any.
+        // The first operator can lead again.
         second.stop().await?;
         alone.scene().operator_catches_up().await?;
         until_reaped_more_than(reaped, &alone.operator).await?;
@@ -261,7 +261,7 @@ fn without_the_api_server_a_leader_stops_at_its_deadline_and_goes_on_afterwards(
         let away = Instant::now();
         let stood_by = until_stands_by(&alone.operator).await;
         let after = away.elapsed();
-        // With nothing in the way but the lease, it leaves the machine alone.
+        // Now only the missing lease keeps the operator from deleting the machine.
         alone.libvirtd.resume()?;
         sleep(RETRY_PERIOD).await;
         let left_alone = alone.scene().lives(&vm).await;
@@ -271,7 +271,7 @@ fn without_the_api_server_a_leader_stops_at_its_deadline_and_goes_on_afterwards(
         left_alone?;
         let calls = calls? - before;
         ensure!(calls.abs() < 0.5, "it made {calls} calls without the lease");
-        // Before another one may begin.
+        // The operator must stop before another one may begin.
         ensure!(after < DURATION, "it led on for {after:?}");
         alone.scene().reaped(&vm).await?;
         ensure!(alone.operator.process().is_running(), "it ended");
@@ -296,7 +296,7 @@ fn whoever_else_writes_or_removes_the_lease_its_holder_keeps_it_and_hands_it_ove
             }
             sleep(RETRY_PERIOD / 4).await;
         }
-        // Not for a moment between two looks either.
+        // It did not lose the lease between two looks of this test either.
         ensure!(!alone.operator.log()?.contains("lost the leadership"), "it lost the lease");
         let vm = ended(alone, "web").await?;
         label(&leases, "the-last").await?;
@@ -308,7 +308,7 @@ fn whoever_else_writes_or_removes_the_lease_its_holder_keeps_it_and_hands_it_ove
     })
 }
 
-/// Changes the Lease, so that whoever read it before cannot replace it, and leaves alone what elections read.
+/// Changes the Lease, so that an older read of it conflicts. Leaves alone the fields that elections read.
 async fn label(leases: &Api<Lease>, value: &str) -> Result<()> {
     let labels = Patch::Merge(json!({ "metadata": { "labels": { "round": value } } }));
     leases.patch(LEASE, &PatchParams::default(), &labels).await?;
@@ -378,11 +378,11 @@ fn machines_are_reaped_also_where_peerpodconfigs_do_not_exist() -> Result<()> {
         let vm = scene.pod_with_vm("web").await?;
         scene.pods.delete("web").await?;
         scene.reaped(&vm).await?;
-        // What is missing is told, and stops a roll-out.
+        // The readiness probe names the missing definition and so stops a roll-out.
         let (status, text) = alone.operator.health("/readyz").await?;
         ensure!(status == 503 && text.contains("peerpodconfigs"), "{status}: {text}");
         alone.testbed.install_objects().await?;
-        // It looks for the definition with growing pauses.
+        // The operator looks for the definition with growing pauses.
         wait::eventually("it is ready", 2 * DEADLINE, async || {
             let (status, text) = alone.operator.health("/readyz").await?;
             ensure!(status == 200, "{status}: {text}");

@@ -40,7 +40,7 @@ fn the_operator_is_ready_when_it_has_seen_every_peerpod_and_not_before() -> Resu
 fn metrics_are_prometheus_text_with_a_help_and_a_type_for_each() -> Result<()> {
     alone(async |alone| {
         alone.scene().operator_catches_up().await?;
-        // A look is counted when it has ended, which is after the API server has answered.
+        // The operator counts a look when it has ended, which is after the API server has answered.
         wait::eventually("the deletion and the look are counted", DEADLINE, async || {
             let metrics = alone.operator.metrics().await?;
             let labels = [("provider", "libvirt"), ("outcome", "absent")];

@@ -1,4 +1,4 @@
-//! What the operator tells of what it does: metrics, logs, conditions and events.
+//! What the operator reports about its work: metrics, logs, conditions and events.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -27,7 +27,7 @@ use crate::{
     support::{Alone, PROGRAM, alone, alone_with, condition},
 };
 
-/// The cells of the first table after a heading of a reference page, without its head; code marks are taken away.
+/// The cells of the first table after a heading of a reference page, without the table's head and without code marks.
 fn table(page: &str, heading: &str) -> Result<Vec<Vec<String>>> {
     let pages = docs::pages()?;
     let page = pages.get(&PathBuf::from(format!("docs/src/reference/{page}.md"))).context("no such page")?;
@@ -56,7 +56,7 @@ pub fn documented_metrics(heading: &str) -> Result<BTreeSet<Family>> {
     table("metrics", heading)?.into_iter().map(family).collect()
 }
 
-/// The lines of the operator's log that are of one of these levels and about a PeerPod.
+/// The operator's log lines of these levels about a PeerPod.
 fn logged(operator: &Operator, peerpod: &str, levels: &[&str]) -> Result<Vec<Value>> {
     let log = operator.log()?;
     let lines = log.lines().map(serde_json::from_str).collect::<Result<Vec<Value>, _>>()?;
@@ -78,7 +78,7 @@ async fn nudge(alone: &Alone<'_>, peerpod: &str, value: &str) -> Result<()> {
     Ok(())
 }
 
-/// Nudges the operator, and waits until it has decided this once more.
+/// Nudges the operator, and waits until it has made this decision once more.
 async fn look_again(alone: &Alone<'_>, peerpod: &str, decision: &str, value: &str) -> Result<()> {
     let before = looks(&alone.operator, decision).await?;
     nudge(alone, peerpod, value).await?;
@@ -104,7 +104,7 @@ async fn events(alone: &Alone<'_>, peerpod: &str) -> Result<BTreeMap<String, (St
     Ok(counted)
 }
 
-/// Runs a test with an operator for which deletions are slow after two seconds.
+/// Runs a test with an operator that calls deletions slow after two seconds.
 fn impatient(test: impl AsyncFnOnce(&mut Alone) -> Result<()>) -> Result<()> {
     let start =
         async |testbed: &testbed::Testbed, dir: &std::path::Path, libvirtd: &peers::libvirt::Libvirtd| {
@@ -116,7 +116,7 @@ fn impatient(test: impl AsyncFnOnce(&mut Alone) -> Result<()>) -> Result<()> {
     alone_with(start, test)
 }
 
-/// A gauge or counter, all its series together.
+/// The sum of all series of a gauge or counter.
 fn sum(metrics: &Metrics, name: &str) -> f64 {
     metrics.sum(&format!("peerpod_operator_{name}"), &[])
 }
@@ -145,7 +145,7 @@ fn a_deletion_that_hangs_is_reported_once_its_call_failed_and_again_and_again() 
         }
         assert_eq!(format!("{oldest:.0}"), deleted.as_second().to_string());
 
-        // The next failure is told again, in the condition and in an event, and the log has said it.
+        // The operator reports the next failure again, in the condition and in an event. The log already has it.
         let first = condition.message;
         wait::present(&alone.scene().peerpods, &vm.name(), "it is told again", DEADLINE, |peerpod| {
             crate::support::condition(peerpod)
@@ -201,15 +201,15 @@ fn a_deletion_that_fails_for_long_says_how_often_it_was_tried_and_writes_that_se
         let seconds = Timestamp::now().duration_since(started).as_secs();
         let writes = alone.scene().writes()?;
         let told = writes.iter().filter(|write| write.resource == "peerpods/status").count();
-        // That the cloud is unavailable, that this is slow; and each two seconds again.
+        // One write says that the cloud is unavailable, one that the deletion is slow. The others repeat that every two seconds.
         ensure!(i64::try_from(told)? <= 2 + seconds / 2, "{told} writes of the status in {seconds} s");
         let warnings = logged(&alone.operator, &vm.name(), &["WARN"])?;
         let classes =
             warnings.iter().filter(|line| line["class"] == "transient" && line["decision"] == "retry");
         let classes = classes.count();
-        // That it fails, and that it is slow.
+        // One warning says that the call fails, and one that the deletion is slow.
         assert!(warnings.len() == 2 && classes == 1, "{warnings:?}");
-        // The test driver forgets its domains: this one is absent now, and by itself looked at in a few minutes.
+        // The test driver forgets its domains, so this one is absent now. Without a nudge the operator would look again in a few minutes.
         alone.libvirtd.restart().await?;
         nudge(alone, &vm.name(), "last").await?;
         alone.scene().released(&vm.name()).await
@@ -245,7 +245,7 @@ fn what_a_running_operator_serves_is_documented_and_nothing_else() -> Result<()>
         let stage = Stage::set(alone, 1).await?;
         stage.configure("config", json!({ "limit": 1 })).await?;
         let scene = alone.scene();
-        // One deletion, and one that stays pending.
+        // The operator makes one deletion. Another one stays pending.
         scene.operator_catches_up().await?;
         let pod = scene.pods.run("web").await?;
         let refused = scene.caa.record(&pod, "nonsense", "i-1").await?;
@@ -270,7 +270,7 @@ fn what_a_running_operator_serves_is_documented_and_nothing_else() -> Result<()>
             ("class", "provider_errors_total", column("error-classes", 0)?),
         ] {
             let mut served = metrics.label_values(&format!("peerpod_operator_{family}"), label);
-            // The one event that goes with no condition, and so with no gauge.
+            // The only event without a condition, so it has no gauge.
             if family == "peerpods_held" {
                 served.insert("Abandoned");
             }
@@ -280,7 +280,7 @@ fn what_a_running_operator_serves_is_documented_and_nothing_else() -> Result<()>
     })
 }
 
-/// Alerts and panels find what an operator serves, and the webhook the rest.
+/// Every metric of the alerts and panels is one that an operator or the webhook serves.
 fn finds_what_it_looks_for(served: &BTreeSet<Family>) {
     let of_webhook = webhook::metrics::DESCRIPTIONS.map(|family| family.name);
     let is_served =

@@ -1,4 +1,4 @@
-//! Metrics with TLS, for those alone who may read them: the API server says who that is.
+//! Metrics by TLS, only for accounts with the right to read them. The operator asks the API server about each account.
 
 use std::{
     fs,
@@ -39,7 +39,7 @@ use tokio_rustls::{
 
 use crate::support::{Alone, PROGRAM, alone_with};
 
-/// Takes any certificate, and keeps it.
+/// Accepts any certificate, and keeps it.
 #[derive(Debug)]
 struct Any {
     seen: Mutex<Option<CertificateDer<'static>>>,
@@ -97,11 +97,11 @@ pub struct Scrape {
     pub status: u16,
     pub challenge: Option<String>,
     pub text: String,
-    /// The certificate that was shown, in DER.
+    /// The certificate that the server presented, in DER.
     pub certificate: Vec<u8>,
 }
 
-/// Asks for metrics, with this token if there is one.
+/// Scrapes the metrics, with this token if there is one.
 pub async fn scrape(address: SocketAddr, token: Option<&str>) -> Result<Scrape> {
     timeout(Duration::from_secs(20), ask(address, token)).await.context("no answer")?
 }
@@ -133,14 +133,14 @@ async fn ask(address: SocketAddr, token: Option<&str>) -> Result<Scrape> {
         drop(sender);
         Ok::<_, hyper::Error>((status, challenge, body))
     };
-    // How the other side ends the connection does not matter.
+    // The way in which the server closes the connection does not matter.
     let ((status, challenge, body), _) =
         tokio::try_join!(exchange, async { Ok::<_, hyper::Error>(connection.await) })?;
     let certificate = any.seen.lock().expect("nobody panics").take().context("a certificate")?.to_vec();
     Ok(Scrape { status, challenge, text: String::from_utf8(body.into())?, certificate })
 }
 
-/// A token of an account that is made for it, with the right to read metrics or without.
+/// A token of a new account, with or without the right to read metrics.
 pub async fn token(testbed: &Testbed, account: &str, reads: bool) -> Result<String> {
     let group = "rbac.authorization.k8s.io";
     let mut objects = vec![json!({
@@ -168,13 +168,13 @@ async fn until(address: SocketAddr, token: &str, status: u16) -> Result<Scrape> 
     .await
 }
 
-/// How often the API server was asked whose a token is.
+/// How many token reviews the operator has asked the API server for.
 fn reviews(alone: &Alone<'_>) -> Result<usize> {
     let asked = alone.testbed.audit()?.of_operator()?;
     Ok(asked.iter().filter(|request| request.resource == "tokenreviews").count())
 }
 
-/// A certificate of its own in a folder, in DER.
+/// Writes a new certificate into a folder. Returns it in DER.
 fn mount(folder: &Path) -> Result<Vec<u8>> {
     let CertifiedKey { cert, signing_key } = generate_simple_self_signed(["metrics.test".to_owned()])?;
     fs::create_dir_all(folder)?;
@@ -183,7 +183,7 @@ fn mount(folder: &Path) -> Result<Vec<u8>> {
     Ok(cert.der().to_vec())
 }
 
-/// Starts an operator whose metrics are secure.
+/// Starts an operator with secure metrics.
 async fn operator(
     testbed: &Testbed,
     dir: &Path,
@@ -212,7 +212,7 @@ fn metrics_are_shown_by_tls_to_those_who_may_read_them() -> Result<()> {
         let nobody = scrape(address, None).await?;
         assert_eq!((nobody.status, nobody.challenge.as_deref()), (401, Some("Bearer")), "{}", nobody.text);
         ensure!(nobody.certificate == certificate, "another certificate is shown");
-        // Without the rights of the installation nobody can be asked.
+        // Without the installation's rights the operator cannot ask the API server about a token.
         assert_eq!(scrape(address, Some(&reader)).await?.status, 503);
         let rights = metrics_rights::objects(&Options::default())?;
         alone.testbed.apply("metrics-rights", &rights).await?;
@@ -232,7 +232,7 @@ fn metrics_are_shown_by_tls_to_those_who_may_read_them() -> Result<()> {
         }
         assert_eq!(reviews(alone)?, before, "what was found out is remembered");
 
-        // Another certificate takes the place of the one that was mounted.
+        // Another certificate replaces the mounted one.
         let next = mount(folder.path())?;
         wait::eventually("the new certificate is shown", DEADLINE, async || {
             ensure!(scrape(address, Some(&reader)).await?.certificate == next);
@@ -265,7 +265,7 @@ fn the_options_of_an_installation_give_the_rights_and_ask_for_the_token() -> Res
     let subjects: Vec<_> =
         objects[1]["subjects"].as_array().into_iter().flatten().map(|it| it["name"].clone()).collect();
     assert_eq!(subjects, [install::NAME, "peerpod-webhook"].map(Value::from));
-    // Nobody reads metrics until an administrator says so.
+    // No account may read metrics until an administrator grants it.
     let bound = objects.iter().filter(|it| it["roleRef"]["name"] == READER).count();
     assert_eq!(bound, 0);
     Ok(())

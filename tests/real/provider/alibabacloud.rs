@@ -1,4 +1,4 @@
-//! Alibaba Cloud ECS: what never counts as absence, what is refused and what stays, and who the operator may be.
+//! Alibaba Cloud ECS: answers that never count as absence, refusals, remains, and the operator's credentials.
 
 use std::{cell::OnceCell, fs, path::Path};
 
@@ -30,7 +30,7 @@ use super::{
 };
 use crate::support::{PROGRAM, alone_with, run};
 
-/// What the question for an instance that does not exist is answered.
+/// The answer about an instance that does not exist.
 const NOT_FOUND: &str = r#"{"Code":"InvalidInstanceId.NotFound","Message":"no"}"#;
 
 /// A list of no instances.
@@ -52,7 +52,7 @@ impl Cloud {
         Settings::alibabacloud(&self.peer, REGION)
     }
 
-    /// The provider, new each time: it has learnt nothing.
+    /// A new provider without any cached state.
     fn open(&self) -> Result<Box<dyn Provider>> {
         Ok(self.settings().open()?)
     }
@@ -62,7 +62,7 @@ impl Cloud {
         Ok(described.map(|vm| vm.stage))
     }
 
-    /// What a deletion, and all that follows from it, leaves of a VM of the Pod `web`.
+    /// What is left of a VM of the Pod `web` after a complete deletion.
     async fn delete(&self, id: &str) -> Result<Left> {
         let provider = self.open()?;
         for _ in 0..20 {
@@ -78,7 +78,7 @@ impl Cloud {
         anyhow::bail!("{id} is still there: {:?}", self.peer.left(id).await?)
     }
 
-    /// How many requests came for this, beside those for who the operator is.
+    /// How many requests came so far, without those for the operator's identity.
     fn requests(&self) -> usize {
         self.peer.relay().seen().iter().filter(|seen| seen.path.contains('?')).count()
     }
@@ -90,10 +90,10 @@ impl Cloud {
     }
 }
 
-/// The question for the list with one instance, in the query of a request.
+/// Part of the query for the list with one instance.
 const LIST: &str = "InstanceIds=";
 
-/// The question for an instance itself.
+/// Part of the query for an instance itself.
 const ITSELF: &str = "/?InstanceId=";
 
 #[test]
@@ -130,7 +130,7 @@ fn what_only_looks_like_absence_is_none() -> Result<()> {
             cloud.peer.relay().forget_rules();
             Ok(())
         };
-        // The list is empty, and the instance itself is there.
+        // The list is empty, but the instance itself is there.
         cloud.answer(LIST, 200, NOTHING);
         doubted("an empty list alone", &id, ErrorClass::Transient).await?;
         for (what, status, body, class) in [
@@ -169,7 +169,7 @@ fn what_only_looks_like_absence_is_none() -> Result<()> {
             cloud.answer(ITSELF, 404, NOT_FOUND);
             doubted(is_for, &id, ErrorClass::Transient).await?;
         }
-        // To who may not list instances ECS showed an empty list.
+        // Before December 2025 ECS showed an empty list to a user without the right to list instances.
         let all = actions(POLICY)?;
         let few: Vec<_> =
             all.iter().map(String::as_str).filter(|action| !action.ends_with(":DescribeInstances")).collect();
@@ -241,7 +241,7 @@ fn an_address_goes_with_its_vm_only_if_cloud_api_adaptor_made_it() -> Result<()>
                 assert_eq!(end, expected, "{description} {charge} {keeps_interface}");
             }
         }
-        // A VM that goes by itself leaves an address by which nobody knows it, and its interface.
+        // A VM that ends without the operator leaves its interface, and an address that has no name.
         let id = cloud.peer.make(&external).await?;
         cloud.peer.keep_interface(&id).await?;
         cloud.peer.remove(&id, false).await?;
@@ -356,7 +356,7 @@ fn the_operator_is_an_access_key_or_a_role() -> Result<()> {
         set.config_map.extend(role.map(|(key, value)| (key.to_owned(), value.to_owned())));
         works("a role by a token of the ServiceAccount", &set, &[]).await?;
 
-        // Credentials that ended are not used again.
+        // The provider does not use expired credentials again.
         let provider = set.open()?;
         let instance = InstanceId::of(&CLOUD, &id)?;
         provider.describe(&instance, &Claim::default()).await?;
@@ -369,7 +369,7 @@ fn the_operator_is_an_access_key_or_a_role() -> Result<()> {
         let refused =
             set.open()?.describe(&instance, &Claim::default()).await.err().context("it is let in")?;
         ensure!(refused.class == ErrorClass::Unauthorized, "{refused:?}");
-        // The service repeats what it was sent, or answers something else.
+        // The service repeats the token, or sends an unexpected answer.
         for (status, body) in
             [(400, r#"{"Code":"AuthenticationFail","Message":"another-token"}"#), (200, r#"["a-secret"]"#)]
         {
@@ -401,7 +401,7 @@ fn a_vm_of_ecs_goes_with_its_pod_and_another_pods_vm_and_a_users_disk_stay() -> 
             .make(&Instance { features: &[Feature::External, Feature::UserData], ..Instance::named(&name) })
             .await?;
         let peerpod = scene.caa.record(&owner, "alibabacloud", &id).await?.name_any();
-        // It names the VM of another Pod.
+        // The PeerPod names another Pod's VM.
         let thief = scene.pods.run("thief").await?;
         let stolen = scene.caa.record(&thief, "alibabacloud", &other).await?.name_any();
         scene.pods.delete("web").await?;

@@ -14,7 +14,7 @@ use testbed::{
 
 use crate::support::{Scene, alone_with, clouds::CloudPeer};
 
-/// What a cloud may do to its users.
+/// Faults of a cloud.
 const TROUBLES: [Behavior; 3] = [Behavior::Hangs, Behavior::Throttled, Behavior::Unauthorized];
 
 /// A VM at one of the clouds, and the PeerPod that records it.
@@ -44,14 +44,14 @@ impl<'a> Recorded<'a> {
     }
 }
 
-/// A VM at each cloud. In every second cloud there is trouble of some kind: there the VM stays, and at all others it goes meanwhile.
-/// Gives those that stayed.
+/// Makes a VM at each cloud. Every second cloud has a fault: its VM stays, and the VMs of all other clouds are deleted meanwhile.
+/// Returns the VMs that stayed.
 async fn trouble<'a>(scene: &Scene<'_>, clouds: &'a [CloudPeer], round: usize) -> Result<Vec<Recorded<'a>>> {
     let all = try_join_all(clouds.iter().map(|at| Recorded::make(scene, at, round))).await?;
     let (mut troubled, mut well) = (Vec::new(), Vec::new());
     for (number, recorded) in all.into_iter().enumerate() {
         let behavior = TROUBLES[(number / 2) % TROUBLES.len()];
-        // The pool of byom is in the cluster: its trouble would be that of all.
+        // The pool of byom is in the cluster, so its fault would be a fault of all clouds.
         let is_one = number % 2 == round
             && recorded.at.name != "byom"
             && recorded.at.behave(behavior, &recorded.example).await?;

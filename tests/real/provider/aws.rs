@@ -1,4 +1,4 @@
-//! Amazon EC2: what never counts as absence, what is refused, and who the operator may be.
+//! Amazon EC2: answers that never count as absence, refusals, and the operator's credentials.
 
 use std::fs;
 
@@ -22,7 +22,7 @@ use super::{
 };
 use crate::support::run;
 
-/// The account that moto plays.
+/// The account that moto simulates.
 const ACCOUNT: &str = "123456789012";
 
 /// An EC2 behind a relay, and a user there with the rights that deletions need.
@@ -46,7 +46,7 @@ impl Aws {
         Settings::aws(self.relay.address(), Some(self.key.clone()))
     }
 
-    /// The provider, new each time: it has learnt nothing.
+    /// A new provider without any cached state.
     fn open(&self) -> Result<Box<dyn Provider>> {
         Ok(self.settings().open()?)
     }
@@ -84,7 +84,7 @@ fn a_deletion_takes_four_requests() -> Result<()> {
             aws.actions(),
             ["DescribeInstances", "TerminateInstances", "DescribeInstances", "DescribeTags"]
         );
-        // Whose the credentials are is asked once.
+        // The provider asks only once which account its credentials belong to.
         assert_eq!(aws.relay.seen().len(), 5);
         Ok(())
     })
@@ -128,12 +128,12 @@ fn what_only_looks_like_absence_is_none() -> Result<()> {
         }
         aws.relay.rule(|seen| seen.body.contains("DescribeInstances"), Does::CutOff);
         doubted("half an answer", ErrorClass::Transient).await?;
-        // The instance is not found, and whether anything is left of it is not known.
+        // EC2 does not find the instance, and the provider does not know whether anything is left of it.
         let answer = Does::Answer { status: 400, headers: Vec::new(), body: NOT_FOUND.to_owned() };
         aws.relay.rule(|seen| seen.body.contains("DescribeInstances"), answer);
         aws.relay.rule(|seen| seen.body.contains("DescribeTags"), Does::CutOff);
         doubted("remains that are not known", ErrorClass::Transient).await?;
-        // A live instance does not exist to the credentials of another account.
+        // Credentials of another account cannot see a live instance.
         let here = format!("{REGION} http://{}", aws.relay.address());
         for (account, there) in [(ACCOUNT, true), ("999999999999", false)] {
             let recorded = Recorded { address: &here, host: Some(account), moved: None };
@@ -217,7 +217,7 @@ fn the_operator_is_who_the_settings_the_pod_or_the_node_says() -> Result<()> {
         ensure!(asked.is_some_and(|seen| seen.body.contains("a.projected.token")), "another token was sent");
         aws.moto.rights(true).await?;
 
-        // An agent's answer, and the metadata's, have these fields.
+        // The answer of a credentials agent has these fields, and so has that of the metadata service.
         let credentials = json!({
             "AccessKeyId": aws.key.0,
             "SecretAccessKey": aws.key.1,

@@ -1,4 +1,4 @@
-//! Azure: what never counts as absence, what is refused, who the operator may be, and a deletion by the operator.
+//! Azure: answers that never count as absence, refusals, the operator's credentials, and a deletion by the operator.
 
 use std::{cell::OnceCell, fs, path::Path};
 
@@ -73,7 +73,7 @@ impl Stand {
         seen.map(|seen| seen.method).collect()
     }
 
-    /// The names of all that is there.
+    /// The names of all resources.
     async fn names(&self) -> Result<Vec<String>> {
         let all = self.peer.resources().await?;
         Ok(all.iter().filter_map(|id| Some(id.rsplit_once('/')?.1.to_owned())).collect())
@@ -88,7 +88,7 @@ fn refusal(code: &str) -> String {
     json!({ "error": { "code": code, "message": "no" } }).to_string()
 }
 
-/// Waits until nothing is left by what the provider says.
+/// Waits until the provider says that nothing is left.
 async fn vanishes(provider: &dyn Provider, id: &str) -> Result<()> {
     let id = InstanceId::of(&CLOUD, id)?;
     wait::eventually("it is gone", DEADLINE, async || {
@@ -335,7 +335,7 @@ fn the_operator_is_an_application_or_the_machines_identity() -> Result<()> {
         let (url, all) = (azure.peer.url(), ACTIONS.into_iter().chain([ASK_FOR_RIGHTS]).collect::<Vec<_>>());
         works(&azure, "a secret", &azure.settings(), &[]).await?;
 
-        // What the admission of workload identity sets, and nothing in the Secret.
+        // The variables that the admission of workload identity sets. The Secret has nothing.
         let file = azure.dir.path().join("token");
         let path = file.display().to_string();
         let injected = [
@@ -392,7 +392,7 @@ fn a_vm_on_azure_goes_with_its_pod_wherever_its_identifier_says() -> Result<()> 
             };
             let id = peer.make(&vm).await?;
             if vm.detach {
-                // Its interface with an address and its disk stay.
+                // The VM's interface with an address and its disk stay.
                 peer.remove(&id).await?;
             }
             recorded.push(scene.caa.record(&owner, "azure", &id).await?.name_any());

@@ -1,4 +1,4 @@
-//! Machines that are there already: they restart, they return to their pool, and nobody else's allocation is lost.
+//! Machines that exist already. They restart and return to their pool, and no other Pod's allocation is lost.
 
 use std::{
     cell::OnceCell,
@@ -32,13 +32,13 @@ use crate::support::{PROGRAM, alone_with, without_operator};
 /// A machine, and a pool on the cluster.
 struct Stand {
     sshd: Sshd,
-    /// What the machine shows by SFTP.
+    /// The folder that the machine serves by SFTP.
     root: PathBuf,
     pool: BringYourOwn,
 }
 
 impl Stand {
-    /// With so many machines at which nothing listens in the pool.
+    /// Starts one machine, and adds to the pool so many addresses where no machine listens.
     async fn start(testbed: &Testbed, dir: &Path, further: u8) -> Result<Self> {
         let root = dir.join("machine");
         fs::create_dir_all(root.join("cidata"))?;
@@ -69,7 +69,7 @@ impl Stand {
         self.pool.give(&format!("{pod}-0123456789abcdef"), &self.address(), pod, Timestamp::now()).await
     }
 
-    /// What the machine was told since the last question.
+    /// The message that the machine got since the last call.
     fn told(&self) -> Result<Option<String>> {
         let path = self.root.join("cidata/reboot");
         if !path.exists() {
@@ -81,13 +81,13 @@ impl Stand {
     }
 }
 
-/// What a PeerPod of this Pod says that was made just now.
+/// The claim of a PeerPod of this Pod that was made just now.
 fn claim(pod: &str) -> Claim {
     let now = Timestamp::now();
     Claim { pod: Some(pod.to_owned()), recorded: now, created: now, deleted: Some(now) }
 }
 
-/// Deletes as the operator does, until the pool says that the Pod does not have the machine.
+/// Deletes as the operator does, until the pool no longer gives the machine to the Pod.
 async fn reap(provider: &dyn Provider, address: &str, pod: &str) -> Result<()> {
     let (id, claim) = (InstanceId::of(&CLOUD, address)?, claim(pod));
     for _ in 0..100 {
@@ -130,7 +130,7 @@ fn a_machine_restarts_and_returns_to_the_pool_with_its_pod_and_is_no_earlier_pod
         let content = stand.pool.content().await?;
         ensure!(content.allocations == 0 && content.available.contains(&address), "{content:?}");
 
-        // The PeerPod of a Pod that had it before, and that of the Pod that has it now.
+        // The PeerPod of the Pod that had the machine before, and that of the Pod that has it now.
         let (old, next) = (scene.pods.run("old").await?, scene.pods.run("next").await?);
         stand.give("next").await?;
         let stale = scene.caa.record(&old, "byom", &address).await?.name_any();
@@ -175,7 +175,7 @@ fn a_machine_that_cannot_be_told_to_restart_returns_to_the_pool_soon() -> Result
             fs::read_to_string(stand.sshd.key("rsa").with_extension("pub"))?,
         )?;
         ensure!(tell("wrong-key", &here).await?.is_none(), "a host with another key was trusted");
-        // Not the kind that sshd would show by itself.
+        // The type of key that sshd would not choose by itself.
         fs::write(trusted.join("host.pub"), stand.sshd.host_key("rsa")?)?;
         ensure!(tell("right-key", &here).await?.is_some(), "a host with a trusted key was not told");
         ensure!(tell("nobody", &machine(1)).await?.is_none());
@@ -242,7 +242,7 @@ fn a_pool_that_is_another_one_or_does_not_know_the_machine_proves_nothing() -> R
         let unknown = provider.describe(&far, &claim("web")).await.err().context("it is described")?;
         assert_eq!(unknown.class, ErrorClass::Invalid);
 
-        // The clock of a node may be ahead, but not by so much.
+        // A node's clock may be ahead, but only by a few seconds.
         for (ahead, expected) in
             [(5, None), (60, Some(ErrorClass::Refused)), (600, Some(ErrorClass::NotFound))]
         {
@@ -251,7 +251,7 @@ fn a_pool_that_is_another_one_or_does_not_know_the_machine_proves_nothing() -> R
             assert_eq!(class(&*provider).await, expected, "{ahead}");
         }
 
-        // Another ConfigMap takes its place, in which the machine is available.
+        // Another ConfigMap replaces the pool. In it the machine is available.
         let recorded = || Some(Recorded { address: POOL, host: Some(&uid), moved: None });
         let known = stand.settings().open_in(testbed.client(), recorded())?;
         objects.delete(POOL, &DeleteParams::default()).await?;

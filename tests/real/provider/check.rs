@@ -1,4 +1,4 @@
-//! What `check` says of a cloud.
+//! The report of `check` about a cloud.
 
 use std::{
     path::Path,
@@ -12,7 +12,7 @@ use tokio::process::Command;
 
 use crate::support::PROGRAM;
 
-/// What `check` reports, with these settings and this environment: the exit code and the report.
+/// The exit code and the report of `check`, with these settings and this environment.
 pub async fn check(dir: &Path, settings: &Settings, environment: &[(&str, &str)]) -> Result<(Output, Value)> {
     let dir = tempfile::tempdir_in(dir)?;
     let secrets = &settings.secret;
@@ -33,7 +33,7 @@ pub async fn check(dir: &Path, settings: &Settings, environment: &[(&str, &str)]
     Ok((output, report["providers"][0]["cloud"].clone()))
 }
 
-/// The outcomes of what was found out, and their texts.
+/// The outcome and the text of each finding.
 pub fn findings(cloud: &Value) -> Vec<(String, String)> {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let findings = cloud["findings"].as_array().into_iter().flatten();

@@ -1,4 +1,4 @@
-//! What every provider keeps.
+//! The contract that every provider keeps.
 
 use anyhow::{Result, ensure};
 use peerpod_operator::provider::contract::Cannot;
@@ -6,7 +6,7 @@ use testbed::contract::keep;
 
 use crate::support::run;
 
-/// Runs all scenarios on this cloud, of which so many apply to it: one that a peer no longer shows would be missed.
+/// Runs all scenarios on this cloud. Exactly so many must apply to it, so that a scenario that a peer no longer supports is noticed.
 fn keeps_the_contract(cloud: &str, scenarios: usize) -> Result<()> {
     run(async {
         let mut failed = Vec::new();

@@ -1,4 +1,4 @@
-//! Docker: what never counts as absence, and a deletion by the operator.
+//! Docker: answers that never count as absence, and a deletion by the operator.
 
 use std::{cell::OnceCell, path::Path};
 
@@ -116,7 +116,7 @@ fn what_only_looks_like_absence_is_none() -> Result<()> {
         ensure!(docker.describe(&id).await?.is_err_and(|error| error.class == ErrorClass::Transient));
         docker.relay.forget_rules();
 
-        // Docker as it answers itself, and a daemon that is another one: none of its containers is there.
+        // First Docker's own answer, then that of another daemon, which has none of the containers.
         let here = format!("tcp://{}", docker.relay.address());
         let info = Does::Answer {
             status: 200,

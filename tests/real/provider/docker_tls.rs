@@ -70,9 +70,9 @@ fn certificates_that_do_not_fit_are_told_and_none_of_them_is_absence() -> Result
         ensure!(gone.as_ref().is_err_and(|error| error.class == ErrorClass::NotFound), "{gone:?}");
 
         let stranger = Authority::new()?;
-        // The daemon's certificate is of another authority than the operator's files say.
+        // The operator's files name another authority than the one that signed the daemon's certificate.
         stranger.client(&folder("stranger"))?;
-        // The operator's certificate is of another authority than the daemon's.
+        // The daemon trusts another authority than the one that signed the operator's certificate.
         stranger.client(&folder("unknown"))?;
         fs::copy(folder("good").join("ca.pem"), folder("unknown").join("ca.pem"))?;
         daemon.authority.client(&folder("no-certificate"))?;
@@ -87,7 +87,7 @@ fn certificates_that_do_not_fit_are_told_and_none_of_them_is_absence() -> Result
         ] {
             let settings = daemon.settings(&folder(name));
             for id in [&id, &absent] {
-                // A server may close the connection before it takes the request, and then that is all that is known of it.
+                // A server may close the connection before it reads the request. Then the client does not learn the reason.
                 wait::eventually("the certificates are refused", DEADLINE, async || {
                     match describe(&settings, id).await? {
                         Err(error) if error.class == class && error.to_string().contains(says) => Ok(()),
@@ -99,7 +99,7 @@ fn certificates_that_do_not_fit_are_told_and_none_of_them_is_absence() -> Result
             }
         }
 
-        // A client that asks without TLS, or that has no certificate at all.
+        // A client without TLS, and one without a certificate.
         let plain = describe(&Settings::docker(daemon.relay.address()), &absent).await?;
         ensure!(plain.as_ref().is_err_and(|error| error.class == ErrorClass::Transient), "{plain:?}");
         Ok(())

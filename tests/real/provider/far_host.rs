@@ -19,7 +19,7 @@ fn a_machine_goes_over_ssh_once_the_host_has_shown_a_key_that_is_known() -> Resu
         let libvirt = socket.parent().map(ToOwned::to_owned);
         let options = sshd::Options { libvirt, ..sshd::Options::default() };
         let sshd = Sshd::start(&dir.path().join("sshd"), &options).await?;
-        // As the Secret is mounted: a private key, and the keys of hosts.
+        // The files of the mounted Secret: a private key, and the keys of hosts.
         let known_hosts = dir.path().join("known_hosts");
         fs::write(&known_hosts, "")?;
         let uri = format!(
@@ -39,7 +39,7 @@ fn a_machine_goes_over_ssh_once_the_host_has_shown_a_key_that_is_known() -> Resu
         alone.scene().lives(&vm).await?;
 
         fs::copy(sshd.known_hosts("ed25519")?, &known_hosts)?;
-        // A change of the settings is what makes it look again at once.
+        // A change of the settings makes the operator look again at once.
         alone.operator.mount(&Settings::libvirt(&format!("{uri}&mode=legacy")))?;
         alone.scene().reaped(&vm).await
     })

@@ -1,4 +1,4 @@
-//! A VM at the place that the settings named before.
+//! A VM at a place that the settings no longer name.
 
 use anyhow::{Result, ensure};
 use kube::ResourceExt as _;
@@ -10,7 +10,7 @@ use testbed::{
 use super::places::until_recorded;
 use crate::support::Alone;
 
-/// A VM at one place of a cloud, and the settings that name this place, and then another one.
+/// A VM at one place of a cloud, the settings that name this place, and settings that name another one.
 pub struct Former<'a> {
     pub cloud: &'a str,
     pub id: &'a str,
@@ -18,13 +18,12 @@ pub struct Former<'a> {
     pub here: &'a Settings,
     /// The setting that names the place.
     pub setting: &'a str,
-    /// What the PeerPod and its events must not show.
+    /// Words that the PeerPod and its events must not contain.
     pub hidden: &'a [&'a str],
 }
 
 impl Former<'_> {
-    /// Fails unless the VM holds the PeerPod of a Pod `web` until the settings name its place again. `is_there` says whether the VM
-    /// is.
+    /// Fails unless the VM holds the PeerPod of a Pod `web` until the settings name its place again. `is_there` says whether the VM exists.
     pub async fn holds(&self, alone: &mut Alone<'_>, is_there: impl AsyncFn() -> Result<bool>) -> Result<()> {
         let pod = alone.scene().pods.run("web").await?;
         let peerpod = alone.scene().caa.record(&pod, self.cloud, self.id).await?.name_any();
@@ -39,7 +38,7 @@ impl Former<'_> {
         ensure!(is_there().await?, "the VM is gone");
 
         alone.operator.mount(self.before)?;
-        // The cloud gets its time for the deletion.
+        // The deletion takes the cloud some time.
         wait::gone(&alone.scene().peerpods, &peerpod, 2 * DEADLINE).await?;
         ensure!(!is_there().await?, "the VM is there");
         Ok(())

@@ -1,4 +1,4 @@
-//! Compute Engine: what never counts as absence, what is refused, and who the operator may be.
+//! Compute Engine: answers that never count as absence, refusals, and the operator's credentials.
 
 use std::{fs, net::SocketAddr};
 
@@ -44,7 +44,7 @@ impl Gcp {
         Settings::gcp(self.relay.address(), Some(self.key.clone()))
     }
 
-    /// The provider, new each time: it has learnt nothing.
+    /// A new provider without any cached state.
     fn open(&self) -> Result<Box<dyn Provider>> {
         Ok(self.settings().open()?)
     }
@@ -77,7 +77,7 @@ fn a_deletion_takes_three_requests_by_name_and_by_path() -> Result<()> {
             ensure!(gone.is_err_and(|error| error.class == ErrorClass::NotFound));
             assert_eq!(gcp.requests()[before..], ["GET", "DELETE", "GET"]);
         }
-        // One token for each provider.
+        // Each provider asks for one token.
         let tokens = gcp.relay.seen().iter().filter(|seen| seen.path == "/token").count();
         assert_eq!(tokens, 2);
         Ok(())
@@ -91,7 +91,7 @@ fn what_only_looks_like_absence_is_none() -> Result<()> {
         let name = vm_name("web");
         let far = Instance { zone: OTHER_ZONE, ..Instance::running(&name) };
         gcp.peer.make(&far).await?;
-        // There is a VM before and after it on the pages.
+        // The pages have a VM before it and a VM after it.
         for name in ["aaa", "zzz"] {
             gcp.peer.make(&Instance::running(name)).await?;
         }
@@ -102,7 +102,7 @@ fn what_only_looks_like_absence_is_none() -> Result<()> {
             }
         };
 
-        // It is in no zone that the settings name, and on no first page.
+        // The settings do not name its zone, and it is not on the first page.
         gcp.peer.behave(&Behavior { page_size: Some(1), ..Behavior::default() }).await?;
         assert_eq!(gcp.describe(&name).await?, Ok(Stage::Present));
         let busy = Does::Answer { status: 503, headers: Vec::new(), body: String::new() };
@@ -145,7 +145,7 @@ fn what_only_looks_like_absence_is_none() -> Result<()> {
         doubted("a proxy's 404", &far.path(), ErrorClass::Invalid).await?;
         gcp.relay.forget_rules();
 
-        // The account of somebody else.
+        // An account without rights.
         gcp.peer.account(ACCOUNT, &[], gcp.relay.address()).await?;
         doubted("no rights", &name, ErrorClass::Unauthorized).await?;
         doubted("no rights", &far.path(), ErrorClass::Unauthorized).await?;
@@ -223,7 +223,7 @@ fn check_names_the_one_permission_that_is_missing() -> Result<()> {
             let failed: Vec<_> =
                 findings(&cloud).into_iter().filter(|(outcome, _)| outcome == "fails").collect();
             let [(_, text)] = &failed[..] else { anyhow::bail!("{missing}: {cloud}") };
-            // Compute Engine itself names it where it refuses.
+            // Compute Engine's own refusal names the missing right.
             ensure!(text.contains(missing), "{missing}: {text}");
         }
         ensure!(!gcp.requests().contains(&"DELETE".to_owned()), "check deletes");
@@ -294,7 +294,7 @@ fn no_access_token_is_quoted_from_an_answer_that_cannot_be_read() -> Result<()> 
     })
 }
 
-/// As `gcloud iam workload-identity-pools create-cred-config` writes it.
+/// A configuration as `gcloud iam workload-identity-pools create-cred-config` writes it.
 fn federation(here: SocketAddr, audience: &str, token: &str) -> Value {
     json!({
         "type": "external_account",

@@ -1,4 +1,4 @@
-//! What tests of both clouds of IBM stand on.
+//! Helpers of the tests of IBM's two clouds.
 
 use std::path::Path;
 
@@ -13,7 +13,7 @@ pub struct Stand {
     dir: TempDir,
     pub peer: Ibm,
     cloud: &'static Cloud,
-    /// What the paths of its API begin with.
+    /// The start of the paths of its API.
     api: &'static str,
     settings: Settings,
 }
@@ -38,7 +38,7 @@ impl Stand {
         self.settings.clone()
     }
 
-    /// The provider, new each time: it has learnt nothing.
+    /// A new provider without any cached state.
     pub fn open(&self) -> Result<Box<dyn Provider>> {
         Ok(self.settings.open()?)
     }

@@ -1,4 +1,4 @@
-//! IBM Cloud's VPC: what never counts as absence, what is refused, and who the operator may be.
+//! IBM Cloud's VPC: answers that never count as absence, refusals, and the operator's credentials.
 
 use std::{cell::OnceCell, collections::HashSet, fs, path::Path};
 
@@ -27,7 +27,7 @@ use super::{
 };
 use crate::support::{PROGRAM, alone_with, run};
 
-/// A pod VM of another Pod, by which the credentials show that they can see pod VMs.
+/// Another Pod's VM. It proves that the credentials can see pod VMs.
 const OTHER_VM: &str = "podvm-other-1a2b3c4d";
 
 async fn start() -> Result<Stand> {
@@ -43,7 +43,7 @@ fn a_deletion_takes_three_requests_and_each_further_look_one() -> Result<()> {
         let own = own(&*provider, &CLOUD, &id, "web").await?;
         let accepted = provider.delete(&own).await?;
         ensure!(!accepted.look_after.is_zero(), "it asks again at once");
-        // VPC refuses a second deletion while the first one is under way.
+        // VPC refuses a second deletion while the first one is in progress.
         provider.delete(&own).await?;
         let gone = provider.describe(&InstanceId::of(&CLOUD, &id)?, &Claim::default()).await;
         ensure!(gone.is_err_and(|error| error.class == ErrorClass::NotFound));
@@ -92,12 +92,12 @@ fn what_only_looks_like_absence_is_none() -> Result<()> {
         cloud.peer.relay().rule(|seen| seen.path.starts_with("/vpc/"), Does::CutOff);
         doubted("half an answer", &id, ErrorClass::Transient).await?;
 
-        // VPC hides what credentials may not see, so that there is no VM to them, and no other one either.
+        // VPC hides VMs from credentials without the right to see them. They see neither this VM nor any other.
         cloud.peer.principal(&Principal::operator(&["is.instance.instance.delete"])).await?;
         doubted("credentials that may see nothing", &id, ErrorClass::Unauthorized).await?;
         cloud.peer.principal(&Principal::operator(&ACTIONS)).await?;
 
-        // A live instance does not exist in another region, and to the credentials of another account.
+        // Neither another region nor the credentials of another account can see a live instance.
         let far =
             cloud.peer.make(&Instance { region: OTHER_REGION, ..Instance::named(&vm_name("web")) }).await?;
         let described = async |id: &str, region: &str, account: &str| -> Result<Result<Stage, Error>> {
@@ -136,7 +136,7 @@ fn a_vm_is_absent_only_to_credentials_that_can_see_pod_vms() -> Result<()> {
         assert_eq!(doubt.class, ErrorClass::Unauthorized);
         ensure!(doubt.to_string().contains(ACTIONS[0]) && doubt.to_string().contains("abandon"), "{doubt}");
 
-        // Another pod VM, on the last of several pages, settles it.
+        // Another pod VM, on the last of several pages, proves the absence.
         cloud.peer.make(&Instance::named(OTHER_VM)).await?;
         cloud.peer.page_size(1).await?;
         let gone = cloud.describe(&id).await?.err().context("it is described")?;
@@ -146,7 +146,7 @@ fn a_vm_is_absent_only_to_credentials_that_can_see_pod_vms() -> Result<()> {
         assert_eq!(doubt.class, ErrorClass::Transient);
         cloud.peer.relay().forget_rules();
 
-        // A role may be for one resource group alone.
+        // A role may apply to a single resource group.
         for (group, class) in [(GROUP, ErrorClass::NotFound), (OTHER_GROUP, ErrorClass::Unauthorized)] {
             let mut settings = cloud.settings();
             settings.config_map.insert("IBMCLOUD_RESOURCE_GROUP_ID".to_owned(), group.to_owned());
@@ -227,7 +227,7 @@ fn a_list_has_the_tags_of_every_pod_vm_or_fails() -> Result<()> {
             cloud.answer("/v3/resources/search", status, body);
             fails(what, class).await?;
         }
-        // Who may not search is shown nothing. Deletions do not need it.
+        // Without the right to search, the list fails. Deletions do not need that right.
         cloud.peer.principal(&Principal::operator(&ACTIONS[..3])).await?;
         fails("no right", ErrorClass::Unauthorized).await?;
         assert_eq!(cloud.describe(&id).await?, Ok(Stage::Present));
@@ -260,7 +260,7 @@ fn the_operator_is_an_api_key_or_a_trusted_profile() -> Result<()> {
         let mut settings = cloud.settings();
         settings.secret = [("IBMCLOUD_IAM_PROFILE_ID".to_owned(), profile.to_owned())].into();
         works("the trusted profile", &settings, &[("IBMCLOUD_CR_TOKEN_FILENAME", &file)]).await?;
-        // No Pod's volume is here.
+        // Outside of a Pod there is no such volume.
         let (output, report) = check(cloud.dir(), &settings, &[]).await?;
         ensure!(
             !output.status.success() && findings(&report)[0].1.contains("volume vault-token"),
@@ -294,7 +294,7 @@ fn an_access_token_that_ended_is_replaced_and_none_is_quoted() -> Result<()> {
             ensure!(error.class == ErrorClass::Transient, "{error:?}");
             ensure!(!format!("{error:?}").contains("secret"), "{error:?}");
         }
-        // The endpoint repeats what it was sent.
+        // The endpoint repeats the API key.
         cloud.peer.relay().forget_rules();
         let body = format!(r#"{{"errorCode":"BXNIM0415E","errorMessage":"no key {KEY}"}}"#);
         let answer = Does::Answer { status: 400, headers: Vec::new(), body };
@@ -320,7 +320,7 @@ fn a_vm_of_vpc_goes_with_its_pod_and_another_pods_vm_and_a_users_volume_stay() -
         let (owner, name) = (scene.pods.run("web").await?, vm_name("web"));
         let id = peer.make(&Instance { user_data: true, ..Instance::named(&name) }).await?;
         let peerpod = scene.caa.record(&owner, "ibmcloud", &id).await?.name_any();
-        // It names the VM of another Pod.
+        // The PeerPod names another Pod's VM.
         let thief = scene.pods.run("thief").await?;
         let stolen = scene.caa.record(&thief, "ibmcloud", &other).await?.name_any();
         scene.pods.delete("web").await?;
@@ -349,7 +349,7 @@ fn a_vm_of_vpc_in_the_region_before_holds_its_peerpod_until_that_region_is_named
     alone_with(start, async |alone| {
         let (peer, before, here) = cloud.get().context("the cloud was started")?;
         until_recorded(alone, 1).await?;
-        // It shows that the credentials can see pod VMs in the region that the settings will name.
+        // This VM proves that the credentials can see pod VMs in the region that the settings will name.
         peer.make(&Instance::named(&vm_name("other"))).await?;
         let name = vm_name("web");
         let id = peer.make(&Instance { region: OTHER_REGION, ..Instance::named(&name) }).await?;

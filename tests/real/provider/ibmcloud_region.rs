@@ -1,4 +1,4 @@
-//! IBM Cloud's VPC where the settings name no endpoint: the region is that of the nodes.
+//! IBM Cloud's VPC without an endpoint in the settings: the operator uses the region of the nodes.
 
 use std::{cell::OnceCell, fs, path::Path};
 
@@ -28,7 +28,7 @@ use crate::support::{PROGRAM, alone_with};
 /// The label of a node with its region.
 const LABEL: &str = "topology.kubernetes.io/region";
 
-/// Gives all nodes the label with this region.
+/// Labels all nodes with this region.
 async fn label_nodes(testbed: &Testbed, region: &str) -> Result<()> {
     let nodes: Api<Node> = Api::all(testbed.client());
     let patch = json!({ "metadata": { "labels": { LABEL: region } } });
@@ -45,14 +45,14 @@ fn a_vm_is_in_the_region_of_the_nodes_and_nowhere_while_they_are_in_several() ->
         let peer = Ibm::start(&dir.join("ibm"), &ACTIONS).await?;
         label_nodes(testbed, REGION).await?;
         testbed.apply("rights", &install::cloud_rights(&CLOUD, &install::Options::default())?).await?;
-        // IBM's own host of the region, as far as the operator can tell.
+        // The operator takes this for IBM's own host of the region.
         let (authority, trusted) = (Authority::new()?, dir.join("trusted.pem"));
         let host = format!("{REGION}.iaas.cloud.ibm.com");
         let proxy = TlsRelay::proxy(&host, peer.relay().address(), &authority).await?;
         fs::write(&trusted, authority.pem())?;
         let options = OperatorOptions::new(PROGRAM, dir.join("operator"), Settings::ibmcloud_of_nodes(&peer));
         let environment = vec![
-            // The client of the API server does not read this one.
+            // The client of the API server ignores this variable.
             ("ALL_PROXY", format!("http://{}", proxy.address())),
             ("SSL_CERT_FILE", trusted.display().to_string()),
         ];
@@ -63,7 +63,7 @@ fn a_vm_is_in_the_region_of_the_nodes_and_nowhere_while_they_are_in_several() ->
         let (peer, _proxy) = cloud.get().context("the cloud was started")?;
         until_recorded(alone, 1).await?;
         let scene = alone.scene();
-        // It shows that the credentials can see pod VMs.
+        // This VM proves that the credentials can see pod VMs.
         peer.make(&Instance::named(&vm_name("other"))).await?;
         let (owner, name) = (scene.pods.run("web").await?, vm_name("web"));
         let id = peer.make(&Instance::named(&name)).await?;
@@ -86,11 +86,11 @@ fn a_vm_is_in_the_region_of_the_nodes_and_nowhere_while_they_are_in_several() ->
         scene.shows_none_of(&peerpod, &[REGION, OTHER_REGION, ACCOUNT, &joined.names()[0]]).await?;
         ensure!(peer.left(&id).await?.vm, "the VM is gone");
 
-        // The administrator does as the message says.
+        // The administrator follows the message.
         alone.operator.mount(&Settings::ibmcloud(peer, OTHER_REGION))?;
         wait::gone(&alone.scene().peerpods, &peerpod, 2 * DEADLINE).await?;
         ensure!(!peer.left(&id).await?.vm, "the VM is there");
-        // Other tests use the cluster later.
+        // Removes the label, because other tests use the cluster later.
         joined.leave().await
     })
 }

@@ -1,4 +1,4 @@
-//! What each cloud lists of pod VMs and of what came with them.
+//! Each cloud's lists of pod VMs and of their remains.
 
 use std::collections::HashSet;
 
@@ -23,10 +23,10 @@ use testbed::{
 use super::own;
 use crate::support::run;
 
-/// What the peers tag every VM with, as cloud-api-adaptor does by TAGS.
+/// The tag that the peers give every VM, as cloud-api-adaptor does by TAGS.
 const TAG: (&str, &str) = ("cluster", "test");
 
-/// What a cloud's list may say of a VM beside identifier and name.
+/// Facts that a cloud's list may have about a VM besides identifier and name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fact {
     /// When it was made.
@@ -47,7 +47,7 @@ async fn list(provider: &dyn Provider) -> Result<Vec<Listed>> {
     Ok(listed)
 }
 
-/// The one VM with this identifier.
+/// The VM with this identifier. Fails unless there is exactly one.
 fn vm<'a>(listed: &'a [Listed], cloud: &Cloud, id: &str) -> Result<&'a Listed> {
     let id = InstanceId::of(cloud, id)?;
     let mut found = listed.iter().filter(|it| it.kind == Resource::Vm && it.id == id.as_str());
@@ -60,8 +60,8 @@ fn made<T>(made: Result<T, Cannot>) -> Result<T> {
     made.map_err(|cannot| anyhow::anyhow!("{cannot}"))
 }
 
-/// Lists a VM that runs, one that is off, and one that is being deleted. The list says these facts and no other. Gives the cloud, to
-/// go on with.
+/// Lists a VM that runs, one that is off, and one that is being deleted. Fails unless the list has exactly these facts. Returns the
+/// cloud for further tests.
 async fn lists_vms(cloud: &str, facts: &[Fact]) -> Result<Played> {
     let says = |fact| facts.contains(&fact);
     let played = Played::start(cloud, None).await?;
@@ -80,7 +80,7 @@ async fn lists_vms(cloud: &str, facts: &[Fact]) -> Result<Played> {
     );
     let age = created.map(|created| Timestamp::now().duration_since(created).abs());
     ensure!(age.is_some() == says(Fact::Created), "made at {created:?}");
-    // A cloud may tell it to the minute.
+    // Some clouds give the time only to the minute.
     ensure!(age.is_none_or(|age| age < SignedDuration::from_mins(5)), "made at {created:?}");
     let is_tagged = tags.iter().any(|(key, value)| (&**key, &**value) == TAG);
     ensure!(is_tagged == says(Fact::Tags) && (is_tagged || tags.is_empty()), "{tags:?}");
@@ -102,7 +102,7 @@ async fn lists_vms(cloud: &str, facts: &[Fact]) -> Result<Played> {
     Ok(played)
 }
 
-/// Lists what is left of a VM, all of which refers to it so.
+/// Lists the remains of a VM. All of them must refer to it in this way.
 async fn lists_what_is_left(
     played: &Played,
     kinds: &[Resource],
@@ -110,7 +110,7 @@ async fn lists_what_is_left(
 ) -> Result<()> {
     let left = made(played.peer.make(Kind::Remains, "old").await)?;
     let provider = played.peer.open()?;
-    // The VM goes a moment after its deletion was accepted. A list of several pages can miss something while that happens.
+    // The VM disappears a moment after its deletion was accepted. A list of several pages can miss something meanwhile.
     wait::eventually("what is left of the VM is listed, and the VM is not", DEADLINE, async || {
         let listed = list(&*provider).await?;
         let of_it = listed.iter().filter(|it| it.vm == Some(refer(&left)));
@@ -170,7 +170,7 @@ fn byom_lists_allocations_which_say_nothing_of_power() -> Result<()> {
 
 #[test]
 fn docker_lists_containers_with_their_labels() -> Result<()> {
-    // A container is removed at once.
+    // Docker removes a container at once.
     run(async { lists_vms("docker", &[Fact::Created, Fact::Power, Fact::Tags]).await.map(drop) })
 }
 
@@ -213,7 +213,7 @@ fn gcp_lists_vms_of_one_name_in_two_zones_by_paths_that_delete_each_alone() -> R
         })
         .await?;
         ensure!(engine.state(&here).await?.instance, "the VM in the other zone is gone, too");
-        // Now the name is that of one VM.
+        // Now only one VM has the name.
         vm(&list(&*provider).await?, &gcp::CLOUD, &name).map(drop)
     })
 }
@@ -233,7 +233,7 @@ fn alibabacloud_lists_interfaces_that_are_left_and_addresses_that_name_nothing()
         alibaba.remove(&id, false).await?;
         let left = list(&*provider).await?;
         let refs: HashSet<_> = left.iter().map(|it| (it.kind, vm_id(it), it.created.is_some())).collect();
-        // cloud-api-adaptor gives an address no name.
+        // cloud-api-adaptor does not name an address.
         let expected = [(Resource::Interface, Some(&*id), true)];
         ensure!(refs == HashSet::from(expected), "{left:#?}");
         Ok(())

@@ -1,4 +1,4 @@
-//! Places that the settings named before: what is there is not absent, whatever becomes of the operator.
+//! Places that the settings no longer name. Their VMs do not count as absent, whatever happens to the operator.
 
 use std::{cell::OnceCell, path::Path, time::Duration};
 
@@ -36,14 +36,14 @@ fn records(alone: &Alone<'_>) -> Api<ConfigMap> {
     Api::namespaced(alone.testbed.client(), NAMESPACE)
 }
 
-/// The entries of the record: the key of each, and what it says.
+/// The entries of the record by key.
 async fn entries(alone: &Alone<'_>) -> Result<Vec<(String, Value)>> {
     let record = records(alone).get_opt(PLACES).await?;
     let data = record.and_then(|record| record.data).unwrap_or_default();
     data.into_iter().map(|(key, text)| Ok((key, serde_json::from_str(&text)?))).collect()
 }
 
-/// Waits until so many places are recorded; gives the key of the one that the settings name.
+/// Waits until so many places are recorded. Returns the key of the one that the settings name.
 pub async fn until_recorded(alone: &Alone<'_>, count: usize) -> Result<String> {
     wait::eventually("the places are recorded", DEADLINE, async || {
         let entries = entries(alone).await?;
@@ -54,14 +54,14 @@ pub async fn until_recorded(alone: &Alone<'_>, count: usize) -> Result<String> {
     .await
 }
 
-/// Deletes an entry of the record, as an administrator does.
+/// Deletes an entry of the record, as an administrator would.
 async fn forget(alone: &Alone<'_>, key: &str) -> Result<()> {
     let patch = Patch::Merge(json!({ "data": { key: null } }));
     records(alone).patch(PLACES, &PatchParams::default(), &patch).await?;
     Ok(())
 }
 
-/// What operators wrote of the record so far.
+/// The operators' writes to the record so far.
 fn writes(alone: &Alone<'_>) -> Result<Vec<Request>> {
     let mut requests = alone.testbed.audit()?.of_operator()?;
     requests.retain(|request| request.is_write() && request.resource == "configmaps");
@@ -129,13 +129,13 @@ fn a_machine_that_may_be_in_the_place_before_is_not_taken_for_absent_while_that_
             ensure!(condition.message.contains(says), "{condition:?}");
         }
 
-        // What is in the place that is named now goes all the same.
+        // The operator still deletes VMs in the present place.
         let scene = Scene { host: libvirtd.host(), ..alone.scene() };
         let newer = scene.pod_with_vm("newer").await?;
         scene.pods.delete("newer").await?;
         scene.reaped(&newer).await?;
 
-        // It has forgotten its domains.
+        // The driver has forgotten its domains.
         alone.libvirtd.restart().await?;
         alone.scene().released(&vm.name()).await
     })
@@ -208,7 +208,7 @@ fn an_address_that_leads_to_another_host_makes_no_vm_absent() -> Result<()> {
         let key = until_recorded(alone, 2).await?;
         let on_former = Scene { host: before.host(), ..alone.scene() };
         let stays = on_former.pod_with_vm("stays").await?;
-        // It knows the host, and has connections to it.
+        // The operator knows the former host, and has connections to it.
         let known = on_former.pod_with_vm("known").await?;
         on_former.pods.delete("known").await?;
         on_former.released(&known.name()).await?;
@@ -226,12 +226,12 @@ fn an_address_that_leads_to_another_host_makes_no_vm_absent() -> Result<()> {
         let expected = after.host().client().host_uuid().await?.map(|uuid| uuid.to_string());
         ensure!(uuid(&found) == expected && found.get("moved").is_some(), "{found}");
 
-        // What is on the host that answers now goes all the same.
+        // The operator still deletes VMs on the host that answers now.
         let goes = scene.pod_with_vm("goes").await?;
         scene.pods.delete("goes").await?;
         scene.reaped(&goes).await?;
 
-        // Another process knows it, too.
+        // A new process knows it, too.
         alone.operator.kill().await?;
         alone.operator.start_again()?;
         alone.operator.ready().await?;
@@ -282,7 +282,7 @@ fn nothing_is_decided_while_the_places_cannot_be_read() -> Result<()> {
 fn a_place_for_which_there_is_no_room_is_not_used_until_an_administrator_makes_some() -> Result<()> {
     alone(async |alone| {
         until_recorded(alone, 1).await?;
-        // As an administrator adds places that the operator has never seen.
+        // As if an administrator added places that the operator has never seen.
         let entry = |number: usize| json!({ "cloud": "libvirt", "address": format!("test+tcp://127.0.0.1:{number}/default") });
         let more: Vec<_> =
             (1..=8).map(|number| (format!("mine-{number}"), entry(number).to_string())).collect();
@@ -314,7 +314,7 @@ fn the_record_holds_no_user_and_no_credential() -> Result<()> {
         until_recorded(alone, 2).await?;
         let text = format!("{:?}", entries(alone).await?);
         ensure!(text.contains("qemu+ssh://127.0.0.1:1/system") && !text.contains("secret"), "{text}");
-        // Whatever is in it: without it everything begins anew, with the place that the settings name.
+        // After the record is deleted, with whatever content, the operator begins anew with the present place.
         records(alone).delete(PLACES, &DeleteParams::default()).await?;
         until_recorded(alone, 1).await.map(drop)
     })
@@ -360,7 +360,7 @@ fn an_instance_in_the_region_before_holds_its_peerpod_until_that_region_is_named
     alone_with(start, async |alone| {
         let (moto, before, here) = cloud.get().context("the cloud was started")?;
         until_recorded(alone, 1).await?;
-        // With an elastic address and an interface of its own.
+        // The VM has an elastic address and an interface of its own.
         let id = moto.make(&vm_name("web"), "running").await?;
         let hidden = ["eu-west-1", "127.0.0.1", "123456789012"];
         let vm = Former { cloud: "aws", id: &id, before, here, setting: "AWS_REGION", hidden: &hidden };

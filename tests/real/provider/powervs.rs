@@ -1,4 +1,4 @@
-//! IBM Power Virtual Server: what never counts as absence, what is refused, and what a deletion takes.
+//! IBM Power Virtual Server: answers that never count as absence, refusals, and the steps of a deletion.
 
 use std::{cell::OnceCell, path::Path};
 
@@ -34,7 +34,7 @@ async fn start() -> Result<Stand> {
 fn a_deletion_takes_four_requests_and_each_further_look_one() -> Result<()> {
     run(async {
         let cloud = start().await?;
-        // The longest name of a VM there is shorter than that of the Pod.
+        // The longest name of a VM in PowerVS is shorter than this Pod's name.
         let pod = "w".repeat(60);
         let id = cloud.peer.make_server(&Server::named(&format!("podvm-{}-1a2b3c4d", &pod[..32]))).await?;
         let provider = cloud.open()?;
@@ -65,7 +65,7 @@ fn a_server_that_is_being_built_is_deleted_later() -> Result<()> {
         let error = provider.delete(&own).await.err().context("it was deleted")?;
         ensure!(error.class == ErrorClass::Transient && error.to_string().contains("built"), "{error}");
         ensure!(cloud.peer.left(&id).await?.vm, "it is gone");
-        // What was refused for another reason stays refused.
+        // A refusal for another reason stays a refusal.
         cloud.answer("/pvm-instances/", 409, r#"{"error":"conflict","description":"locked"}"#);
         let error = provider.delete(&own).await.err().context("it was deleted")?;
         ensure!(error.class == ErrorClass::Refused, "{error}");
@@ -98,7 +98,7 @@ fn what_only_looks_like_absence_is_none() -> Result<()> {
             ),
             ("no rights", 403, "{}", ErrorClass::Unauthorized),
             ("an outage", 500, NOT_FOUND, ErrorClass::Transient),
-            // The list has it.
+            // The list still has it.
             ("not found", 404, NOT_FOUND, ErrorClass::Transient),
             ("gone", 410, NOT_FOUND, ErrorClass::Transient),
             ("a proxy's 404", 404, "<html>not found</html>", ErrorClass::Transient),
@@ -120,7 +120,7 @@ fn what_only_looks_like_absence_is_none() -> Result<()> {
         cloud.peer.relay().rule(|seen| seen.path.ends_with("/pvm-instances"), Does::CutOff);
         doubted("half a list", ErrorClass::Transient).await?;
 
-        // A live server does not exist in another workspace, and to the API key of another account.
+        // Neither another workspace nor the API key of another account can see a live server.
         let far = cloud
             .peer
             .make_server(&Server { workspace: OTHER_WORKSPACE, ..Server::named(&vm_name("web")) })

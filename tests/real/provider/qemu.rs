@@ -40,7 +40,7 @@ fn a_qemu_machine_goes_with_its_process_its_disks_and_its_firmware_variables() -
     })
 }
 
-/// libvirt's calls, and its answer to what is asked of it wrongly.
+/// libvirt's procedure, and its error for an invalid argument.
 const DOMAIN_UNDEFINE_FLAGS: i32 = 231;
 const INVALID_ARG: i32 = 8;
 
@@ -66,7 +66,7 @@ fn a_machine_goes_with_its_firmware_variables_where_libvirt_knows_no_checkpoints
         let (host, name) = (libvirtd.host(), vm_name("web"));
         let vm = host.start_pod_vm(&name).await?;
         let old = Relay::start(host, dir.path(), Duration::ZERO)?;
-        // With the flag for checkpoints, as libvirt answers before 5.6.
+        // libvirt before 5.6 refuses the flag for checkpoints like this.
         old.refuse(DOMAIN_UNDEFINE_FLAGS, &(1_u32 | 2 | 4 | 16).to_be_bytes(), INVALID_ARG);
         delete(old.uri(), vm.domain.uuid).await?;
         ensure!(!host.virsh().domains().await?.contains(&name), "{name} is still there");

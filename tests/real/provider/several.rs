@@ -96,7 +96,7 @@ fn a_cloud_that_throttles_and_one_that_is_dead_delay_no_deletion_on_another() ->
         }
         relay.forget_rules();
         for (peerpod, name) in waiting {
-            // Compute Engine gets its time for a deletion.
+            // A deletion takes Compute Engine some time.
             wait::gone(&scene.peerpods, &peerpod, 2 * DEADLINE).await?;
             let state = peer.state(&Instance::running(&name)).await?;
             ensure!(!state.instance && !state.disk, "{name}: {state:?}");

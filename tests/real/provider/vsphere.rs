@@ -1,4 +1,4 @@
-//! vSphere: what never counts as absence, what is refused, and what a deletion takes.
+//! vSphere: answers that never count as absence, refusals, and the steps of a deletion.
 
 use std::{cell::OnceCell, path::Path, time::Duration};
 
@@ -42,7 +42,7 @@ impl Stand {
         Settings::vsphere(&self.peer)
     }
 
-    /// Settings with this key of the Secret or, if it is none of those, of the ConfigMap.
+    /// Settings with this key in the Secret, if it is one of the Secret's keys, or else in the ConfigMap.
     fn with(&self, key: &str, value: &str) -> Settings {
         let mut settings = self.settings();
         let is_secret = ["GOVC_USERNAME", "GOVC_PASSWORD", "GOVC_THUMBPRINT"].contains(&key);
@@ -55,7 +55,7 @@ impl Stand {
         describe(&*self.settings().open()?, id).await
     }
 
-    /// Fails unless the VM is neither shown nor absent, but an error of this class, whose text says so.
+    /// Fails unless the description of the VM is an error of this class with this text. The VM may be neither described nor absent.
     async fn doubted(&self, id: &str, class: ErrorClass, says: &str) -> Result<()> {
         match self.describe(id).await? {
             Err(error) if error.class == class && error.to_string().contains(says) => {}
@@ -65,7 +65,7 @@ impl Stand {
         Ok(())
     }
 
-    /// The methods that were called so far.
+    /// The methods that the provider has called so far.
     fn methods(&self) -> Vec<String> {
         let bodies = self.peer.relay().seen().into_iter().map(|seen| seen.body);
         bodies.filter_map(|body| Some(body.split("<Body><").nth(1)?.split(' ').next()?.to_owned())).collect()
@@ -178,7 +178,7 @@ fn what_only_looks_like_absence_is_none() -> Result<()> {
         let (name, peer) = (vm_name("web"), &cloud.peer);
         let id = peer.make(&Machine::named(&name)).await?;
 
-        // vCenter hides what the user may not read.
+        // vCenter hides objects that the user may not read.
         peer.grant(USER, PATH, &[], true).await?;
         cloud.doubted(&id, ErrorClass::Unauthorized, "GOVC_FOLDER").await?;
         peer.grant(USER, PATH, &["System.View"], true).await?;
@@ -214,7 +214,7 @@ fn what_only_looks_like_absence_is_none() -> Result<()> {
             (500, &fault("ManagedObjectNotFound"), ErrorClass::Transient),
             (500, &fault("NotFound"), ErrorClass::Transient),
             (500, &fault("NotAuthenticated"), ErrorClass::Unauthorized),
-            // The list has it.
+            // The list still has it.
             (200, &empty, ErrorClass::Transient),
         ] {
             cloud.answer("FindAllByUuid", status, body);
@@ -229,7 +229,7 @@ fn what_only_looks_like_absence_is_none() -> Result<()> {
         );
         cloud.doubted(&id, ErrorClass::Transient, "does not show it").await?;
 
-        // Its host or its datastore is down.
+        // The VM's host or its datastore is down.
         peer.behave(&id, Behavior::Forgets).await?;
         cloud.doubted(&id, ErrorClass::Transient, "does not know the UUID of a pod VM").await
     })
@@ -257,7 +257,7 @@ fn a_vm_is_looked_for_in_its_own_vcenter_wherever_it_is_there() -> Result<()> {
         );
         let unknown = at(PATH, None, absent).await?.err().context("it is there")?;
         assert_eq!(unknown.class, ErrorClass::Invalid);
-        // A folder that the settings named before, of which the user may see nothing any more.
+        // A folder that the settings no longer name, in which the user may see nothing any more.
         let hidden = at(OTHER_PATH, Some(&about.id), absent).await?.err().context("it is there")?;
         assert_eq!(hidden.class, ErrorClass::Unauthorized);
         // An administrator moved it.
@@ -268,7 +268,7 @@ fn a_vm_is_looked_for_in_its_own_vcenter_wherever_it_is_there() -> Result<()> {
         let own_vm = own(&*provider, &CLOUD, &moved, "web").await?;
         let error = refused(&*provider, &own_vm).await?;
         assert_eq!(error.class, ErrorClass::Unauthorized, "{error}");
-        // Somebody gave it the UUID of a pod VM.
+        // An administrator gave it the UUID of a pod VM.
         let twice = vm_name("twice");
         let id = peer.make(&Machine::named(&twice)).await?;
         peer.make(&Machine { name: "another", uuid: &id, folder: PATH, ..Machine::default() }).await?;

@@ -1,4 +1,4 @@
-//! What a test leaves on a cluster that the next one has to itself.
+//! Cleans a cluster up, for the next test that has it to itself.
 
 use std::fmt::Debug;
 
@@ -20,9 +20,8 @@ use testbed::{
     wait::{self, DEADLINE},
 };
 
-/// Puts a cluster back: everything is installed that the operator needs and known to the garbage collector, nobody holds a
-/// lease, no place and no pool is recorded, and there is no PeerPod, no `PeerPodConfig`, and no Deployment in the operator's
-/// namespace.
+/// Restores a cluster. Afterwards the operator's objects are installed and known to the garbage collector, every lease is free, no
+/// place and no pool is recorded, and there is no PeerPod, no `PeerPodConfig`, and no Deployment in the operator's namespace.
 pub async fn clear(testbed: &mut Testbed) -> Result<()> {
     testbed.install_objects().await?;
     testbed.collect_new_kinds().await?;
@@ -36,7 +35,7 @@ pub async fn clear(testbed: &mut Testbed) -> Result<()> {
     }
     removed::<PeerPod>(testbed).await?;
     removed::<PeerPodConfig>(testbed).await?;
-    // What keeps the operator learns a moment later that there are none.
+    // The policy that keeps the operator notices a moment later that no configuration is left.
     let deployments: Api<Deployment> = Api::namespaced(testbed.client(), NAMESPACE);
     wait::eventually("no Deployment is left", DEADLINE, async || {
         deployments.delete_collection(&DeleteParams::background(), &ListParams::default()).await?;

@@ -1,4 +1,4 @@
-//! All clouds, served by one operator.
+//! All clouds, with one operator for all of them.
 
 use std::path::Path;
 
@@ -12,14 +12,14 @@ use testbed::{OperatorOptions, Testbed, contract::Played};
 
 use super::PROGRAM;
 
-/// A cloud with its name.
+/// A cloud under its name.
 pub struct CloudPeer {
     pub name: &'static str,
     played: Played,
 }
 
 impl CloudPeer {
-    /// All, with these further settings.
+    /// Starts all clouds, with these further settings.
     pub async fn start_all(testbed: &Testbed, settings: &[(&str, &str)]) -> Result<Vec<Self>> {
         let all = CLOUDS.into_iter().map(async |cloud| {
             let mut played = Played::start(cloud.name(), Some(testbed)).await.context(cloud.name())?;
@@ -42,29 +42,29 @@ impl CloudPeer {
         Ok(options)
     }
 
-    /// Something for the Pod of this name; none where the cloud has no such thing.
+    /// Makes a resource for the Pod of this name; `None` if the cloud has no such kind.
     pub async fn make(&self, kind: Kind, pod: &str) -> Result<Option<Example>> {
         self.possible(self.played.peer.make(kind, pod).await, &format!("making {kind:?} for {pod}"))
     }
 
-    /// A pod VM that runs.
+    /// Makes a running pod VM.
     pub async fn make_vm(&self, pod: &str) -> Result<Example> {
         self.make(Kind::Running, pod).await?.context("every cloud has VMs that run")
     }
 
-    /// What is there of it.
+    /// What is left of it.
     pub async fn left(&self, example: &Example) -> Result<Left> {
         let left = self.played.peer.left(example).await;
         self.possible(left, "looking for a VM")?.context("every cloud shows its VMs")
     }
 
-    /// Removes it behind the operator's back.
+    /// Removes it without the operator.
     pub async fn remove(&self, example: &Example) -> Result<()> {
         let removed = self.played.peer.remove(example).await;
         self.possible(removed, "removing a VM")?.context("every cloud removes VMs")
     }
 
-    /// Behaves so from now on. Whether there is such a thing.
+    /// Makes the cloud behave so from now on. Returns false if the cloud cannot.
     pub async fn behave(&self, behavior: Behavior, example: &Example) -> Result<bool> {
         let behaves = self.played.peer.behave(behavior, example).await;
         Ok(self.possible(behaves, &format!("{behavior:?}"))?.is_some())

@@ -17,7 +17,7 @@ use testbed::{
 
 const NAME: &str = "refused-nodes";
 
-/// Has whatever writes the status of nodes refused whose names begin so, of which `one` is there.
+/// Makes the API server refuse writes to the status of nodes whose names have this prefix. The node `one` is one of them.
 pub async fn refuse_writes_to_nodes(testbed: &Testbed, prefix: &str, one: &str) -> Result<()> {
     let rules = json!([{
         "apiGroups": [""], "apiVersions": ["v1"], "operations": ["UPDATE"], "resources": ["nodes/status"],
@@ -45,7 +45,7 @@ pub async fn refuse_writes_to_nodes(testbed: &Testbed, prefix: &str, one: &str) 
     .await
 }
 
-/// Has them taken again.
+/// Makes the API server accept these writes again.
 pub async fn take_writes_to_nodes(testbed: &Testbed) -> Result<()> {
     let bindings: Api<ValidatingAdmissionPolicyBinding> = Api::all(testbed.client());
     bindings.delete(NAME, &DeleteParams::default()).await?;

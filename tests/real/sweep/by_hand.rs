@@ -1,4 +1,4 @@
-//! `sweep` by hand.
+//! The command `sweep`.
 
 use std::process::{Output, Stdio};
 
@@ -14,7 +14,7 @@ use crate::{
     support::{Alone, PROGRAM},
 };
 
-/// Runs it with the operator's rights, for a place that is this cluster's alone.
+/// Runs `sweep` with the operator's rights, for a place that belongs to this cluster alone.
 async fn by_hand(alone: &Alone<'_>, arguments: &[&str]) -> Result<Output> {
     let dir = tempfile::tempdir()?;
     let mut settings = Settings::libvirt(&alone.libvirtd.host().uri().to_string());

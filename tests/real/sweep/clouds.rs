@@ -1,4 +1,4 @@
-//! Every cloud, swept by one operator.
+//! One operator sweeps every cloud.
 
 use std::{cell::OnceCell, path::Path};
 
@@ -19,10 +19,10 @@ use testbed::{
 use super::{swept, swept_at, uid_of_cluster};
 use crate::support::{Scene, alone_with, clouds::CloudPeer, condition};
 
-/// Addresses and interfaces bear the identifier of their VM there; elsewhere what is left is for a person.
+/// The clouds whose addresses and interfaces name their VM. At other clouds a person must delete the remains.
 const REMAINS_GO: [&str; 2] = ["aws", "alibabacloud"];
 
-/// Their lists say nothing of power.
+/// The clouds whose lists do not say whether a VM runs.
 const NO_POWER: [&str; 2] = ["azure", "byom"];
 
 /// Something at one of the clouds.
@@ -33,7 +33,7 @@ struct At<'a> {
 }
 
 impl<'a> At<'a> {
-    /// Something for a Pod that does not exist; none where the cloud has no such thing.
+    /// Makes a resource for a Pod that does not exist; `None` if the cloud has no such kind.
     async fn make(cloud: &'a CloudPeer, kind: Kind, pod: &str) -> Result<Option<Self>> {
         let pod = format!("{}-{pod}", cloud.name);
         let made = cloud.make(kind, &pod).await?;
@@ -45,8 +45,8 @@ impl<'a> At<'a> {
         Self::make(cloud, Kind::Running, pod).await?.context("every cloud has VMs that run")
     }
 
-    /// The VM of a Pod that runs, which a PeerPod records; none where the cloud has no such thing. The Pod comes first: the sweep
-    /// spares what it may run on.
+    /// Makes a VM for a running Pod, and a PeerPod that records it; `None` if the cloud has no such kind. The Pod comes first: the
+    /// sweep spares VMs that a Pod may run on.
     async fn recorded(
         scene: &Scene<'_>,
         cloud: &'a CloudPeer,
@@ -59,7 +59,7 @@ impl<'a> At<'a> {
         Ok(Some((vm, peerpod)))
     }
 
-    /// The same of a VM that runs.
+    /// The same with a running VM.
     async fn tracked(scene: &Scene<'_>, cloud: &'a CloudPeer, pod: &str) -> Result<(Self, PeerPod)> {
         Self::recorded(scene, cloud, Kind::Running, pod).await?.context("every cloud has VMs that run")
     }
@@ -80,7 +80,7 @@ impl<'a> At<'a> {
     }
 }
 
-/// A cloud with VMs of all kinds: what must go, what must stay, and what is lost.
+/// A cloud with VMs of all kinds: some must be deleted, some must stay, and some are lost.
 struct Swept<'a> {
     cloud: &'a CloudPeer,
     strays: Vec<At<'a>>,
@@ -97,7 +97,7 @@ impl<'a> Swept<'a> {
         scene.pods.run(&format!("{}-unrecorded", cloud.name)).await?;
         let unrecorded = At::vm(cloud, "unrecorded").await?;
         let mut bystanders = vec![web, unrecorded];
-        // Every allocation of a pool is a pod VM.
+        // In byom's pool every allocation is a pod VM.
         if cloud.name != "byom" {
             bystanders.extend(At::make(cloud, Kind::Foreign, "foreign").await?);
         }
@@ -106,7 +106,7 @@ impl<'a> Swept<'a> {
         let stopped = At::recorded(scene, cloud, Kind::Stopped, "stopped").await?;
         let stopped = stopped.filter(|_| !NO_POWER.contains(&cloud.name));
 
-        // cloud-api-adaptor ended before it wrote a PeerPod, and somebody removed one while its VM was there.
+        // cloud-api-adaptor ended before it wrote a PeerPod, and a user removed a PeerPod while its VM was there.
         let crashed = At::vm(cloud, "crashed").await?;
         let (removed, peerpod) = At::tracked(scene, cloud, "removed").await?;
         scene.caa.release(&peerpod).await?;
@@ -118,7 +118,7 @@ impl<'a> Swept<'a> {
             }
             None => None,
         };
-        // Last, as byom gives a machine to the next Pod, and a PeerPod would record the one of a stray then.
+        // This comes last: byom gives a free machine to the next Pod, and a PeerPod would then record a stray's machine.
         cloud.remove(&lost.example).await?;
         let strays = vec![crashed, removed];
         let (tracked, gone) = (tracked.name_any(), gone.name_any());
@@ -126,7 +126,7 @@ impl<'a> Swept<'a> {
         Ok(Self { cloud, strays, bystanders, remains, tracked, gone, stopped })
     }
 
-    /// Waits until what must go is gone, and what is lost is told.
+    /// Waits until the strays are deleted and the lost VMs are reported.
     async fn settles(&self, scene: &Scene<'_>) -> Result<()> {
         for stray in &self.strays {
             stray.goes().await?;
@@ -149,7 +149,7 @@ impl<'a> Swept<'a> {
         let vms: Vec<_> =
             found.iter().filter(|it| it.kind == "vm").map(|it| (&*it.name, &*it.verdict)).collect();
         let spared = self.bystanders[1].example.name.as_str();
-        // An allocation of byom bears no name of a VM.
+        // An allocation of byom does not contain the name of a VM.
         ensure!(
             vms.len() == 1 && vms[0].1 == "spared" && (vms[0].0 == spared || self.cloud.name == "byom"),
             "{} instead of {spared}: {found:#?}",
@@ -165,19 +165,20 @@ impl<'a> Swept<'a> {
         Ok(())
     }
 
-    /// What the operator last saw of the cloud.
+    /// The operator's last look at the cloud.
     async fn shown(&self, operator: &Operator) -> Result<CloudSnapshot> {
-        // It serves few at once.
+        // The operator serves only a few requests at once.
         let snapshot =
             wait::eventually("the operator is asked", DEADLINE, async || operator.sweep().await).await?;
         let found = snapshot.clouds.into_iter().find(|it| it.cloud == self.cloud.name);
         found.with_context(|| format!("{} is not shown", self.cloud.name))
     }
 
-    /// Lists end with an error: nothing is concluded until they are whole again.
+    /// Lists end with an error. The operator concludes nothing until they are complete again.
     async fn endures_half_lists(&self, scene: &Scene<'_>, operator: &Operator) -> Result<()> {
         let web = &self.bystanders[0];
-        // The pool of byom is in the cluster: its trouble would be that of all. libvirt tells the time.
+        // The pool of byom is in the cluster, so its fault would be a fault of all clouds. A cut-off list of
+        // libvirt would show by the time.
         if ["byom", "libvirt"].contains(&self.cloud.name)
             || !self.cloud.behave(Behavior::CutsListsOff, &web.example).await?
         {

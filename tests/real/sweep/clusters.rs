@@ -15,7 +15,7 @@ use testbed::{
 use super::{swept, uid_of_cluster};
 use crate::support::{PROGRAM, alone_with, with_own_cluster};
 
-/// An operator of this cluster that deletes what has this tag.
+/// This cluster's operator, which deletes VMs with this tag.
 async fn sweeper(testbed: &Testbed, dir: &Path, aws: &Played, tag: &str) -> Result<Operator> {
     let mut settings = aws.settings.clone();
     let uid = uid_of_cluster(testbed).await?;
@@ -45,7 +45,7 @@ fn two_clusters_in_one_account_never_touch_each_others_vms() -> Result<()> {
     let aws = OnceCell::new();
     let start = async |testbed: &Testbed, dir: &Path, _: &Libvirtd| {
         let played = Played::start("aws", None).await?;
-        // What the account's VMs have.
+        // The tag of all the account's VMs.
         let operator = sweeper(testbed, dir, &played, "cluster=test").await;
         ensure!(aws.set(played).is_ok());
         operator
@@ -66,7 +66,7 @@ fn two_clusters_in_one_account_never_touch_each_others_vms() -> Result<()> {
             .await?;
             swept(&other).await?;
             let seen = other.sweep().await?.clouds.into_iter().next().context("no cloud is listed")?;
-            // Addresses bear no tag: they prove nothing.
+            // Addresses have no tag, so they prove nothing.
             let is_theirs = seen.untracked.iter().any(|it| it.kind == "vm" || it.proof.is_some());
             ensure!(seen.vms > 0 && !is_theirs, "the other cluster sees {seen:?}");
             ensure!(is_there(aws, &tracked).await?, "the VM of a Pod is gone");

@@ -81,7 +81,7 @@ fn a_pod_that_lost_its_vm_is_evicted_on_request_and_no_other() -> Result<()> {
             scene.kubectl(&["apply", "--filename", file.to_str().context("UTF-8")?]).await?;
         }
         let gone = scene.pod_with_vm("gone").await?;
-        // Anybody may write a PeerPod that names a VM which never was.
+        // Any user with the right may write a PeerPod that names a VM which never existed.
         let pod = scene.pods.run("accused").await?;
         let forged = scene.caa.record(&pod, "libvirt", "0dd2f0c5-6a3d-44a7-9b5e-2f7a6c2f9a11").await?;
         scene.held(&forged.name_any(), "VMGone").await?;

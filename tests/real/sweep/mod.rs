@@ -1,4 +1,4 @@
-//! The sweep: what a libvirtd has that no PeerPod tracks, and PeerPods whose VM is gone or off.
+//! The sweep: VMs and volumes that no PeerPod tracks, and PeerPods whose VM is gone or off.
 
 mod by_hand;
 mod clouds;
@@ -19,7 +19,7 @@ use testbed::{
 
 use crate::support::{Alone, PROGRAM, alone_with};
 
-/// How old what no PeerPod tracks must be here.
+/// The age from which the sweep deletes untracked VMs in these tests.
 const GRACE: Duration = Duration::from_secs(3);
 
 /// Runs a test with an operator that sweeps every second, with these further settings and arguments.
@@ -41,24 +41,24 @@ fn sweeping(
     alone_with(start, test)
 }
 
-/// What tells clusters apart.
+/// The identity of the cluster.
 async fn uid_of_cluster(testbed: &Testbed) -> Result<String> {
     let namespaces: Api<Namespace> = Api::all(testbed.client());
     namespaces.get("kube-system").await?.metadata.uid.context("every namespace has a UID")
 }
 
-/// How many of these the newest listing shows.
+/// The number of these resources in the newest listing.
 async fn untracked(operator: &Operator, kind: &str, verdict: &str) -> Result<f64> {
     let labels = [("kind", kind), ("verdict", verdict)];
     Ok(operator.metrics().await?.sum("peerpod_operator_untracked_resources", &labels))
 }
 
-/// Waits until everything that is there now has been listed for longer than the grace, and twice.
+/// Waits until everything that exists now has been listed at least twice, over more than the grace.
 async fn swept(operator: &Operator) -> Result<()> {
     swept_at(operator, |_| true).await
 }
 
-/// The same at these clouds.
+/// The same for these clouds.
 async fn swept_at(operator: &Operator, counts: impl Fn(&str) -> bool) -> Result<()> {
     let enough = Timestamp::now() + 2 * GRACE;
     wait::eventually("the sweep has seen everything for long enough", DEADLINE, async || {

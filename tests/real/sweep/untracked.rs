@@ -29,7 +29,7 @@ async fn goes(scene: &Scene<'_>, vm: &PodVm) -> Result<()> {
     .await
 }
 
-/// VMs that stay: a Pod's with its PeerPod, that of a Pod without one, and somebody else's.
+/// VMs that stay: one of a Pod with its PeerPod, one of a Pod without a PeerPod, and a foreign one.
 async fn bystanders(alone: &Alone<'_>) -> Result<Vec<String>> {
     let scene = alone.scene();
     let tracked = scene.pod_with_vm("web").await?;
@@ -45,7 +45,7 @@ fn a_vm_that_nobody_tracks_is_deleted_where_the_place_is_the_clusters_alone() ->
     sweeping(&[("SWEEP_EXCLUSIVE", "true")], &["--sweep=delete"], async |alone| {
         let others = bystanders(alone).await?;
         let stray = alone.scene().host.start_pod_vm(&vm_name("crashed")).await?;
-        // cloud-api-adaptor or somebody released it although its VM is there.
+        // cloud-api-adaptor or a user released the PeerPod although its VM is there.
         let removed = alone.scene().pod_with_vm("removed").await?;
         alone.caa.release(&removed.peerpod).await?;
         alone.scene().pods.delete("removed").await?;

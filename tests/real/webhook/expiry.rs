@@ -1,4 +1,4 @@
-//! When a certificate that somebody else made expires, told in time.
+//! The webhook reports in time when another program's certificate expires.
 
 use std::{
     fs,
@@ -22,7 +22,7 @@ use crate::support::{PROGRAM, run};
 const EXPIRY: &str = "peerpod_operator_webhook_certificate_expiry_timestamp_seconds";
 const OVERDUE: &str = "peerpod_operator_webhook_certificate_overdue_timestamp_seconds";
 
-/// Shows a certificate that was made so long ago and is good for so long yet, in seconds. Gives when it expires.
+/// Writes a certificate of this age that is valid for `left` more seconds. Returns its time of expiry.
 pub(super) fn show(dir: &Path, age: u64, left: u64) -> Result<u64> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs();
     let moment = |seconds| date_time_ymd(1970, 1, 1) + Duration::from_secs(seconds);
@@ -61,7 +61,7 @@ fn a_certificate_that_is_not_replaced_in_time_is_warned_of_once() -> Result<()> 
             Ok(fs::read_to_string(webhook.log())?.lines().filter(|line| line.contains(words)).count())
         };
         let (late, over) = ("the certificate is overdue for replacement", "the certificate has expired");
-        // It has a quarter of its life before it from now on.
+        // From now on a quarter of the certificate's life is left.
         until_told(at(8080), expires, expires - 100).await?;
         wait::eventually("it is said to be late", DEADLINE, async || {
             ensure!(lines(late)? == 1, "{}", webhook.log_tail());
@@ -69,7 +69,7 @@ fn a_certificate_that_is_not_replaced_in_time_is_warned_of_once() -> Result<()> 
         })
         .await?;
 
-        // Another one is good until it is late, then over, each said once.
+        // The next certificate is valid, then overdue, then expired. The webhook logs each change once.
         let expires = show(dir.path(), 20, 8)?;
         until_told(at(8080), expires, expires - 7).await?;
         wait::eventually("its end is said", DEADLINE, async || {

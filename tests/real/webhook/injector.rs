@@ -40,7 +40,7 @@ impl Injector {
         let task = tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
                 let (tls, patch) = (tls.clone(), Arc::clone(&patch));
-                // A connection that fails is one that the API server tells of.
+                // If a connection fails, the API server reports it.
                 tokio::spawn(async move { converse(stream, tls, &patch).await.ok() });
             }
         });
@@ -62,7 +62,7 @@ impl Drop for Injector {
     }
 }
 
-/// Answers one request after the other.
+/// Answers requests one by one.
 async fn converse(stream: TcpStream, tls: TlsAcceptor, patch: &Value) -> Result<()> {
     let mut stream = tls.accept(stream).await?;
     let mut text = Vec::new();

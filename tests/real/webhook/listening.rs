@@ -1,4 +1,4 @@
-//! At which addresses a program is reached that was told none, in network namespaces of their own.
+//! The default listen address of a program, in network namespaces of their own.
 
 use std::process::Command;
 
@@ -7,7 +7,7 @@ use anyhow::{Result, ensure};
 use super::expiry;
 use crate::support::PROGRAM;
 
-/// Runs a program where these are the system's `bindv6only` and `disable_ipv6`, and prints where it takes connections.
+/// Runs a program on a system with these values of `bindv6only` and `disable_ipv6`, and prints where it listens.
 const RUN: &str = r#"
 ip link set lo up
 echo "$1" >/proc/sys/net/ipv6/bindv6only
@@ -26,7 +26,7 @@ kill "$program"
 wait "$program"
 "#;
 
-/// Where the webhook takes connections.
+/// The addresses where the webhook listens.
 fn reached(only_ipv6: bool, no_ipv6: bool) -> Result<Vec<String>> {
     let dir = tempfile::tempdir()?;
     expiry::show(dir.path(), 0, 3600)?;

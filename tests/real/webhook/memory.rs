@@ -1,4 +1,4 @@
-//! Clients that mean harm: the webhook stays within what its Pod may take, and others are answered meanwhile.
+//! Malicious clients: the webhook stays within the memory of its Pod, and still answers other clients.
 
 use std::{
     fs,
@@ -31,17 +31,17 @@ use tokio_rustls::{
 use super::{expiry, stage::address};
 use crate::support::{PROGRAM, run};
 
-/// What its memory may grow to, in KiB. Its Pod may take 64 MiB, of which the program itself is some.
+/// The most memory that it may use, in KiB. Its Pod may use 64 MiB, which includes the program itself.
 const MOST: u64 = 48 * 1024;
 
-/// How many clients mean harm, and how long. With more than there are places, whoever is slow may lose its own.
+/// The number of malicious clients, and how long they act. There are more of them than places, so slow ones may lose their place.
 const CLIENTS: usize = 150;
 const FOR: Duration = Duration::from_secs(5);
 
-/// How long until one that was turned away comes again.
+/// How long a client waits after it was turned away.
 const AGAIN: Duration = Duration::from_millis(50);
 
-/// How long a call may wait on a machine that is slow: without bounds it would wait as long as they mean harm.
+/// How long a call may wait on a slow machine. Without the webhook's limits it would wait as long as the malicious clients act.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 #[derive(Clone)]
@@ -53,13 +53,13 @@ struct Client {
 impl Client {
     async fn connect(&self) -> Result<TlsStream<TcpStream>> {
         let socket = TcpSocket::new_v4()?;
-        // What is not read is the webhook's to hold, not the system's.
+        // A small buffer, so that the webhook and not the system must hold unread answers.
         socket.set_recv_buffer_size(4096)?;
         let stream = socket.connect((self.address, 9443).into()).await?;
         Ok(self.tls.connect(ServerName::try_from("localhost")?, stream).await?)
     }
 
-    /// Sends a request that says how long its body is, and some of it.
+    /// Sends a request that declares this length of its body, and a part of the body.
     async fn send(&self, length: usize, body: &[u8]) -> Result<TlsStream<TcpStream>> {
         let mut stream = self.connect().await?;
         let head = format!("POST /mutate-v1-pod HTTP/1.1\r\nhost: x\r\ncontent-length: {length}\r\n\r\n");
@@ -69,7 +69,7 @@ impl Client {
         Ok(stream)
     }
 
-    /// Asks as an API server does.
+    /// Sends a review as an API server does. Fails unless it is answered.
     async fn is_answered(&self) -> Result<()> {
         let review = r#"{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{"uid":"u","object":
             {"metadata":{},"spec":{"runtimeClassName":"kata-remote","containers":[{"name":"a"}]}}}}"#;
@@ -111,7 +111,7 @@ fn clients_that_mean_harm_take_no_more_than_there_is_and_keep_no_other_waiting()
         let client = Client { address, tls: TlsConnector::from(Arc::new(tls)) };
 
         let stalled = vec![b' '; 4_000_000];
-        // An answer is as long: it names every container.
+        // The answer is as long as the request, because it names every container.
         let containers: Vec<_> = (0..1_000).map(|it| json!({ "name": format!("{it:0400}") })).collect();
         let unread = json!({
             "apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview",
@@ -128,7 +128,7 @@ fn clients_that_mean_harm_take_no_more_than_there_is_and_keep_no_other_waiting()
             let mut harm = JoinSet::new();
             for _ in 0..CLIENTS {
                 let (client, body) = (client.clone(), Arc::clone(&body));
-                // Whoever is turned away comes again, and who is not stays.
+                // A client that was turned away tries again. A client that got a place keeps it.
                 harm.spawn(async move {
                     loop {
                         let sent = client.send(length, &body).await;

@@ -1,4 +1,4 @@
-//! What a running webhook tells of itself.
+//! The metrics of a running webhook.
 
 use anyhow::{Result, ensure};
 use k8s_openapi::api::core::v1::Secret;
@@ -30,7 +30,7 @@ use crate::{
 #[test]
 fn what_a_webhook_that_leads_serves_is_documented_and_nothing_else() -> Result<()> {
     beside_others(async |scene| {
-        // It shows a certificate, so it was elected to make one. Who is elected for that does not count among operators.
+        // It presents a certificate, so it was elected to make one. The metrics do not count that election as one of operators.
         let webhook = Webhook::start(scene, &[]).await?;
         let of_process = process::DESCRIPTIONS.map(|description| description.name);
         wait::eventually("it serves what is documented", DEADLINE, async || {
@@ -65,7 +65,7 @@ fn a_webhook_too_shows_its_metrics_to_those_alone_who_may_read_them() -> Result<
         wait::eventually("metrics are shown", DEADLINE, async || {
             let answer = scrape(address, Some(&reader)).await?;
             ensure!(answer.status == 200, "{}: {}", answer.status, answer.text);
-            // The certificate is that of its reviews.
+            // The certificate is the one that it presents for reviews.
             let secrets: Api<Secret> = Api::namespaced(scene.testbed.client(), &scene.namespace);
             let secret = secrets.get(SECRET).await?.data.unwrap_or_default();
             let shown = CertificateDer::from_pem_slice(&secret["tls.crt"].0)?.to_vec();

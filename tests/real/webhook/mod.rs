@@ -1,4 +1,4 @@
-//! The admission webhook, called by the real API server: on this machine, under its own `ServiceAccount`, by its URL.
+//! The real API server calls the admission webhook: on this machine, under the webhook's own `ServiceAccount`, by its URL.
 
 mod expiry;
 mod injector;
@@ -36,7 +36,7 @@ fn pods_become_peer_pods_whatever_limit_ranges_and_quotas_say() -> Result<()> {
         assert_eq!(sizes(&pod), [Some("4"), Some("2048"), None]);
         assert_eq!(resources(&pod)?, std::slice::from_ref(&one_vm));
 
-        // Another runtime class does not reach it, and what is no quantity is told by the API server.
+        // The API server does not call it for another runtime class, and itself refuses an invalid quantity.
         let mut other = peer_pod("other", &json!([asks("a", &four)]));
         other["spec"].as_object_mut().context("a spec")?.remove("runtimeClassName");
         assert_eq!(sizes(&dry_run(scene, &other).await?), [None, None, None]);
@@ -44,7 +44,7 @@ fn pods_become_peer_pods_whatever_limit_ranges_and_quotas_say() -> Result<()> {
         let problem = dry_run(scene, &negative).await.err().context("it is refused")?.to_string();
         assert!(problem.contains("is negative"), "{problem}");
 
-        // What is asked of the Pod as a whole.
+        // Resources of the Pod as a whole.
         let mut whole = peer_pod("whole", &json!([asks("a", &json!({ "requests": { "cpu": "1" } }))]));
         whole["spec"]["resources"] = json!({ "limits": { "cpu": "3", "memory": "1Gi" } });
         let pod = dry_run(scene, &whole).await?;
@@ -53,7 +53,7 @@ fn pods_become_peer_pods_whatever_limit_ranges_and_quotas_say() -> Result<()> {
         let left = pod.spec.as_ref().and_then(|spec| spec.resources.clone()).unwrap_or_default();
         assert_eq!((left.requests, left.limits), (None, None));
 
-        // Defaults are filled in before the first look and after it: they count once, and do not stay.
+        // A LimitRange fills in defaults before the first look and after it. The webhook counts them once and then removes them.
         scene.testbed.apply("limits", &[limit_range(scene, &json!({ "default": { "cpu": "1" } }))]).await?;
         let pod = wait::eventually("the defaults are in force", DEADLINE, async || {
             let containers = json!([asks("a", &four), asks("b", &json!({}))]);
@@ -64,8 +64,8 @@ fn pods_become_peer_pods_whatever_limit_ranges_and_quotas_say() -> Result<()> {
         .await?;
         assert_eq!(resources(&pod)?, [one_vm.clone(), json!({})]);
 
-        // A minimum, a maximum and a ratio refuse every peer pod. Where something was filled in the webhook's warning says
-        // why; for Pods as a whole nothing is.
+        // A minimum, a maximum and a ratio make the API server refuse every peer pod. The webhook's warning says why if defaults were
+        // filled in. For Pods as a whole there are none.
         for (kind, limit, refused) in [
             ("Container", json!({ "min": { "cpu": "100m" } }), "minimum cpu usage per Container is 100m"),
             (
@@ -99,8 +99,8 @@ fn pods_become_peer_pods_whatever_limit_ranges_and_quotas_say() -> Result<()> {
         }
         scene.kubectl(&["delete", "limitrange", "limits"]).await?;
 
-        // A quota of cpu wants every container to name some, which the warning says where there are defaults, too; one of
-        // VMs counts them.
+        // A quota of cpu makes the API server demand an amount of every container. The warning says so, also if there are defaults. A
+        // quota of VMs counts VMs.
         scene.testbed.apply("limits", &[limit_range(scene, &json!({ "default": { "cpu": "1" } }))]).await?;
         let quota = |hard: Value| {
             json!({ "apiVersion": "v1", "kind": "ResourceQuota", "spec": { "hard": hard },
@@ -136,7 +136,7 @@ fn pods_become_peer_pods_whatever_limit_ranges_and_quotas_say() -> Result<()> {
     })
 }
 
-/// What kubectl says when the Pod is refused, with the warnings.
+/// kubectl's message about the refused Pod, with the warnings.
 async fn refusal(scene: &Scene<'_>, pod: &Value) -> Result<String> {
     let file = tempfile::NamedTempFile::new()?;
     std::fs::write(file.path(), pod.to_string())?;
@@ -181,7 +181,7 @@ fn what_another_webhook_injects_afterwards_is_counted_too() -> Result<()> {
 #[test]
 fn certificates_are_renewed_under_load_and_no_request_fails() -> Result<()> {
     beside_others(async |scene| {
-        // Another certificate every 20 s, which is trusted for 1.5 s before it is shown.
+        // The certificate changes every 20 s. API servers trust each new one for 1.5 s before the webhook presents it.
         let webhook = Webhook::start(scene, &["--tls-lifetime=30s"]).await?;
         let secrets: Api<Secret> = Api::namespaced(scene.testbed.client(), &scene.namespace);
         let shown = async || {
@@ -202,7 +202,7 @@ fn certificates_are_renewed_under_load_and_no_request_fails() -> Result<()> {
                 seen.push(now);
             }
         }
-        // Whoever deletes the Secret wants another certificate, and that too without a failure.
+        // Deleting the Secret makes the webhook issue another certificate, again without a failed call.
         secrets.delete(SECRET, &DeleteParams::default()).await?;
         secrets.create(&PostParams::default(), &blank(SECRET)).await?;
         let deleted = seen.last().context("a certificate")?.clone();
@@ -230,7 +230,7 @@ fn without_its_secret_it_waits_as_it_may_make_none() -> Result<()> {
             Ok(())
         })
         .await?;
-        // By a Secret of this kind it would get another account's token.
+        // A Secret of this type would get another account's token.
         let account = format!("webhook-{}", scene.namespace);
         let client = scene.testbed.client_of(&account).await?;
         let mut secret = blank(SECRET);

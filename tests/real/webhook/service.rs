@@ -1,8 +1,7 @@
-//! The webhook behind its Service, from a PeerPodConfig on: the operator makes its objects, Kubernetes' own controllers
-//! its Pods and endpoints, and the API server calls these.
+//! The webhook behind its Service, as a PeerPodConfig deploys it. The operator makes its objects, Kubernetes' own controllers make its
+//! Pods and endpoints, and the API server calls them.
 //!
-//! All scenarios share a cluster and an operator. Each has a PeerPodConfig and a runtime class of its own, and so a webhook
-//! of its own.
+//! All scenarios share a cluster and an operator. Each has its own PeerPodConfig and runtime class, and so its own webhook.
 
 mod stage;
 
@@ -73,7 +72,7 @@ fn it_is_rolled_under_load_and_no_request_fails() -> Result<()> {
     with_webhook("rolled", async |stage| {
         let before = stage.webhook_pods().await?;
         let rolled = async {
-            // What `kubectl rollout restart` does; the operator leaves it.
+            // The annotation that `kubectl rollout restart` sets. The operator leaves it alone.
             let annotations = json!({ "annotations": { "kubectl.kubernetes.io/restartedAt": "now" } });
             let patch = json!({ "spec": { "template": { "metadata": annotations } } });
             let deployments: Api<Deployment> = Api::namespaced(stage.shared.testbed.client(), NAMESPACE);
@@ -95,7 +94,7 @@ fn it_is_rolled_under_load_and_no_request_fails() -> Result<()> {
 
 #[test]
 fn certificates_are_renewed_under_load_and_whoever_connects_trusts_what_is_shown() -> Result<()> {
-    // A replica that begins to lead while there is no Secret knows no authority that is trusted.
+    // If a replica begins to lead while there is no Secret, it does not know the trusted authorities. So no other webhook may run.
     with_only_webhook("renewed", async |stage| {
         let secrets: Api<Secret> = Api::namespaced(stage.shared.testbed.client(), NAMESPACE);
         let shown = async || {
@@ -106,7 +105,7 @@ fn certificates_are_renewed_under_load_and_whoever_connects_trusts_what_is_shown
         let renewed = async {
             for _ in 0..2 {
                 let before = shown().await?;
-                // Whoever deletes the Secret wants another certificate.
+                // Deleting the Secret makes the webhook issue another certificate.
                 secrets.delete(SECRET, &DeleteParams::default()).await?;
                 wait::eventually("another certificate is shown", DEADLINE, async || {
                     ensure!(shown().await? != before, "it is the same");
@@ -132,7 +131,7 @@ fn certificates_are_renewed_under_load_and_whoever_connects_trusts_what_is_shown
 fn one_webhook_takes_anothers_place_under_load_and_no_pod_is_admitted_unchanged() -> Result<()> {
     with_webhook("succeeded", async |stage| {
         let succeed = async |of: &str, by: &str| {
-            // Which one is older is told by whole seconds.
+            // Creation times are whole seconds. The older one needs a second of its own.
             wait::second_after(Timestamp::now()).await?;
             stage.configure(by).await?;
             stage.until(by, "AdmissionShared").await?;

@@ -1,4 +1,4 @@
-//! A webhook of this machine, and the Pods that it is asked about.
+//! A webhook on this machine, and the Pods that it reviews.
 
 use std::{net::Ipv4Addr, pin::pin, process::Command, time::Duration};
 
@@ -39,7 +39,7 @@ use crate::support::{PROGRAM, Scene};
 pub(super) const VM: &str = "kata.peerpods.io/vm";
 pub(super) const READY: Duration = Duration::from_secs(60);
 
-/// A webhook that runs, for the Pods of one namespace, which is also its own.
+/// A running webhook for the Pods of one namespace, which is also its own.
 pub(super) struct Webhook {
     pub(super) process: Process,
     pub(super) address: Ipv4Addr,
@@ -50,7 +50,7 @@ pub(super) struct Webhook {
 }
 
 impl Webhook {
-    /// Starts the webhook without any certificate, and waits until the API server can call it.
+    /// Starts the webhook without a certificate, and waits until the API server can call it.
     pub(super) async fn start(scene: &Scene<'_>, arguments: &[&str]) -> Result<Self> {
         share(scene).await?;
         let webhook = Self::spawn(scene, arguments).await?;
@@ -69,7 +69,7 @@ impl Webhook {
         command.arg(format!("--namespace={namespace}")).arg(format!("--tls-names={address}"));
         command.arg(format!("--configurations=test={namespace}")).args(arguments);
         let process = Process::start("webhook", &command, dir.path(), Lifetime::Owned)?;
-        // Those that inject call after this one.
+        // Webhooks are called in the order of their names: this one before those that inject.
         let name = format!("a-{namespace}");
         let url = format!("https://{address}:9443{PATH}");
         register(scene, &name, &url, None).await?;
@@ -79,7 +79,7 @@ impl Webhook {
         Ok(Self { process, address, configurations, name, trust, _dir: dir })
     }
 
-    /// Waits until peer pods are changed. The API server itself takes a moment to hear of the webhook.
+    /// Waits until the webhook changes peer pods. The API server notices a new webhook only a moment later.
     pub(super) async fn is_called(&self, scene: &Scene<'_>) -> Result<()> {
         wait::eventually("the API server calls the webhook", DEADLINE, async || {
             let pod = dry_run(scene, &peer_pod("probe", &json!([asks("a", &json!({}))]))).await?;
@@ -90,7 +90,7 @@ impl Webhook {
         .with_context(|| self.process.log_tail())
     }
 
-    /// Takes everything away that other tests could meet.
+    /// Removes everything that other tests could notice.
     pub(super) async fn stop(self) -> Result<()> {
         self.configurations.delete(&self.name, &DeleteParams::default()).await?;
         let status = self.process.stop(READY).await?.context("how it ended is not known")?;
@@ -115,7 +115,7 @@ pub(super) async fn share(scene: &Scene<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Lets a webhook configuration trust the authorities in the Secret, as the operator does for its own.
+/// Makes a webhook configuration trust the authorities in the Secret, as the operator does for its own.
 async fn keep_trust(secrets: Api<Secret>, configurations: Api<MutatingWebhookConfiguration>, name: String) {
     let mut states = pin!(watcher::watch_object(secrets, SECRET).default_backoff());
     while let Some(state) = states.next().await {
@@ -124,17 +124,17 @@ async fn keep_trust(secrets: Api<Secret>, configurations: Api<MutatingWebhookCon
         let bundle =
             json!([{ "op": "add", "path": "/webhooks/0/clientConfig/caBundle", "value": authorities }]);
         let Ok(patch) = serde_json::from_value(bundle) else { continue };
-        // Without it the API server does not call the webhook, which fails the test.
+        // Without the authorities the API server does not call the webhook, and the test fails.
         let _ = configurations.patch(&name, &PatchParams::default(), &Patch::<()>::Json(patch)).await;
     }
 }
 
-/// An address of its own among 16 million, so that its ports are free.
+/// A random address of its own among 16 million, so that its ports are free.
 pub(super) fn address() -> Ipv4Addr {
     Ipv4Addr::new(127, fastrand::u8(1..), fastrand::u8(..), fastrand::u8(1..255))
 }
 
-/// The kubeconfig of a `ServiceAccount` with the webhook's rights in the namespace of the test, and no more.
+/// The kubeconfig of a `ServiceAccount` with exactly the webhook's rights in the test's namespace.
 async fn service_account(scene: &Scene<'_>) -> Result<std::path::PathBuf> {
     let (namespace, name) = (&scene.namespace, format!("webhook-{}", scene.namespace));
     let rules = |permissions: &[Permission]| {

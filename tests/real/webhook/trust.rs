@@ -1,4 +1,4 @@
-//! Whether a certificate that is shown is trusted by whoever connects for the first time.
+//! Whether a client that connects for the first time trusts the presented certificate.
 
 use std::sync::Arc;
 

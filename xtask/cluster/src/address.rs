@@ -1,4 +1,4 @@
-//! Addresses that nobody else uses.
+//! Addresses that no other program uses.
 
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher as _;
@@ -10,10 +10,10 @@ use serde::{Deserialize, Serialize};
 /// How many ports are tried for each server.
 const ATTEMPTS: u16 = 100;
 
-/// Where a cluster's servers listen.
+/// The addresses of a cluster's servers.
 ///
-/// Each cluster has a loopback address of its own in 127.0.0.0/8, so that clusters that start at the same time don't race
-/// for ports, and a server that restarts finds its port free: connections to it come from 127.0.0.1 and use no ports here.
+/// Each cluster has a loopback address of its own in 127.0.0.0/8. So clusters that start at the same time don't race for ports,
+/// and a server that restarts finds its port free: connections to it come from 127.0.0.1 and use no ports here.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Address {
     pub(crate) ip: Ipv4Addr,
@@ -30,15 +30,15 @@ impl Address {
     }
 }
 
-/// A random loopback address (there are 16 million), apart from where other programs are.
+/// A random loopback address (there are 16 million) outside of the range that other programs use.
 pub fn loopback() -> Ipv4Addr {
     // A RandomState is keyed at random; this is the only use of it.
     let [_, _, _, _, _, b, c, d] = RandomState::new().hash_one(std::process::id()).to_be_bytes();
-    // 127.0.x.y is where other programs are.
+    // Other programs use 127.0.x.y.
     Ipv4Addr::new(127, b.max(1), c, d.clamp(1, 254))
 }
 
-/// The usual port, or one above where a program listens on it at every address.
+/// The usual port, or a higher one if a program listens on the usual port at every address.
 fn port(ip: Ipv4Addr, usual: u16) -> Result<u16> {
     (usual..usual + ATTEMPTS)
         .find(|port| TcpListener::bind((ip, *port)).is_ok())

@@ -18,7 +18,7 @@ use crate::process::{Lifetime, Process};
 use crate::tools::Tools;
 
 pub(crate) const SERVICE_RANGE: &str = "10.96.0.0/16";
-/// How long after the end of its lease a node counts as lost, as Kubernetes has it.
+/// How long after the end of its lease a node counts as lost: Kubernetes' own value.
 const LOST_AFTER: Duration = Duration::from_secs(10);
 
 /// One of the programs of a cluster.
@@ -35,7 +35,7 @@ pub enum Component {
     Scheduler,
     /// kwok, the kubelet of all fake nodes.
     Kwok,
-    /// The first process of a real node's namespaces: its end is the end of the node and all that runs there.
+    /// The first process of a real node's namespaces. When it ends, the node and all its Pods end.
     Namespaces,
     /// containerd, which runs a real node's containers.
     Containerd,
@@ -53,7 +53,7 @@ impl Component {
     /// Those of a real node, in the order in which they depend on each other.
     pub const NODE: [Self; 4] = [Self::Namespaces, Self::Containerd, Self::Kubelet, Self::KubeProxy];
 
-    /// Its name, which its log file and its client certificate have too.
+    /// Its name, also that of its log file and its client certificate.
     pub fn name(self) -> &'static str {
         match self {
             Self::Etcd => "etcd",
@@ -75,7 +75,7 @@ impl fmt::Display for Component {
     }
 }
 
-/// All that the command lines of a cluster are made of.
+/// Everything that the command lines of a cluster need.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Plan {
     pub(crate) dir: PathBuf,
@@ -94,7 +94,7 @@ impl Plan {
         format!("https://{}:{}", self.server_ip(), self.address.api_server)
     }
 
-    /// Where the API server listens: Pods of a real node must reach it, and a loopback address is everybody's own.
+    /// Where the API server listens. Pods of a real node must reach it, and each network namespace has its own loopback addresses.
     pub(crate) fn server_ip(&self) -> Ipv4Addr {
         self.node.as_ref().map_or(self.address.ip, |node| node.network.host())
     }
@@ -136,7 +136,7 @@ impl Plan {
         Ok(())
     }
 
-    /// Writes a kubeconfig whose user has these credentials.
+    /// Writes a kubeconfig with this user.
     pub(crate) fn write_kubeconfig(&self, name: &str, user: &serde_json::Value) -> Result<PathBuf> {
         let path = self.kubeconfig(name);
         let config = json!({
@@ -155,7 +155,7 @@ impl Plan {
         Ok(path)
     }
 
-    /// The command line of a component. Those of a real node are started in the namespaces that begin with this process.
+    /// The command line of a component. A real node's components start in the namespaces of this process.
     pub(crate) fn command(&self, component: Component, namespaces: Option<&Process>) -> Result<Command> {
         let (program, flags): (_, fn(&Self, &mut Command)) = match component {
             Component::Etcd => (&self.tools.etcd, Self::etcd),
@@ -169,7 +169,7 @@ impl Plan {
             }
         };
         let mut command = Command::new(program);
-        // Several control planes share a few processors: they collect garbage less often and take more memory instead.
+        // Several control planes share a few processors, so they collect garbage less often and use more memory.
         command.env("GOGC", "400");
         flags(self, &mut command);
         Ok(command)
@@ -185,7 +185,7 @@ impl Plan {
         flag(command, "listen-peer-urls", &peer);
         flag(command, "initial-advertise-peer-urls", &peer);
         flag(command, "initial-cluster", format!("default={peer}"));
-        // Data that no power cut needs to spare.
+        // The data does not need to survive a power cut.
         command.arg("--unsafe-no-fsync");
         flag(command, "log-level", "warn");
     }
@@ -204,7 +204,7 @@ impl Plan {
             flag(command, "kubelet-client-certificate", pki.certificate("admin"));
             flag(command, "kubelet-client-key", pki.key("admin"));
         } else {
-            // Endpoints must not be loopback addresses, and no Pod asks for this one.
+            // Endpoints must not be loopback addresses, and no Pod here uses this Service.
             flag(command, "endpoint-reconciler-type", "none");
         }
         flag(command, "tls-cert-file", pki.certificate("api-server"));
@@ -217,7 +217,7 @@ impl Plan {
         flag(command, "authorization-mode", "Node,RBAC");
         flag(command, "enable-admission-plugins", "NodeRestriction");
         flag(command, "allow-privileged", "true");
-        // Nothing routes a Service's own address, so webhooks are called at the addresses of its Pods.
+        // No rule routes a Service's address to its Pods, so API servers call webhooks at the addresses of the Pods.
         flag(command, "enable-aggregator-routing", "true");
         self.emulate(command);
         command.args(&self.api_server_flags);
@@ -237,11 +237,11 @@ impl Plan {
         flag(command, "node-monitor-grace-period", format!("{}s", grace.as_secs()));
     }
 
-    /// What controller manager and scheduler have in common.
+    /// Flags that controller manager and scheduler have in common.
     fn client(&self, command: &mut Command, component: Component) {
         flag(command, "kubeconfig", self.kubeconfig(component.name()));
         flag(command, "leader-elect", "false");
-        // No port: nobody asks them anything.
+        // No port, because no client connects.
         flag(command, "secure-port", "0");
         self.emulate(command);
     }
@@ -252,7 +252,7 @@ impl Plan {
 
     fn kwok(&self, command: &mut Command) {
         flag(command, "kubeconfig", self.kubeconfig(Component::Kwok.name()));
-        // The nodes renew their leases: without that they count as lost.
+        // The nodes renew their leases, or they would count as lost.
         flag(command, "node-lease-duration-seconds", self.node_lease.as_secs().to_string());
         flag(command, "manage-all-nodes", "false");
         flag(command, "manage-nodes-with-annotation-selector", format!("{FAKE_NODE}={FAKE_NODE_VALUE}"));
@@ -271,7 +271,7 @@ impl Plan {
     }
 }
 
-/// The annotation that puts a node in kwok's care.
+/// The annotation that makes kwok handle a node.
 pub(crate) const FAKE_NODE: &str = "kwok.x-k8s.io/node";
 pub(crate) const FAKE_NODE_VALUE: &str = "fake";
 

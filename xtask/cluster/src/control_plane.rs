@@ -17,42 +17,42 @@ use crate::pki;
 use crate::process::{Identity, Lifetime, Process, Signal, wait_for_all};
 use crate::tools::Tools;
 
-/// How long each part of a start may take: generous, as machines that build beside it are slow.
+/// The time limit of each part of a start. It is generous, because a machine may be slow while it builds.
 pub(crate) const START_DEADLINE: Duration = Duration::from_secs(120);
-/// How long a component may take to end in order. API server and etcd would wait much longer for clients that hold
-/// connections; nothing is lost when that is cut short.
+/// How long a component may take to end in order. API server and etcd would wait much longer for clients that hold connections. Nothing
+/// is lost if that wait is cut short.
 const STOP_GRACE: Duration = Duration::from_secs(2);
-/// What is kept of a detached cluster, in its folder.
+/// The file that records a detached cluster, in its folder.
 const STATE_FILE: &str = "cluster.json";
 
-/// How a cluster is to be.
+/// The options of a cluster.
 #[derive(Clone, Debug)]
 pub struct ClusterOptions {
-    /// The folder for its data, keys and logs; it belongs to this cluster alone.
+    /// The folder for its data, keys and logs. No other cluster may use it.
     pub dir: PathBuf,
     /// Whether it ends with the program that starts it.
     pub lifetime: Lifetime,
-    /// An older Kubernetes to act as, like `1.33`; none: the release itself.
+    /// An older Kubernetes to emulate, like `1.33`; `None`: the release itself.
     pub emulated_version: Option<String>,
     /// Further flags of the API server, like `--audit-log-path=FILE`.
     pub api_server_flags: Vec<String>,
     /// How many fake nodes it has from the start: `fake-0`, `fake-1`, …
     pub fake_nodes: usize,
-    /// How long the lease of a fake node lasts, in whole seconds. kwok renews each four times in that time, which is much
-    /// to do where there are thousands. A node that does not counts as lost 10 s later.
+    /// How long the lease of a fake node lasts, in whole seconds. kwok renews each lease four times in that time, which is much work
+    /// for thousands of nodes. A node that does not renew counts as lost 10 s later.
     pub node_lease: Duration,
-    /// A label selector of Pods that somebody else runs on the fake nodes, like `app=web`; none: all of them are said to
-    /// run as soon as they are there.
+    /// A label selector of Pods that another program runs on the fake nodes, like `app=web`; `None`: kwok reports all Pods as running
+    /// as soon as they exist.
     pub unplayed_pods: Option<String>,
-    /// Whether it has a [real node](crate::node), too. Pods that ask for no particular node are put on that one.
+    /// Whether it has a [real node](crate::node), too. The scheduler puts Pods there that ask for no particular node.
     pub real_node: bool,
 }
 
-/// How long a lease lasts as Kubernetes has it.
+/// The duration of a node's lease by Kubernetes' default.
 pub const NODE_LEASE: Duration = Duration::from_secs(40);
 
 impl ClusterOptions {
-    /// The plain cluster in this folder, which ends with this program and has no nodes.
+    /// The default cluster in this folder: it ends with this program and has no nodes.
     pub fn new(dir: impl Into<PathBuf>) -> Self {
         Self {
             dir: dir.into(),
@@ -76,7 +76,7 @@ pub struct Cluster {
     pub(crate) leftovers: Leftovers,
 }
 
-/// What a detached cluster is found again by.
+/// The record by which a detached cluster is found again.
 #[derive(Serialize, Deserialize)]
 struct State {
     plan: Plan,
@@ -84,8 +84,8 @@ struct State {
 }
 
 impl Cluster {
-    /// Starts a cluster and waits until it is of use: the API server is ready, Pods can be created in namespace
-    /// `default`, and the fake nodes take them. Builds the programs first if need be, which takes minutes.
+    /// Starts a cluster and waits until it is usable: the API server is ready, Pods can be created in namespace `default`, and the fake
+    /// nodes accept them. First builds the programs if needed, which takes minutes.
     pub async fn start(options: &ClusterOptions) -> Result<Self> {
         let dir = std::path::absolute(&options.dir)?;
         ensure!(
@@ -109,7 +109,7 @@ impl Cluster {
         match cluster.start_all(options.fake_nodes).await {
             Ok(()) => Ok(cluster),
             Err(error) => {
-                // The first error is the one to tell.
+                // The first error is the one to report.
                 let _ = cluster.stop().await;
                 Err(error.context(format!("starting a cluster in {}", cluster.plan.dir.display())))
             }
@@ -127,7 +127,7 @@ impl Cluster {
         self.start_node().await
     }
 
-    /// Finds the detached cluster of this folder; none if there never was one or it was stopped.
+    /// Finds the detached cluster of this folder; `None` if there never was one or it was stopped.
     pub fn open(dir: &Path) -> Result<Option<Self>> {
         let path = dir.join(STATE_FILE);
         if !path.exists() {
@@ -164,7 +164,7 @@ impl Cluster {
         self.plan.server_url()
     }
 
-    /// Where etcd answers, without TLS.
+    /// etcd's address, without TLS.
     pub fn etcd(&self) -> SocketAddr {
         (self.plan.address.ip, self.plan.address.etcd).into()
     }
@@ -194,7 +194,7 @@ impl Cluster {
         &self.plan.tools.kubectl
     }
 
-    /// Runs kubectl as the administrator and gives what it prints.
+    /// Runs kubectl as the administrator. Returns its output.
     pub async fn kubectl(&self, args: &[&str]) -> Result<String> {
         let mut command = tokio::process::Command::new(&self.plan.tools.kubectl);
         command
@@ -210,7 +210,7 @@ impl Cluster {
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
-    /// The process of a component, to be paused, resumed or killed; none after it was stopped.
+    /// The process of a component, to pause, resume or kill it; `None` after it was stopped.
     pub fn process(&self, component: Component) -> Option<&Process> {
         self.processes.get(&component)
     }
@@ -221,23 +221,22 @@ impl Cluster {
         self.plan.components().filter(|component| !runs(component)).collect()
     }
 
-    /// Lets a component of the control plane stand still, its connections open and unanswered, until
-    /// [`resume`](Self::resume).
+    /// Pauses a component of the control plane, with its connections open and unanswered, until [`resume`](Self::resume).
     pub fn pause(&self, component: Component) -> Result<()> {
-        // Of a node's programs the processes here are those that wait for them.
+        // For a node's programs, the process here only waits for the program.
         ensure!(Component::CONTROL_PLANE.contains(&component), "{component} can't be paused");
         self.running(component)?.signal(Signal::STOP)
     }
 
-    /// Lets a paused component go on.
+    /// Resumes a paused component.
     pub fn resume(&self, component: Component) -> Result<()> {
         self.running(component)?.signal(Signal::CONT)
     }
 
-    /// Ends a component: in order, or by SIGKILL where that takes more than 2 s.
+    /// Stops a component: in order, or by SIGKILL if that takes more than 2 s.
     pub async fn stop_component(&mut self, component: Component) -> Result<()> {
         if let Some(process) = self.processes.remove(&component) {
-            // A program in a node's namespaces is the child of what entered them, and ends a moment after it.
+            // A program in a node's namespaces is a child of the `nsenter` process, and ends a moment after it.
             let children = if Component::NODE.contains(&component) { process.children() } else { Vec::new() };
             process.stop(STOP_GRACE).await?;
             wait_for_all(children).await?;
@@ -246,9 +245,8 @@ impl Cluster {
         Ok(())
     }
 
-    /// Starts a component that was stopped or has ended, at its old address and on its old data, and waits until etcd
-    /// listens, the API server or the node is ready, or containerd answers. (When the others are at work shows in what
-    /// they do.)
+    /// Starts a component that was stopped or has ended, at its old address and on its old data. Waits until etcd listens, the API
+    /// server or the node is ready, or containerd answers. (The other components show only by their effects that they are ready.)
     pub async fn start_component(&mut self, component: Component) -> Result<()> {
         self.spawn(component)?;
         let process = self.running(component)?;
@@ -280,7 +278,7 @@ impl Cluster {
 
     /// Ends the cluster at once and waits until its processes are gone. The folder stays.
     pub async fn stop(&mut self) -> Result<()> {
-        // Nothing is saved in order: the data is of no use any more.
+        // The data is no longer needed, so nothing ends in order.
         futures::future::try_join_all(self.processes.values().map(Process::kill)).await?;
         self.processes.clear();
         if let Some(node) = self.plan.node.take() {
@@ -307,7 +305,7 @@ impl Cluster {
         self.save()
     }
 
-    /// Keeps what a detached cluster is found again by.
+    /// Writes the record by which a detached cluster is found again.
     fn save(&self) -> Result<()> {
         if self.plan.lifetime == Lifetime::Owned {
             return Ok(());
@@ -321,7 +319,7 @@ impl Cluster {
         fs::rename(&new, &path).with_context(|| format!("writing {}", path.display()))
     }
 
-    /// Waits until the controller manager has made what every Pod needs.
+    /// Waits until the controller manager has created the ServiceAccount that every Pod needs.
     async fn wait_for_service_account(&self) -> Result<()> {
         let probe = || async {
             self.kubectl(&["get", "serviceaccount", "default", "--namespace=default"]).await.map(drop)
@@ -368,7 +366,7 @@ fn fake_node(name: &str, taints: &Value) -> Value {
     })
 }
 
-/// Whether the scheduler uses a node: it is ready, and the controller manager has taken the taints of a new node away.
+/// Whether the scheduler uses a node: it is ready, and the controller manager has removed the taints of a new node.
 pub(crate) fn is_ready(node: &Value) -> bool {
     let conditions = node["status"]["conditions"].as_array().into_iter().flatten();
     let mut ready = conditions.filter(|condition| condition["type"] == "Ready");

@@ -1,4 +1,4 @@
-//! Where things are kept between runs.
+//! Folders that stay between runs.
 
 use std::env;
 use std::fs::{File, TryLockError};
@@ -13,18 +13,18 @@ const LOCK_INTERVAL: Duration = Duration::from_millis(100);
 
 const PROJECT: &str = "peerpod-operator";
 
-/// What can be made again: `$XDG_CACHE_HOME/peerpod-operator`, by default below `~/.cache`.
+/// The folder of files that can be made again: `$XDG_CACHE_HOME/peerpod-operator`, by default below `~/.cache`.
 pub fn cache() -> Result<PathBuf> {
     folder("XDG_CACHE_HOME", ".cache")
 }
 
-/// What is running: `$XDG_STATE_HOME/peerpod-operator`, by default below `~/.local/state`.
+/// The folder of running clusters: `$XDG_STATE_HOME/peerpod-operator`, by default below `~/.local/state`.
 pub fn state() -> Result<PathBuf> {
     folder("XDG_STATE_HOME", ".local/state")
 }
 
 fn folder(variable: &str, below_home: &str) -> Result<PathBuf> {
-    // A relative path in these variables is to be ignored, says the XDG base directory specification.
+    // The XDG base directory specification says to ignore a relative path in these variables.
     if let Some(dir) = env::var_os(variable).map(PathBuf::from).filter(|dir| dir.is_absolute()) {
         return Ok(dir.join(PROJECT));
     }

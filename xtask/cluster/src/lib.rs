@@ -11,11 +11,10 @@
 //! # }
 //! ```
 //!
-//! etcd, API server, controller manager and scheduler are the real ones, built from pinned sources by [`tools`]. Fake
-//! nodes have kwok for a kubelet: a Pod bound to one of them is said to run, and goes when it is deleted.
-//! A [real node](node), which runs what Pods say, is there if asked for and needs root; nothing else here does. Any
-//! number of clusters can run side by side. [`named`] keeps clusters that outlive the program which started them;
-//! [`process`] is what all programs are started with.
+//! etcd, API server, controller manager and scheduler are the real ones, built from pinned sources by [`tools`]. kwok is the kubelet of
+//! the fake nodes: it reports a Pod bound to one of them as running, and removes it when it is deleted. A [real node](node) runs its
+//! Pods. It is optional and needs root; nothing else here does. Any number of clusters can run side by side. [`named`] keeps clusters
+//! that outlive the program which started them. [`process`] starts all programs.
 
 pub mod address;
 mod component;

@@ -1,7 +1,7 @@
 //! Clusters that outlive the program which started them, found again by name.
 //!
-//! Each has its folder in `~/.local/state/peerpod-operator/clusters/`. Only processes that the cluster's own state file
-//! identifies are ever ended.
+//! Each has its folder in `~/.local/state/peerpod-operator/clusters/`. These functions only ever end processes that the cluster's own
+//! state file identifies.
 
 use std::fs::{self, File};
 use std::path::PathBuf;
@@ -17,7 +17,7 @@ use crate::process::Lifetime;
 /// How long to wait for another command that works on the same cluster.
 const LOCK_DEADLINE: Duration = Duration::from_secs(300);
 
-/// What there is of a name.
+/// The state of a named cluster.
 #[derive(Debug)]
 pub enum Named {
     /// No cluster.
@@ -28,12 +28,12 @@ pub enum Named {
     Damaged(Cluster),
 }
 
-/// What [`up`] found or made.
+/// What [`up`] found or started.
 #[derive(Debug)]
 pub enum Up {
-    /// It was started now.
+    /// It has just been started.
     Started(Cluster),
-    /// It ran already and was left as it is.
+    /// It was already running and was left as it is.
     Already(Cluster),
 }
 
@@ -46,7 +46,7 @@ pub fn find(name: &str) -> Result<Named> {
     })
 }
 
-/// Starts a cluster under this name, with one fake node and, if asked for, a real one, unless it runs already.
+/// Starts a cluster under this name unless it runs already, with one fake node and, if asked for, a real one.
 pub async fn up(name: &str, real_node: bool) -> Result<Up> {
     let dir = folder(name)?;
     let _lock = lock(name).await?;
@@ -61,7 +61,7 @@ pub async fn up(name: &str, real_node: bool) -> Result<Up> {
         Named::Absent => {}
     }
     if dir.exists() {
-        // A start that failed left its logs.
+        // A failed start leaves its logs there.
         fs::remove_dir_all(&dir).with_context(|| format!("removing {}", dir.display()))?;
     }
     let options =
@@ -69,7 +69,7 @@ pub async fn up(name: &str, real_node: bool) -> Result<Up> {
     Ok(Up::Started(Cluster::start(&options).await?))
 }
 
-/// Ends the cluster of this name, whole or damaged, and removes its folder; false if there was nothing.
+/// Ends the cluster of this name, whole or damaged, and removes its folder. Returns false if there was none.
 pub async fn down(name: &str) -> Result<bool> {
     let dir = folder(name)?;
     let _lock = lock(name).await?;
@@ -107,7 +107,7 @@ fn folder(name: &str) -> Result<PathBuf> {
 async fn lock(name: &str) -> Result<File> {
     let clusters = clusters()?;
     fs::create_dir_all(&clusters).with_context(|| format!("creating {}", clusters.display()))?;
-    // A dot, which no cluster's name has: the file can't be taken for a folder of one.
+    // No cluster's name has a dot, so the lock file cannot be mistaken for a cluster's folder.
     folders::lock(&clusters.join(format!("{name}.lock")), LOCK_DEADLINE, || ()).await
 }
 

@@ -1,4 +1,4 @@
-//! Debian packages that something here needs: found missing, installed when that is possible, else named.
+//! Debian packages: finds those that are missing, and installs them if possible or else names them.
 
 use std::env;
 use std::fs::{self, File};
@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use crate::progress::Progress;
 use anyhow::{Context as _, Result, bail, ensure};
 
-/// What keeps apt and the packages' scripts from asking questions and from starting services.
+/// Keeps apt and the packages' scripts from asking questions and from starting services.
 const QUIET: [(&str, &str); 2] = [("DEBIAN_FRONTEND", "noninteractive"), ("RUNLEVEL", "1")];
 
 /// Those of `packages` that are not installed.
@@ -18,15 +18,15 @@ pub fn missing<'a>(packages: &[&'a str]) -> Result<Vec<&'a str>> {
         .args(packages)
         .output()
         .context("asking dpkg-query which packages are installed (this needs Debian or a relative of it)")?;
-    // It also fails when it has not heard of one of them; what it prints is right all the same.
+    // dpkg-query also fails if it does not know one of them. Its output is right all the same.
     let answer = String::from_utf8_lossy(&output.stdout);
     let installed =
         |package: &&str| answer.lines().any(|line| line.split_once(' ') == Some((*package, "installed")));
     Ok(packages.iter().copied().filter(|package| !installed(package)).collect())
 }
 
-/// Makes sure that all `packages` are installed: installs what is missing when root on Debian, else fails with the
-/// command that does. Programs that call this at the same time wait for one another.
+/// Makes sure that all `packages` are installed. As root on Debian it installs the missing ones; else it fails with the command that
+/// does. Programs that call this at the same time wait for one another.
 pub fn ensure(packages: &[&str]) -> Result<()> {
     if missing(packages)?.is_empty() {
         return Ok(());
@@ -34,7 +34,7 @@ pub fn ensure(packages: &[&str]) -> Result<()> {
     let path = env::temp_dir().join("peerpod-operator-packages.lock");
     let lock = File::create(&path).with_context(|| format!("creating the lock {}", path.display()))?;
     lock.lock().with_context(|| format!("waiting for the lock {}", path.display()))?;
-    // Whoever held the lock may have installed them.
+    // The program that held the lock may have installed them.
     let missing = missing(packages)?;
     if missing.is_empty() {
         return Ok(());
@@ -51,12 +51,12 @@ pub fn ensure(packages: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// The command that installs `packages`, for people.
+/// The command by which a user installs `packages`.
 fn install_command(packages: &[&str]) -> String {
     format!("apt-get install --yes --no-install-recommends {}", packages.join(" "))
 }
 
-/// Runs apt-get, whose output is shown only when it fails.
+/// Runs apt-get. Shows its output only if it fails.
 fn apt_get(arguments: &[&str]) -> Result<()> {
     let what = format!("apt-get {}", arguments.join(" "));
     let log = env::temp_dir().join("peerpod-operator-packages.log");

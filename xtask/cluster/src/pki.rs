@@ -22,25 +22,25 @@ const SERVER_NAMES: [&str; 5] = [
     "kubernetes.default.svc.cluster.local",
 ];
 
-/// Who presents a client certificate: file name, user, and the group that gives rights where the user itself does not.
+/// The client certificates: file name, user, and a group for users that have no rights of their own.
 const CLIENTS: [(&str, &str, Option<&str>); 6] = [
     ("admin", "kubernetes-admin", Some("system:masters")),
     ("controller-manager", "system:kube-controller-manager", None),
     ("scheduler", "system:kube-scheduler", None),
-    // Stands for the kubelets of many nodes, where a kubelet's own rights would cover one.
+    // kwok acts for the kubelets of many nodes, and a kubelet's own rights would cover only one.
     ("kwok", "kwok", Some("system:masters")),
     ("kubelet", "system:node:node", Some("system:nodes")),
     ("kube-proxy", "system:kube-proxy", None),
 ];
 
-/// The folder that holds a cluster's keys and certificates.
+/// The folder of a cluster's keys and certificates.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pki<'a> {
     dir: &'a Path,
 }
 
 impl<'a> Pki<'a> {
-    /// Names the folder; [`create`](Self::create) fills it.
+    /// Only names the folder; [`create`](Self::create) fills it.
     pub(crate) fn at(dir: &'a Path) -> Self {
         Self { dir }
     }
@@ -94,7 +94,7 @@ impl<'a> Pki<'a> {
         self.dir.join(format!("{name}.key"))
     }
 
-    /// What `ServiceAccount` tokens are checked with.
+    /// The key that verifies `ServiceAccount` tokens.
     pub(crate) fn service_account_public_key(self) -> PathBuf {
         self.dir.join("service-account.pub")
     }

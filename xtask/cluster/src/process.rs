@@ -1,10 +1,10 @@
 //! Child processes that never outlive their purpose.
 //!
-//! An [`Owned`](Lifetime::Owned) process dies with the program that started it, even when that one is killed: the kernel
-//! sends it SIGKILL (`PR_SET_PDEATHSIG`, set by util-linux' `setpriv`). A [`Detached`](Lifetime::Detached) one stays;
-//! its [`Identity`] is kept in a file and finds it again later, and never finds another process that has got the same pid.
+//! An [`Owned`](Lifetime::Owned) process dies with the program that started it, even if that program is killed: the kernel sends it
+//! SIGKILL (`PR_SET_PDEATHSIG`, set by util-linux' `setpriv`). A [`Detached`](Lifetime::Detached) one stays. Its [`Identity`] is kept
+//! in a file and finds it again later, and never another process with the same pid.
 //!
-//! That holds for the process itself, not for those that it starts: a shell script should `exec` what it runs.
+//! That is true for the process itself, not for its children: a shell script should `exec` the program that it runs.
 //!
 //! Output goes to `NAME.log` in a folder of the caller's choice; every failure quotes the end of it.
 
@@ -27,7 +27,7 @@ use tokio::time::{Instant, sleep, timeout_at};
 
 pub use rustix::process::Signal;
 
-/// How often a condition is looked at while waiting for it.
+/// How often a wait checks its condition.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// How long a process may take to vanish after SIGKILL.
 const KILL_DEADLINE: Duration = Duration::from_secs(30);
@@ -35,17 +35,17 @@ const KILL_DEADLINE: Duration = Duration::from_secs(30);
 const TAIL_LINES: usize = 15;
 const TAIL_BYTES: u64 = 16 * 1024;
 
-/// What ends a process besides [`Process::stop`].
+/// The event that ends a process besides [`Process::stop`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Lifetime {
-    /// The end of the program that started it, however that comes about, or dropping its [`Process`].
+    /// The end of the program that started it, for whatever reason, or dropping its [`Process`].
     Owned,
     /// Nothing: it runs in a session of its own.
     Detached,
 }
 
-/// Tells a process from every other one of this machine, past and future.
+/// Identifies a process among all of this machine, past and future.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Identity {
     /// The process id.
@@ -57,7 +57,7 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// The identity of the process that has this pid now, and the letter of its state.
+    /// The identity of the process that has this pid now, and its state letter.
     pub(crate) fn of(pid: i32) -> Option<(Self, char)> {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
         let (state, started) = parse_stat(&stat)?;
@@ -65,7 +65,7 @@ impl Identity {
         Some((Self { pid, started, boot }, state))
     }
 
-    /// The identity of the process that has this pid now and runs; a zombie does not.
+    /// The identity of the running process that has this pid now. A zombie does not run.
     pub(crate) fn of_running(pid: i32) -> Option<Self> {
         Self::of(pid).filter(|(_, state)| !matches!(state, 'Z' | 'X')).map(|(identity, _)| identity)
     }
@@ -88,7 +88,7 @@ fn parse_stat(stat: &str) -> Option<(char, u64)> {
 #[derive(Clone, Copy, Debug)]
 enum State {
     Running,
-    /// The status is known of a child only.
+    /// Only a child's status is known.
     Ended(Option<ExitStatus>),
 }
 
@@ -99,7 +99,7 @@ pub struct Process {
     log: PathBuf,
     lifetime: Lifetime,
     identity: Identity,
-    /// Signals go through it, so that they can't reach a later process with the same pid.
+    /// Signals use it, so that they can't reach a later process with the same pid.
     handle: OwnedFd,
     state: watch::Receiver<State>,
     waiter: Option<JoinHandle<()>>,
@@ -156,7 +156,7 @@ impl Process {
         let Ok(handle) = pidfd_open(pid, PidfdFlags::empty()) else {
             return Ok(None);
         };
-        // The handle was opened before this look, so it can't be a later process's.
+        // This handle was opened before the check, so it can't be a later process's.
         if !identity.is_running() {
             return Ok(None);
         }
@@ -204,20 +204,20 @@ impl Process {
             .with_context(|| format!("sending {signal:?} to {}, pid {}", self.name, self.identity.pid))
     }
 
-    /// Waits for its end. The status is known of a process that this program started, not of a found one.
+    /// Waits for its end. Returns the status of a process that this program started, but not that of a found one.
     pub async fn ended(&self) -> Option<ExitStatus> {
         let mut state = self.state.clone();
         match state.wait_for(|state| matches!(state, State::Ended(_))).await.as_deref() {
             Ok(State::Ended(status)) => *status,
-            // The waiting thread lost sight of it.
+            // The waiting thread failed.
             Ok(State::Running) | Err(_) => None,
         }
     }
 
-    /// Ends it: SIGTERM, and SIGKILL when it still runs after `grace`. Fine on a process that has ended.
+    /// Ends it: SIGTERM, and SIGKILL if it still runs after `grace`. Succeeds if it has already ended.
     pub async fn stop(&self, grace: Duration) -> Result<Option<ExitStatus>> {
         if self.is_running() {
-            // A paused process would get SIGTERM only when it goes on. Either fails only when it has just ended.
+            // A paused process gets SIGTERM only when it continues. Both signals fail only if it has just ended.
             let _ = self.signal(Signal::TERM).and_then(|()| self.signal(Signal::CONT));
             if tokio::time::timeout(grace, self.ended()).await.is_err() {
                 self.kill().await?;
@@ -234,10 +234,10 @@ impl Process {
         pids.filter_map(|pid| pidfd_open(pid, PidfdFlags::empty()).ok()).collect()
     }
 
-    /// Ends it at once, without a chance to clean up: SIGKILL. Fine on a process that has ended.
+    /// Kills it without a chance to clean up. Succeeds if it has already ended.
     pub async fn kill(&self) -> Result<()> {
         if self.is_running() {
-            // Fails only when it has just ended.
+            // This fails only if it has just ended.
             let _ = self.signal(Signal::KILL);
             tokio::time::timeout(KILL_DEADLINE, self.ended())
                 .await
@@ -246,8 +246,8 @@ impl Process {
         Ok(())
     }
 
-    /// Calls `probe` until it succeeds. When the deadline passes or the process ends before that, the error names
-    /// `what` was waited for, the last reason that `probe` gave, and the end of the log.
+    /// Calls `probe` until it succeeds. If the deadline passes or the process ends before that, the error contains `what` it waited
+    /// for, the last error of `probe`, and the end of the log.
     pub async fn wait_until<T, F, P>(&self, what: &str, deadline: Duration, mut probe: F) -> Result<T>
     where
         F: FnMut() -> P,
@@ -257,7 +257,7 @@ impl Process {
         let mut reason = anyhow!("no answer yet");
         loop {
             tokio::select! {
-                // A process that has ended can't make the condition true, though another one at its address might.
+                // Check first whether this process has ended: then another one at its address might answer the probe.
                 biased;
                 status = self.ended() => {
                     let status = status.map_or_else(|| "it has ended".to_owned(), |status| status.to_string());
@@ -298,25 +298,25 @@ impl Drop for Process {
             return;
         }
         if self.is_running() {
-            // Fails only when it has just ended.
+            // This fails only if it has just ended.
             let _ = self.signal(Signal::KILL);
         }
         if wait_for_end(&self.handle, Some(KILL_DEADLINE))
             && let Some(waiter) = self.waiter.take()
         {
-            // It reaps the child; a panic there would have been reported by its thread.
+            // The thread reaps the child and has already reported a panic of its own.
             let _ = waiter.join();
         }
     }
 }
 
-/// The same command, under the program that gives it its lifetime. Both programs replace themselves: the pid stays.
+/// The same command, wrapped in the program that gives it its lifetime. Both wrappers exec the command, so the pid stays.
 fn wrap(command: &Command, lifetime: Lifetime) -> Command {
     let mut wrapped = match lifetime {
         Lifetime::Owned => {
             let mut setpriv = Command::new("setpriv");
             setpriv.args(["--pdeathsig", "KILL", "--"]);
-            // Out of the terminal's process group: Ctrl-C reaches the parent alone, which then ends things in order.
+            // A process group of its own: Ctrl-C reaches only the parent, which then ends things in order.
             std::os::unix::process::CommandExt::process_group(&mut setpriv, 0);
             setpriv
         }
@@ -335,7 +335,7 @@ fn wrap(command: &Command, lifetime: Lifetime) -> Command {
     wrapped
 }
 
-/// Identity and handle of a child that nobody has waited for yet, so that its pid is its own.
+/// Identity and handle of a child. No thread may have waited for it yet, so that its pid is still its own.
 fn adopt(child: &Child) -> Result<(Identity, OwnedFd)> {
     let pid = Pid::from_child(child);
     let handle = pidfd_open(pid, PidfdFlags::empty()).context("opening its pidfd")?;
@@ -350,7 +350,7 @@ pub(crate) async fn wait_for_all(handles: Vec<OwnedFd>) -> Result<()> {
     Ok(())
 }
 
-/// Blocks until the process of a pidfd has ended; false when the deadline passes first.
+/// Blocks until the process of a pidfd has ended. Returns false if the deadline passes first.
 fn wait_for_end(handle: &OwnedFd, deadline: Option<Duration>) -> bool {
     let deadline = deadline.and_then(|deadline| Timespec::try_from(deadline).ok());
     loop {

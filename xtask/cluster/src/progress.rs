@@ -1,17 +1,17 @@
-//! Says on standard error what a long step does, what is left, and how long it has taken.
+//! Shows on standard error what a long step does, how many are left, and how long it takes.
 
 use std::io::{self, IsTerminal as _, Write as _};
 use std::time::{Duration, Instant};
 
-/// How often a running step speaks where lines can't be overwritten.
+/// How often a running step prints where lines cannot be overwritten.
 const PLAIN_INTERVAL: Duration = Duration::from_secs(15);
-/// How often it does on a terminal.
+/// How often it prints on a terminal.
 const TERMINAL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// A number of steps, done one after the other.
 ///
-/// On a terminal the running step has one line that is rewritten; elsewhere each step has a line when it starts, one
-/// when it ends, and one every 15 s between.
+/// On a terminal the running step has one line that is rewritten. Elsewhere each step prints a line when it starts, one when it ends,
+/// and one every 15 s in between.
 #[derive(Debug)]
 pub struct Progress {
     total: usize,
@@ -43,7 +43,7 @@ impl Progress {
         self.step = Some(step);
     }
 
-    /// Tells how far the running step is, as in "120 of 800 packages"; too frequent calls are left out.
+    /// Shows how far the running step is, as in "120 of 800 packages". Calls that come too often have no effect.
     pub fn detail(&mut self, detail: &str) {
         let interval = if self.terminal { TERMINAL_INTERVAL } else { PLAIN_INTERVAL };
         let Some(mut step) = self.step.take() else { return };
@@ -54,7 +54,7 @@ impl Progress {
         self.step = Some(step);
     }
 
-    /// Ends the running step and the whole; gives the time that it took.
+    /// Ends the running step and the whole. Returns the time that it took.
     pub fn finish(mut self) -> Duration {
         self.end_step();
         self.started.elapsed()
@@ -70,7 +70,7 @@ impl Progress {
     fn say(&self, step: &Step, detail: &str, line: Line) {
         let text = line_text(self.done, self.total, &step.what, detail, step.started.elapsed(), line);
         let mut stderr = io::stderr().lock();
-        // Nobody is left to be told when standard error is closed.
+        // If standard error is closed, no reader is left.
         let _ = match (self.terminal, line) {
             (true, Line::Running) => write!(stderr, "\r\x1b[2K{text}").and_then(|()| stderr.flush()),
             (true, Line::Ended) => writeln!(stderr, "\r\x1b[2K{text}"),
@@ -80,7 +80,7 @@ impl Progress {
 }
 
 impl Drop for Progress {
-    /// Leaves the line of a step that failed, so that the error has its own.
+    /// Ends the line of a failed step, so that the error gets its own line.
     fn drop(&mut self) {
         if self.terminal && self.step.is_some() {
             let _ = writeln!(io::stderr().lock());

@@ -1,9 +1,9 @@
-//! Programs in Go, such as those of a cluster: built from the pinned modules in `tools/`, once, and kept outside `target/`.
+//! Programs in Go, such as those of a cluster. They are built once, from the pinned modules in `tools/`, and kept outside `target/`.
 //!
-//! They land in `~/.cache/peerpod-operator/tools/MODULE-HASH/`, where the hash covers everything that decides what is
-//! built. Builds go to a temporary folder first and are moved in place, under a lock: several processes can ask at once.
+//! They are in `~/.cache/peerpod-operator/tools/MODULE-HASH/`, where the hash covers everything that the build depends on. A build uses
+//! a temporary folder and moves it into place, under a lock, so several processes may build at once.
 //!
-//! Where `KUBEBUILDER_ASSETS` names a folder, the programs that it holds are used instead.
+//! If `KUBEBUILDER_ASSETS` names a folder, the programs in it are used instead.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -18,9 +18,9 @@ use crate::folders;
 use crate::process::{Lifetime, Process};
 use crate::progress::Progress;
 
-/// How long a build may take, and how long to wait for another process that builds the same.
+/// The time limit of a build, and of waiting for another process that builds the same.
 const BUILD_DEADLINE: Duration = Duration::from_secs(3600);
-/// How often the progress of a build is looked at.
+/// How often the progress of a build is checked.
 const LOOK_INTERVAL: Duration = Duration::from_millis(200);
 
 pub(crate) const LDFLAGS: &str = "-s -w";
@@ -40,7 +40,7 @@ pub struct Module {
     pub(crate) data: Option<Data>,
 }
 
-/// Files of a Go module that a program needs beside itself; they are kept with it, so that a start needs no Go.
+/// Files of a Go module that a program needs at run time. They are kept beside it, so that a start needs no Go.
 pub(crate) struct Data {
     go_module: &'static str,
     folder: &'static str,
@@ -69,7 +69,7 @@ const KWOK: Module = Module {
     programs: &[("kwok", "sigs.k8s.io/kwok/cmd/kwok")],
     data: Some(KWOK_STAGES),
 };
-/// What fake kubelets do, and when.
+/// kwok's rules for Pods and nodes: which step follows which, and when.
 const KWOK_STAGES: Data = Data {
     go_module: "sigs.k8s.io/kwok",
     folder: "kustomize/stage",
@@ -122,7 +122,7 @@ impl Module {
         flags
     }
 
-    /// The files that decide what is built, in a fixed order.
+    /// The files that the build depends on, in a fixed order.
     fn files(&self) -> Result<Vec<PathBuf>> {
         let listed = fs::read_dir(self.source).with_context(|| format!("reading {}", self.source))?;
         let mut files = listed.map(|entry| Ok(entry?.path())).collect::<Result<Vec<_>>>()?;
@@ -133,7 +133,7 @@ impl Module {
         Ok(files)
     }
 
-    /// Stands for everything that decides what is built.
+    /// A hash of everything that the build depends on.
     fn hash(&self) -> Result<String> {
         let mut text = self.build_flags().join(" ").into_bytes();
         for path in self.files()? {
@@ -144,7 +144,7 @@ impl Module {
         Ok(format!("{:016x}", u64::from_be_bytes(*start)))
     }
 
-    /// A `go` command in its folder, free of settings that would change what comes out.
+    /// A `go` command in the module's folder, without settings that would change the result.
     fn go(&self, args: &[&str]) -> Command {
         let mut go = Command::new("go");
         go.args(args).current_dir(self.source);
@@ -164,7 +164,7 @@ impl Module {
     }
 }
 
-/// Where each program is.
+/// The path of each program.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Tools {
     /// etcd's server.
@@ -179,12 +179,12 @@ pub struct Tools {
     pub kubectl: PathBuf,
     /// The controller that plays kubelet for fake nodes.
     pub kwok: PathBuf,
-    /// The stage files that it is started with.
+    /// kwok's stage files.
     pub kwok_stages: Vec<PathBuf>,
 }
 
 impl Tools {
-    /// Finds every program, and first builds those that are missing: minutes, with progress on standard error.
+    /// Finds every program. First builds the missing ones, which takes minutes and shows progress on standard error.
     pub async fn ensure() -> Result<Self> {
         let places = Places::from_environment()?;
         places.build_missing(&[&ETCD, &KWOK, &KUBERNETES]).await?;
@@ -201,24 +201,24 @@ impl Tools {
     }
 }
 
-/// Finds helm, which no cluster needs by itself, and first builds it if it is missing: a minute or two, with progress on
+/// Finds helm, which no cluster needs by itself. First builds it if it is missing, which takes a minute or two and shows progress on
 /// standard error.
 pub async fn helm() -> Result<PathBuf> {
     program(&HELM, "helm").await
 }
 
-/// Finds a program of this module, and first builds it if it is missing.
+/// Finds a program of this module. First builds it if it is missing.
 pub async fn program(module: &Module, name: &str) -> Result<PathBuf> {
     let places = Places::from_environment()?;
     places.build_missing(&[module]).await?;
     places.program(module, name)
 }
 
-/// Where programs are looked for.
+/// The folders where programs are looked for.
 pub(crate) struct Places {
-    /// Somebody else's programs, which go first.
+    /// Programs from elsewhere, which come first.
     assets: Option<PathBuf>,
-    /// What was built here.
+    /// The programs that were built here.
     cache: PathBuf,
 }
 
@@ -240,13 +240,13 @@ impl Places {
     }
 
     pub(crate) fn program(&self, module: &Module, program: &str) -> Result<PathBuf> {
-        // A program from elsewhere would lack the files that go with it.
+        // A program from elsewhere would lack its files.
         let assets = self.assets.as_ref().filter(|_| module.data.is_none());
         let asset = assets.map(|dir| dir.join(program)).filter(|path| path.is_file());
         asset.map_or_else(|| Ok(self.folder(module)?.join(program)), Ok)
     }
 
-    /// The packages of a module whose programs are nowhere yet.
+    /// The packages of a module whose programs are not found.
     fn missing(&self, module: &Module) -> Result<Vec<&'static str>> {
         let mut missing = Vec::new();
         for (program, package) in module.programs {
@@ -283,7 +283,7 @@ impl Places {
         if packages.is_empty() {
             return Ok(());
         }
-        // Left by a build that was killed; the lock says that no other one is at work.
+        // A killed build left it. This process has the lock, so no other build is running.
         let fresh = folder.join("new");
         if fresh.exists() {
             fs::remove_dir_all(&fresh)?;
@@ -306,7 +306,7 @@ impl Places {
                 status = build.ended() => break status,
                 () = sleep(LOOK_INTERVAL) => {
                     let log = fs::read_to_string(build.log()).unwrap_or_default();
-                    // Beside the packages' names there are lines about downloads.
+                    // The log has lines about downloads beside the packages' names.
                     let done = log.lines().filter(|line| !line.starts_with("go: ")).count();
                     progress.detail(&format!("{done} of {total} packages"));
                 }
@@ -343,7 +343,7 @@ fn copy_data(module: &Module, data: &Data, folder: &Path) -> Result<()> {
     let source = module.ask_go(&["list", "-m", "-f", "{{.Dir}}", data.go_module])?;
     for (file, name) in data.files.iter().zip(data.names()) {
         let from = Path::new(source.trim()).join(data.folder).join(file);
-        // Read and written, not copied: the module cache is read-only, and its mode would come along.
+        // Read and written instead of copied: the module cache is read-only, and a copy would be, too.
         let copied = fs::read(&from).and_then(|text| fs::write(folder.join(name), text));
         copied.with_context(|| format!("copying {}", from.display()))?;
     }

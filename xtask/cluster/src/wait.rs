@@ -1,14 +1,14 @@
-//! Waiting for what cannot be watched.
+//! Waits for conditions that cannot be watched.
 
 use std::time::Duration;
 
 use anyhow::Result;
 use tokio::time::{Instant, sleep};
 
-/// How often it is looked at.
+/// How often the condition is checked.
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Asks until there is an answer. At the deadline the error says what was waited for, and why there was none the last time.
+/// Asks until there is an answer. At the deadline the error says what it waited for, and the last failure.
 pub async fn eventually<T>(
     what: &str,
     deadline: Duration,

@@ -1,4 +1,4 @@
-//! A real node: what runs on it, and that nothing of it is left. All of this needs root.
+//! A real node: it runs Pods, and leaves nothing behind. All of this needs root.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -26,7 +26,7 @@ fn options(dir: &Path, fake_nodes: usize) -> ClusterOptions {
     ClusterOptions { real_node: true, fake_nodes, ..ClusterOptions::new(dir) }
 }
 
-/// A shell and kubectl.
+/// An image with a shell and kubectl.
 fn image(cluster: &Cluster) -> Result<Image> {
     let mut files = Files::new();
     for program in ["/bin/sh", "/bin/sleep"] {
@@ -89,10 +89,10 @@ async fn runs(cluster: &Cluster) -> Result<()> {
 
 #[tokio::test]
 async fn a_pod_on_the_real_node_has_logs_exec_a_service_and_a_token() -> Result<()> {
-    // Beside a fake node, which must not get it.
+    // The cluster also has a fake node, which must not get the Pod.
     let (mut cluster, _dir) = start(1).await?;
     cluster.import(&image(&cluster)?).await?;
-    // What tells who it is asks the API server, through the Service that every Pod is told of and with its token.
+    // `whoami` asks the API server, through the Service in every Pod's environment and with the Pod's token.
     let whoami = "kubectl auth whoami --output=jsonpath={.status.userInfo.username}";
     let serve = "exec kubectl proxy --address=0.0.0.0 --accept-hosts=.*";
     create(&cluster, &objects(&format!("{whoami}; {serve}"))).await?;
@@ -112,7 +112,7 @@ async fn a_pod_on_the_real_node_has_logs_exec_a_service_and_a_token() -> Result<
     })
     .await?;
     assert!(answer.contains("gitVersion"), "{answer}");
-    // Another Service than its own: from inside, by way of kube-proxy's rules.
+    // Another Service than the Pod's own, from inside, by kube-proxy's rules.
     let address = cluster.kubectl(&["get", "service", "web", "--output=jsonpath={.spec.clusterIP}"]).await?;
     let ask = format!("kubectl --server=http://{address} get --raw /version");
     let ask = ["exec", "web", "--", "sh", "-c", &ask];
@@ -120,7 +120,7 @@ async fn a_pod_on_the_real_node_has_logs_exec_a_service_and_a_token() -> Result<
         eventually("kube-proxy knows the Service", DEADLINE, async || cluster.kubectl(&ask).await).await?;
     assert!(answer.contains("gitVersion"), "{answer}");
 
-    // A kubelet that comes back finds its Pod as it was.
+    // A restarted kubelet finds its Pod unchanged.
     let started = "--output=jsonpath={.status.containerStatuses[0].restartCount} {.status.startTime}";
     let before = cluster.kubectl(&["get", "pod", "web", started]).await?;
     cluster.restart(Component::Kubelet).await?;
@@ -149,13 +149,13 @@ fn processes(cluster: &Cluster) -> Result<Vec<Identity>> {
     Ok(found)
 }
 
-/// The beginning of the name of the cgroup that is there for this process.
+/// The start of the name of this process's cgroup.
 fn cgroup_of(pid: i32) -> Result<String> {
     let namespace = fs::metadata("/proc/self/ns/pid")?.ino();
     Ok(format!("peerpod-operator.{namespace}.{pid}."))
 }
 
-/// What there is of nodes on this machine: network interfaces, cgroups, mounts and rules of the packet filter.
+/// All traces of nodes on this machine: network interfaces, cgroups, mounts and rules of the packet filter.
 fn traces() -> Result<Vec<String>> {
     let shell = r"PATH=$PATH:/usr/sbin; ip -o link | sed -n 's/^[0-9]*: \(node-[^@:]*\).*/\1/p'
         ls -d /sys/fs/cgroup/peerpod-operator.* /sys/fs/cgroup/*/peerpod-operator.* 2>/dev/null
@@ -205,14 +205,14 @@ async fn a_node_ends_with_the_program_that_started_it_however_that_ends() -> Res
     const ROLE: &str = "CLUSTER_TEST_NODE_DIR";
     const NAME: &str = "a_node_ends_with_the_program_that_started_it_however_that_ends";
     if let Some(dir) = std::env::var_os(ROLE) {
-        // The program, which this test starts below: it starts a node with a Pod, then waits to be killed.
+        // This test starts the program below. It starts a node with a Pod, then waits to be killed.
         let dir = Path::new(&dir);
         let cluster = Cluster::start(&options(&dir.join("c"), 0)).await?;
         cluster.import(&image(&cluster)?).await?;
         create(&cluster, &objects("exec sleep 600")).await?;
         runs(&cluster).await?;
         let mut processes = processes(&cluster)?;
-        // Its namespaces' first process ends last: while it is there its cgroup is nobody else's to remove.
+        // The first process of its namespaces ends last. While it exists, no other program may remove its cgroup.
         processes.push(cluster.process(Component::Namespaces).context("its namespaces")?.identity().clone());
         let text = json!({"processes": processes, "left": traces_of(&cluster)?()?});
         fs::write(dir.join("new"), text.to_string())?;
@@ -234,7 +234,7 @@ async fn a_node_ends_with_the_program_that_started_it_however_that_ends() -> Res
         Ok(())
     })
     .await?;
-    // Only cgroups can't go by themselves; they are cleared away by whoever starts the next node.
+    // Only cgroups outlive the processes. The next program that starts a node removes them.
     let left = || -> Result<Vec<String>> {
         let before: Vec<String> = serde_json::from_value(told["left"].clone())?;
         Ok(traces()?.into_iter().filter(|it| before.contains(it)).collect())

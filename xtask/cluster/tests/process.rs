@@ -45,7 +45,7 @@ fn identity_in(file: &Path) -> Result<Identity> {
 async fn an_owned_process_dies_with_its_killed_parent() -> Result<()> {
     const ROLE: &str = "CLUSTER_TEST_PARENT_DIR";
     if let Some(dir) = std::env::var_os(ROLE) {
-        // The parent, which this test starts below: it starts the process from a thread that ends, then waits to be killed.
+        // This test starts the parent below. The parent starts the process from a thread that ends, then waits to be killed.
         let dir = Path::new(&dir).to_owned();
         let thread = std::thread::spawn(move || {
             Process::start("child", &shell("trap '' TERM; exec sleep 600"), &dir, Lifetime::Owned)

@@ -19,31 +19,31 @@ pub const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 const CONFIG: &str = "application/vnd.oci.image.config.v1+json";
 const LAYER: &str = "application/vnd.oci.image.layer.v1.tar";
 
-/// What container runtimes complete a name to that says no registry, before they look an image up.
+/// The prefix that container runtimes add to a name without a registry before they look an image up.
 const SHORT_NAMES: &str = "docker.io/library/";
 
 /// A container image for machines like this one.
 #[derive(Clone, Debug)]
 pub struct Image {
-    /// What it is called, with a tag and without a registry: `peerpod-operator:0.1.0`.
+    /// Its name, with a tag and without a registry: `peerpod-operator:0.1.0`.
     pub name: String,
-    /// What a container finds.
+    /// The files in the container.
     pub files: Files,
-    /// What a container does.
+    /// How the container runs.
     pub config: Config,
 }
 
 /// How a container of an image runs.
 #[derive(Clone, Debug, Default)]
 pub struct Config {
-    /// The program, and arguments that it always has.
+    /// The program, and its fixed arguments.
     pub entrypoint: Vec<String>,
     /// User and group as numbers, `65532:65532`, so that a kubelet can tell that they are not root's.
     pub user: String,
     /// Variables, `KEY=VALUE`.
     pub env: Vec<String>,
-    /// What a container is told to end by, where that is not SIGTERM, which the first process of a container does not
-    /// get unless it asks for it.
+    /// The signal that stops a container, if it is not SIGTERM. The first process of a container does not get SIGTERM unless it
+    /// installs a handler.
     pub stop_signal: Option<&'static str>,
     /// Labels; those of the OCI begin with `org.opencontainers.image.`.
     pub labels: BTreeMap<String, String>,
@@ -52,7 +52,7 @@ pub struct Config {
 /// Whether an image's one layer is compressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Compression {
-    /// No: for what is imported on the same machine at once.
+    /// No: for an image that the same machine imports at once.
     None,
     /// As small as gzip makes it.
     Gzip,
@@ -72,12 +72,12 @@ pub struct Written {
 pub struct Packed {
     /// The layer and the configuration.
     pub blobs: [Blob; 2],
-    /// What names both of them. Its digest is the image's.
+    /// Names both of them. Its digest is the image's.
     pub manifest: Blob,
     index: Value,
 }
 
-/// What is known by its content.
+/// Content with its digest.
 #[derive(Clone, Debug)]
 pub struct Blob {
     /// `sha256:…`.
@@ -105,7 +105,7 @@ impl Blob {
 }
 
 impl Image {
-    /// Writes an OCI archive at `path`, in place of a file that is there.
+    /// Writes an OCI archive at `path`. Replaces an existing file.
     pub fn write(&self, path: &Path, compression: Compression) -> Result<Written> {
         self.pack(compression)?
             .write(path)
@@ -144,7 +144,7 @@ impl Image {
         }));
         let mut descriptor = manifest.descriptor(MANIFEST);
         descriptor["platform"] = json!({"architecture": architecture, "os": "linux"});
-        // The first is the name that containerd goes by, the second the one that others do.
+        // containerd uses the first name, other programs the second.
         descriptor["annotations"] = json!({
             "io.containerd.image.name": format!("{SHORT_NAMES}{}", self.name),
             "org.opencontainers.image.ref.name": self.name,
@@ -155,7 +155,7 @@ impl Image {
 }
 
 impl Packed {
-    /// Writes it as an OCI archive at `path`, in place of a file that is there.
+    /// Writes it as an OCI archive at `path`. Replaces an existing file.
     pub fn write(&self, path: &Path) -> Result<Written> {
         let mut builder = Builder::new(BufWriter::new(File::create(path)?));
         let mut add =
@@ -172,7 +172,7 @@ impl Packed {
     }
 }
 
-/// The same bytes for the same content: the header has neither name nor time.
+/// The same bytes for the same content: the header contains neither name nor time.
 fn gzip(content: &[u8]) -> Result<Vec<u8>> {
     let mut encoder: GzEncoder<_> = GzBuilder::new().mtime(0).write(Vec::new(), flate2::Compression::best());
     encoder.write_all(content)?;
@@ -189,7 +189,7 @@ fn sha256(content: &[u8]) -> String {
     text
 }
 
-/// This machine's architecture by the name that images have for it.
+/// This machine's architecture, as images name it.
 fn architecture() -> Result<&'static str> {
     Ok(match (std::env::consts::ARCH, cfg!(target_endian = "little")) {
         ("x86_64", _) => "amd64",

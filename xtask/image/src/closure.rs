@@ -1,16 +1,16 @@
-//! What a program needs to be loaded.
+//! The files that a program needs to be loaded.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
 
-/// The dynamic loader and the libraries that a program of this machine needs, as `ldd` tells: each where the loader looks
-/// for it. Nothing for a program that is linked statically.
+/// The dynamic loader and the libraries that a program of this machine needs, according to `ldd`, each at the path where the loader
+/// looks for it. Empty for a statically linked program.
 pub fn closure(program: &Path) -> Result<Vec<PathBuf>> {
     let output = Command::new("ldd")
         .arg(program)
-        // What ldd says of a static program is for people.
+        // ldd translates its message about a static program.
         .env("LC_ALL", "C")
         .output()
         .context("running ldd, which comes with the C library")?;
@@ -26,7 +26,7 @@ pub fn closure(program: &Path) -> Result<Vec<PathBuf>> {
         .with_context(|| format!("finding the libraries of {}", program.display()))
 }
 
-/// The file that a line of ldd's is about; none where it is the kernel's own.
+/// The file in a line of ldd's output; `None` for a library of the kernel's own.
 fn library(line: &str) -> Result<Option<PathBuf>> {
     let line = line.trim();
     // `NAME => FILE (ADDRESS)`, or `FILE (ADDRESS)` of the loader, or `NAME (ADDRESS)` of what the kernel brings.

@@ -8,7 +8,7 @@ use tar::{Builder, EntryType, Header};
 
 use crate::closure::closure;
 
-/// Files by their absolute path, all of them root's. Folders come by themselves, and everybody may enter them.
+/// Files by their absolute path, all owned by root. Their folders are added automatically, and every user may enter them.
 #[derive(Clone, Debug, Default)]
 pub struct Files(BTreeMap<String, Entry>);
 
@@ -24,7 +24,7 @@ impl Files {
         Self::default()
     }
 
-    /// An empty folder at this absolute path.
+    /// Adds an empty folder at this absolute path.
     pub fn folder(&mut self, path: &str) -> &mut Self {
         let relative = path.trim_matches('/');
         let ends = relative.match_indices('/').map(|(end, _)| end).chain([relative.len()]);
@@ -34,22 +34,22 @@ impl Files {
         self
     }
 
-    /// A file that everybody may read, at this absolute path.
+    /// Adds a file that every user may read, at this absolute path.
     pub fn file(&mut self, path: &str, content: impl Into<Vec<u8>>) -> &mut Self {
         self.insert(path, content.into(), 0o644)
     }
 
-    /// A file that everybody may read and run, at this absolute path.
+    /// Adds a file that every user may read and run, at this absolute path.
     pub fn program(&mut self, path: &str, content: impl Into<Vec<u8>>) -> &mut Self {
         self.insert(path, content.into(), 0o755)
     }
 
-    /// The content of a file of this machine, at this absolute path.
+    /// Adds the content of a file of this machine, at this absolute path.
     pub fn copy(&mut self, from: &Path, path: &str) -> Result<&mut Self> {
         Ok(self.file(path, read(from)?))
     }
 
-    /// A program of this machine at this absolute path, and [what it needs to be loaded](closure) where it looks for that.
+    /// Adds a program of this machine at this absolute path, and [the files that it needs to be loaded](closure) at their own paths.
     pub fn install(&mut self, program: &Path, path: &str) -> Result<&mut Self> {
         self.program(path, read(program)?);
         for library in closure(program)? {
@@ -86,7 +86,7 @@ fn read(path: &Path) -> Result<Vec<u8>> {
     std::fs::read(path).with_context(|| format!("reading {}", path.display()))
 }
 
-/// Adds an entry that is root's and has no time.
+/// Adds an entry that root owns, without a time.
 pub(crate) fn append(
     builder: &mut Builder<impl std::io::Write>,
     path: &str,

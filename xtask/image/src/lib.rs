@@ -1,10 +1,10 @@
 //! OCI images without a container engine.
 //!
-//! An [`Image`] is files in memory and how the program among them is run. [`Image::write`] makes an archive of it (an OCI
-//! image layout in a tar file) that `ctr images import`, `podman load` and `skopeo copy oci-archive:…` take. The same image
-//! gives the same bytes on every run: entries are sorted, and nothing has a time.
+//! An [`Image`] is files in memory, and how to run the program among them. [`Image::write`] makes an archive of it (an OCI image layout
+//! in a tar file) for `ctr images import`, `podman load` and `skopeo copy oci-archive:…`. The same image gives the same bytes on every
+//! run: entries are sorted, and nothing has a time.
 //!
-//! [`operator`] is the operator's image, [`example`] that of an operator in `examples/`, [`sbom`] what a program was made of.
+//! [`operator`] is the operator's image, [`example`] that of an operator in `examples/`, [`sbom`] the bill of materials of a program.
 
 mod archive;
 mod closure;

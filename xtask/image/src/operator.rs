@@ -12,16 +12,16 @@ use crate::files::Files;
 pub const USER: u32 = 65_532;
 
 const PROGRAM: &str = "/usr/bin/peerpod-operator";
-/// The home folder, in which a key for libvirt by ssh is mounted. It is where cloud-api-adaptor has its own.
+/// The home folder. The Secret with a key for libvirt by ssh is mounted there, as in cloud-api-adaptor's image.
 const HOME: &str = "/root";
-/// Where programs of any distribution look for the authorities that they trust.
+/// The file of trusted authorities, where programs of any distribution look for it.
 const AUTHORITIES: &str = "/etc/ssl/certs/ca-certificates.crt";
 const NAME_SERVICES: &str = "hosts: files dns\n";
 
-/// The image of the operator's program at `program`, for machines like this one: the program, the C library it is linked
-/// with, certificates of authorities and the names of two users. The user it runs as may enter its home folder, `/root`.
+/// The image of the operator's program at `program`, for machines like this one: the program, its C library, certificates of
+/// authorities and the names of two users. The program's user may enter the home folder, `/root`.
 ///
-/// `labels` come beside those that say title and licence.
+/// `labels` are added to those for title and licence.
 pub fn operator(program: &Path, name: &str, labels: &BTreeMap<String, String>) -> Result<Image> {
     let mut files = Files::new();
     files.install(program, PROGRAM)?;
@@ -33,7 +33,7 @@ pub fn operator(program: &Path, name: &str, labels: &BTreeMap<String, String>) -
             format!("root:x:0:0:root:/root:/sbin/nologin\noperator:x:{USER}:{USER}::/root:/sbin/nologin\n"),
         )
         .file("/etc/group", format!("root:x:0:\noperator:x:{USER}:\n"))
-        // The C library would ask the name servers first, and hostAliases would come too late.
+        // Without this file the C library would ask the name servers first, and hostAliases would have no effect.
         .file("/etc/nsswitch.conf", NAME_SERVICES)
         .folder(HOME);
     let env = vec!["HOME=/root".to_owned(), "PATH=/usr/bin".to_owned()];
@@ -41,8 +41,8 @@ pub fn operator(program: &Path, name: &str, labels: &BTreeMap<String, String>) -
     Ok(Image { name: name.to_owned(), files, config })
 }
 
-/// The image of an operator in `examples/`, whose program is at `program`, for machines like this one: the program, and the C
-/// library it is linked with. `labels` are as in [`operator`].
+/// The image of an operator in `examples/`, whose program is at `program`, for machines like this one: the program and its C library.
+/// `labels` are as in [`operator`].
 pub fn example(program: &Path, name: &str, labels: &BTreeMap<String, String>) -> Result<Image> {
     let title = program.file_name().and_then(|it| it.to_str()).context("a program has a name")?;
     let path = format!("/usr/bin/{title}");

@@ -1,8 +1,7 @@
-//! What a program was made of: a bill of materials in the format `CycloneDX` 1.6.
+//! The bill of materials of a program, in the format `CycloneDX` 1.6.
 //!
-//! It names the crates that are linked into a program of this machine, or took part in its making, not those of tests:
-//! `cargo metadata` knows which, and `Cargo.lock` their checksums. It has no date and no serial number, so that the same
-//! sources give the same text.
+//! It names the crates that are linked into a program of this machine or needed to build it, without those of tests. `cargo metadata`
+//! lists them, and `Cargo.lock` has their checksums. It has no date and no serial number, so the same sources give the same text.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -78,7 +77,7 @@ fn bill(metadata: &Metadata, lock: &Lock, name: &str) -> Result<Value> {
     }))
 }
 
-/// What each package needs that `root` needs, itself or through others, but for tests.
+/// The dependencies of each package that `root` needs, directly or indirectly, without those of tests.
 fn dependencies<'a>(
     metadata: &'a Metadata,
     root: &'a PackageId,
@@ -123,7 +122,7 @@ fn component(package: &Package, kind: &str, checksums: &BTreeMap<(&str, &str), &
     component
 }
 
-/// What names a package wherever it is spoken of.
+/// The identifier of a package in the bill.
 fn purl(package: &Package) -> String {
     format!("pkg:cargo/{}@{}", package.name, package.version)
 }

@@ -1,4 +1,4 @@
-//! Images as those who take them find them.
+//! Images, as the programs that import them see them.
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::collections::BTreeMap;
@@ -43,7 +43,7 @@ fn sha256(content: &[u8]) -> String {
     })
 }
 
-/// The content that a descriptor is of, which must be as it says.
+/// The content of a descriptor. Fails unless digest and size are right.
 fn blob<'a>(files: &'a BTreeMap<String, Vec<u8>>, descriptor: &Value) -> Result<&'a [u8]> {
     let hash = descriptor["digest"].as_str().and_then(|it| it.strip_prefix("sha256:")).context("a digest")?;
     let content = files.get(&format!("blobs/sha256/{hash}")).context("a blob of this digest")?;
@@ -93,7 +93,7 @@ fn an_archive_leads_from_its_index_to_its_files() -> Result<()> {
     Ok(())
 }
 
-/// The operator's layer: what the program needs, which everybody may read and root alone change, and nothing else.
+/// The operator's layer: only what the program needs, readable for every user and writable for root alone.
 fn as_expected(layer: &[u8]) -> Result<()> {
     let mut found = Vec::new();
     for entry in Archive::new(layer).entries()? {

@@ -1,8 +1,8 @@
-//! Alibaba Cloud: a server that Alibaba Cloud's own libraries check, for one test alone.
+//! Alibaba Cloud: a server for one test, checked by Alibaba Cloud's own libraries.
 //!
-//! Alibaba Cloud has no stand-in of its services. The server in `xtask/peers/alibaba/` has the libraries for Go that
-//! cloud-api-adaptor uses send each call that it is asked for, and refuses a request that differs, be it in its signature alone. The
-//! libraries read each answer, too. Each region is at an address of its own, with all services.
+//! There is no public stand-in of Alibaba Cloud's services. The server in `xtask/peers/alibaba/` makes each call again with the Go
+//! libraries that cloud-api-adaptor uses, and refuses a request that differs, even if only in its signature. The libraries parse each
+//! answer, too. Each region has an address of its own, with all services.
 
 use std::path::Path;
 
@@ -40,9 +40,9 @@ pub struct Alibaba {
 pub struct Owner<'a> {
     /// The account.
     pub account: &'a str,
-    /// What it may do.
+    /// The actions that it may call.
     pub actions: &'a [&'a str],
-    /// Whether lists are empty where a right is missing.
+    /// Whether the cloud returns empty lists if a right is missing.
     pub quiet: bool,
 }
 
@@ -55,11 +55,11 @@ pub struct Instance<'a> {
     pub region: &'a str,
     /// Its name.
     pub name: &'a str,
-    /// What it is and has beside.
+    /// Its state, and what else belongs to it.
     pub features: &'a [Feature],
 }
 
-/// What a VM is or has.
+/// A state or a belonging of a VM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Feature {
     /// It is off.
@@ -77,20 +77,20 @@ pub enum Feature {
 pub enum Behavior {
     /// As it should.
     Well,
-    /// The caller may not act on it.
+    /// The caller lacks the rights on it.
     Unauthorized,
     /// Its deletion does not end.
     DeletesLater,
     /// It is not shown.
     Hidden,
-    /// What belongs to it cannot be deleted.
+    /// Its belongings cannot be deleted.
     HoldsBelongings,
 }
 
-/// What is there of a VM.
+/// What is left of a VM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Left {
-    /// Whether it is there.
+    /// Whether the VM exists.
     pub vm: bool,
     /// Whether it is being deleted.
     pub deleting: bool,
@@ -98,7 +98,7 @@ pub struct Left {
     pub nics: u64,
     /// The number of its elastic addresses.
     pub addresses: u64,
-    /// The number of disks that go with it.
+    /// The number of disks that are deleted with it.
     pub system: u64,
     /// The number of a user's disks.
     pub data: u64,
@@ -126,13 +126,13 @@ pub fn actions(policy: &str) -> Result<Vec<String>> {
 }
 
 impl Alibaba {
-    /// Makes sure that the server is built, so that [`start`](Self::start) need not: a few minutes.
+    /// Builds the server, so that [`start`](Self::start) need not. That takes a few minutes.
     pub async fn install() -> Result<()> {
         tools::program(&MODULE, PROGRAM).await.map(drop)
     }
 
-    /// Starts a server with its log in `dir`, which it has to itself, and with the owner of [`KEY`], who may do what this policy
-    /// allows. It is built first if need be, which takes minutes.
+    /// Starts a server with its log in `dir`, a folder of its own. The owner of [`KEY`] may do what this policy allows. If the server
+    /// is not built yet, this takes minutes.
     pub async fn start(dir: &Path, policy: &str) -> Result<Self> {
         let server = GoServer::start(&MODULE, PROGRAM, dir).await?;
         let other = HttpRelay::start(server.relay.address()).await?;
@@ -146,7 +146,7 @@ impl Alibaba {
         Ok(cloud)
     }
 
-    /// The relay that every request passes.
+    /// The relay that forwards every request.
     pub fn relay(&self) -> &HttpRelay {
         &self.server.relay
     }
@@ -161,7 +161,7 @@ impl Alibaba {
         self.server.control.ask(what, with).await
     }
 
-    /// Changes who the owner of [`KEY`] is.
+    /// Changes the owner of [`KEY`].
     pub async fn owner(&self, owner: &Owner<'_>) -> Result<()> {
         let Owner { account, actions, quiet } = owner;
         let key = json!({
@@ -170,7 +170,7 @@ impl Alibaba {
         self.ask("key", &key).await.map(drop)
     }
 
-    /// Adds a role with these rights in [`ACCOUNT`], for who shows this token of this identity provider.
+    /// Adds a role with these rights in [`ACCOUNT`]. A caller gets it with this token of this identity provider.
     pub async fn role(&self, role: &str, provider: &str, token: &str, actions: &[String]) -> Result<()> {
         let role = json!({
             "Role": role, "Provider": provider, "Subject": token, "Account": ACCOUNT, "Actions": actions,
@@ -178,12 +178,12 @@ impl Alibaba {
         self.ask("role", &role).await.map(drop)
     }
 
-    /// Lets the credentials of every role expire that were given out so far.
+    /// Expires all credentials of roles that were given out so far.
     pub async fn expire(&self) -> Result<()> {
         self.ask("expire", &Value::Null).await.map(drop)
     }
 
-    /// Makes a VM, and gives its identifier.
+    /// Makes a VM. Returns its identifier.
     pub async fn make(&self, instance: &Instance<'_>) -> Result<String> {
         let has = |feature| instance.features.contains(&feature);
         let wanted = json!({
@@ -195,7 +195,7 @@ impl Alibaba {
         id.as_str().map(str::to_owned).context("a VM without an identifier")
     }
 
-    /// Changes description and charge type of a VM's address, and, if it is not empty, what uses it.
+    /// Changes description and charge type of a VM's address and, if `user` is not empty, the interface that uses it.
     pub async fn address(&self, id: &str, description: &str, charge: &str, user: &str) -> Result<()> {
         let wanted = json!({ "Instance": id, "Description": description, "Charge": charge, "Nic": user });
         self.ask("address", &wanted).await.map(drop)
@@ -206,17 +206,17 @@ impl Alibaba {
         self.ask("name", &id.into()).await.map(drop)
     }
 
-    /// Lets the further interface of a VM stay when the VM goes.
+    /// Keeps the further interface of a VM when the VM is deleted.
     pub async fn keep_interface(&self, id: &str) -> Result<()> {
         self.ask("keep", &id.into()).await.map(drop)
     }
 
-    /// Removes a VM at once, with what goes with it and, if that is asked for, its addresses and interfaces.
+    /// Removes a VM at once, with its system disks and, if asked for, its addresses and interfaces.
     pub async fn remove(&self, id: &str, belongings: bool) -> Result<()> {
         self.ask("remove", &json!({ "ID": id, "Belongings": belongings })).await.map(drop)
     }
 
-    /// From now on the cloud behaves so to this VM.
+    /// Makes the cloud behave so to this VM from now on.
     pub async fn behave(&self, id: &str, behavior: Behavior) -> Result<()> {
         let behavior = match behavior {
             Behavior::Well => "",
@@ -233,7 +233,7 @@ impl Alibaba {
         self.ask("pages", &size.into()).await.map(drop)
     }
 
-    /// What is there of a VM.
+    /// What is left of a VM.
     pub async fn left(&self, id: &str) -> Result<Left> {
         let left = self.ask("left", &id.into()).await?;
         let is = |name: &str| left[name].as_bool().with_context(|| format!("no {name} in {left}"));

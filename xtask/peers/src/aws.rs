@@ -1,4 +1,4 @@
-//! Amazon EC2, played by moto, which Amazon's own SDKs are tested with.
+//! Amazon EC2, simulated by moto, which Amazon's own SDKs are tested with.
 
 use std::{
     fs,
@@ -14,13 +14,13 @@ use serde_json::json;
 
 use crate::{control::Control, python};
 
-/// How long it may take until it listens.
+/// How long moto may take until it listens.
 const READY_DEADLINE: Duration = Duration::from_secs(60);
 
-/// The region that all its instances are in.
+/// The region of all its instances.
 pub const REGION: &str = "eu-west-1";
 
-/// A cloud with one account, which ends with this. Signatures and rights count.
+/// A cloud with one account. It ends when this is dropped. It checks signatures and rights.
 #[derive(Debug)]
 pub struct Moto {
     api: SocketAddr,
@@ -28,24 +28,24 @@ pub struct Moto {
     _process: Process,
 }
 
-/// What is there of an instance.
+/// What is left of an instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Left {
-    /// Whether the instance is there, and is not being terminated.
+    /// Whether the instance exists and is not being terminated.
     pub vm: bool,
-    /// The number of elastic addresses and interfaces that bear its identifier.
+    /// The number of elastic addresses and interfaces with its identifier.
     pub belongings: u64,
-    /// Whether the volume with a user's data is there.
+    /// Whether the volume with a user's data exists.
     pub user_data: bool,
 }
 
 impl Moto {
-    /// Makes sure that moto is installed, so that [`start`](Self::start) need not: half a minute.
+    /// Installs moto, so that [`start`](Self::start) need not. That takes half a minute.
     pub async fn install() -> Result<()> {
         environment().await.map(drop)
     }
 
-    /// Starts one with its log in `dir`, which it has to itself. What it needs is installed first.
+    /// Starts one with its log in `dir`, a folder of its own. Installs what is missing first.
     pub async fn start(dir: &Path) -> Result<Self> {
         let python = environment().await?;
         fs::create_dir_all(dir).with_context(|| format!("creating {}", dir.display()))?;
@@ -63,19 +63,19 @@ impl Moto {
         Ok(Self { api: local(api), control, _process: process })
     }
 
-    /// Where its API is.
+    /// The address of its API.
     pub fn api(&self) -> SocketAddr {
         self.api
     }
 
-    /// Makes an instance of this name, and gives its identifier. `kind` is `running`, `stopped`, `remains` (each with an elastic
-    /// address and an interface of its own), `bare` or `data` (with a user's volume).
+    /// Makes an instance of this name. Returns its identifier. `kind` is `running`, `stopped`, `remains` (each with an elastic address
+    /// and an interface of its own), `bare` or `data` (with a user's volume).
     pub async fn make(&self, name: &str, kind: &str) -> Result<String> {
         let made = self.control.ask("make", &json!({"name": name, "kind": kind})).await?;
         made["id"].as_str().map(str::to_owned).context("an instance without an identifier")
     }
 
-    /// What is there of an instance.
+    /// What is left of an instance.
     pub async fn left(&self, instance: &str) -> Result<Left> {
         let left = self.control.ask("left", &json!({"instance": instance})).await?;
         let yes = |name: &str| left[name].as_bool().with_context(|| format!("no {name} in {left}"));
@@ -83,25 +83,25 @@ impl Moto {
         Ok(Left { vm: yes("vm")?, belongings, user_data: yes("userData")? })
     }
 
-    /// Terminates an instance, and deletes what bears its identifier.
+    /// Terminates an instance, and deletes what has its identifier.
     pub async fn remove(&self, instance: &str) -> Result<()> {
         self.control.ask("remove", &json!({"instance": instance})).await.map(drop)
     }
 
-    /// Makes a user who may do this policy's actions alone, and gives identifier and secret of the access key.
+    /// Makes a user with only this policy's rights. Returns identifier and secret of the access key.
     pub async fn user(&self, policy: &str) -> Result<(String, String)> {
         let key = self.control.ask("user", &json!({"policy": policy})).await?;
         let part = |name: &str| key[name].as_str().map(str::to_owned).with_context(|| format!("no {name}"));
         Ok((part("id")?, part("secret")?))
     }
 
-    /// Makes a role that every token's bearer may assume and that may do this policy's actions alone. Gives its ARN.
+    /// Makes a role with only this policy's rights, which the bearer of any token may assume. Returns its ARN.
     pub async fn role(&self, policy: &str) -> Result<String> {
         let role = self.control.ask("role", &json!({"policy": policy})).await?;
         role["arn"].as_str().map(str::to_owned).context("a role without an ARN")
     }
 
-    /// Whether signatures and rights count. While they do, moto cannot answer requests that are not signed, as those for a role are.
+    /// Whether moto checks signatures and rights. While it does, it refuses unsigned requests, such as those for a role.
     pub async fn rights(&self, count: bool) -> Result<()> {
         self.control.ask("rights", &json!({"count": count})).await.map(drop)
     }

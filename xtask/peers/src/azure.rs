@@ -1,4 +1,4 @@
-//! Azure: Microsoft's own fake servers with a state behind them, private to whoever starts them.
+//! Azure: Microsoft's own fake servers with a state behind them, for one test.
 //!
 //! The server in `xtask/peers/azure/` asks Microsoft's client library for paths and versions, and lets its fake servers
 //! (`armcompute/fake`, `armnetwork/fake` and others) read each request and write each answer. The endpoint for tokens and the
@@ -28,7 +28,7 @@ pub const OTHER_GROUP: &str = "elsewhere";
 pub const CLIENT: &str = "55555555-5555-5555-5555-555555555555";
 /// Its secret.
 pub const SECRET: &str = "s3cr3t~of the app";
-/// What an application must be allowed to delete pod VMs.
+/// The actions that an application needs to delete pod VMs.
 pub const ACTIONS: [&str; 9] = [
     "Microsoft.Compute/virtualMachines/read",
     "Microsoft.Compute/virtualMachines/delete",
@@ -40,7 +40,7 @@ pub const ACTIONS: [&str; 9] = [
     "Microsoft.Network/publicIPAddresses/delete",
     "Microsoft.Resources/subscriptions/resourceGroups/resources/read",
 ];
-/// What it must be allowed to find out its rights, which `check` does.
+/// The action that an application needs to find out its rights, as `check` does.
 pub const ASK_FOR_RIGHTS: &str = "Microsoft.Authorization/permissions/read";
 
 const PROGRAM: &str = "azure";
@@ -59,9 +59,9 @@ pub struct Principal<'a> {
     pub client: &'a str,
     /// Its secret, if it has one.
     pub secret: &'a str,
-    /// Whether it is the identity of the machine that asks the metadata service.
+    /// Whether it is the identity of the machine that the metadata service runs on.
     pub managed: bool,
-    /// What it may do in its tenant.
+    /// The actions that it may call in its tenant.
     pub actions: &'a [&'a str],
 }
 
@@ -80,7 +80,7 @@ pub struct Vm<'a> {
     pub address: bool,
     /// The name of a user's disk that is attached to it.
     pub data_disk: Option<&'a str>,
-    /// Whether its interface and its disk stay when it goes.
+    /// Whether its interface and its disk stay when it is deleted.
     pub detach: bool,
 }
 
@@ -89,11 +89,11 @@ pub struct Vm<'a> {
 pub enum Behavior {
     /// As it should.
     Well,
-    /// The caller may not act on it.
+    /// The caller lacks the rights on it.
     Unauthorized,
     /// Its deletion does not end.
     DeletesLater,
-    /// The VM goes, and its interface stays reserved.
+    /// The VM is deleted, and its interface stays reserved.
     HoldsInterface,
     /// A lock forbids its deletion.
     Locked,
@@ -124,13 +124,13 @@ impl<'a> Principal<'a> {
 }
 
 impl Azure {
-    /// Makes sure that the server is built, so that [`start`](Self::start) need not: a few minutes.
+    /// Builds the server, so that [`start`](Self::start) need not. That takes a few minutes.
     pub async fn install() -> Result<()> {
         tools::program(&MODULE, PROGRAM).await.map(drop)
     }
 
-    /// Starts a server with its log in `dir`, which it has to itself, with both tenants, both subscriptions and both groups of
-    /// each, and an application with [`ACTIONS`]. It is built first if need be, which takes minutes.
+    /// Starts a server with its log in `dir`, a folder of its own. It has both tenants, both subscriptions and both groups of each, and
+    /// an application with [`ACTIONS`]. If the server is not built yet, this takes minutes.
     pub async fn start(dir: &Path) -> Result<Self> {
         let azure = Self(GoServer::start(&MODULE, PROGRAM, dir).await?);
         azure.0.control.ask("address", &azure.url().into()).await?;
@@ -147,7 +147,7 @@ impl Azure {
         Ok(azure)
     }
 
-    /// The relay by which everything is reached.
+    /// The relay that forwards every request.
     pub fn relay(&self) -> &HttpRelay {
         &self.0.relay
     }
@@ -157,7 +157,7 @@ impl Azure {
         format!("http://{}", self.0.relay.address())
     }
 
-    /// Adds a principal, or changes it.
+    /// Adds or changes a principal.
     pub async fn principal(&self, principal: &Principal<'_>) -> Result<()> {
         let Principal { tenant, client, secret, managed, actions } = principal;
         let wanted = json!({
@@ -166,14 +166,14 @@ impl Azure {
         self.0.control.ask("principal", &wanted).await.map(drop)
     }
 
-    /// A token of a cluster that stands for this principal, good for so many seconds.
+    /// A token of a cluster for this principal, valid for so many seconds.
     pub async fn assertion(&self, client: &str, seconds: i32) -> Result<String> {
         let answer =
             self.0.control.ask("assertion", &json!({ "Client": client, "Seconds": seconds })).await?;
         Ok(answer.as_str().context("the server gave no token")?.to_owned())
     }
 
-    /// Lets every access token expire that was given out so far.
+    /// Expires all access tokens that were given out so far.
     pub async fn expire(&self) -> Result<()> {
         self.0.control.ask("expire", &Value::Null).await.map(drop)
     }
@@ -184,7 +184,7 @@ impl Azure {
         self.0.control.ask("group", &wanted).await.map(drop)
     }
 
-    /// Makes a VM with an interface and a disk, and gives its identifier.
+    /// Makes a VM with an interface and a disk. Returns its identifier.
     pub async fn make(&self, vm: &Vm<'_>) -> Result<String> {
         let Vm { subscription, tenant, group, name, address, data_disk, detach } = vm;
         let wanted = json!({
@@ -195,12 +195,12 @@ impl Azure {
         Ok(answer.as_str().context("the server gave no identifier")?.to_owned())
     }
 
-    /// Removes a VM at once, with what goes with it, or any other resource.
+    /// Removes any resource at once. With a VM its interface and disk are removed, unless they stay.
     pub async fn remove(&self, id: &str) -> Result<()> {
         self.0.control.ask("remove", &id.into()).await.map(drop)
     }
 
-    /// From now on the cloud behaves so to this resource.
+    /// Makes the cloud behave so to this resource from now on.
     pub async fn behave(&self, id: &str, behavior: Behavior) -> Result<()> {
         let behavior = match behavior {
             Behavior::Well => "",

@@ -1,4 +1,4 @@
-//! How a test steers a stand-in: posts of JSON, beside its API.
+//! How a test controls a stand-in: by posting JSON to it, beside its API.
 
 use anyhow::{Result, ensure};
 use http_body_util::{BodyExt as _, Full};
@@ -9,7 +9,7 @@ use hyper_util::{
 };
 use serde_json::Value;
 
-/// Steers one stand-in.
+/// The control of one stand-in.
 #[derive(Debug)]
 pub struct Control {
     base: String,
@@ -17,12 +17,12 @@ pub struct Control {
 }
 
 impl Control {
-    /// What is below this URL.
+    /// The control below this URL.
     pub fn new(base: String) -> Self {
         Self { base, client: Client::builder(TokioExecutor::new()).build_http() }
     }
 
-    /// Asks for `what`, and gives the answer. Fails if the stand-in does.
+    /// Posts to `what`, and returns the answer. Fails if the stand-in does.
     pub async fn ask(&self, what: &str, with: &Value) -> Result<Value> {
         let request = Request::post(format!("{}/{what}", self.base)).body(with.to_string().into())?;
         let answer = self.client.request(request).await?;

@@ -1,4 +1,4 @@
-//! Docker's API as Debian's podman serves it, with images and containers in a folder of its own.
+//! Docker's API by Debian's podman, with images and containers in a folder of its own.
 
 use std::{
     fs,
@@ -22,14 +22,14 @@ use hyper_util::{
 };
 use serde_json::{Value, json};
 
-/// podman, what runs its containers, and a program for them that needs nothing beside it.
+/// podman, the runtime of its containers, and a static program for them.
 const PACKAGES: [&str; 3] = ["busybox-static", "podman", "runc"];
 
 const PORT: u16 = 2375;
 const IMAGE: &str = "peer";
 const START_DEADLINE: Duration = Duration::from_secs(60);
 
-/// What podman finds of its own and of the machine's is somewhere else, or not there.
+/// Options that keep podman away from the machine's own state and configuration.
 const OPTIONS: [&str; 8] = [
     "--storage-driver",
     "vfs",
@@ -48,7 +48,7 @@ pub struct Container<'a> {
     pub name: &'a str,
     /// Whether it runs.
     pub running: bool,
-    /// The name of a volume of a user that is mounted in it.
+    /// The name of a user's volume that is mounted in it.
     pub volume: Option<&'a str>,
 }
 
@@ -62,13 +62,13 @@ pub struct Podman {
 }
 
 impl Podman {
-    /// Makes sure that podman is installed.
+    /// Installs podman.
     pub fn install() -> Result<()> {
         ensure!(rustix::process::geteuid().is_root(), "podman needs root here: run this command as root");
         packages::ensure(&PACKAGES)
     }
 
-    /// Starts one with its state and its log in `dir`, which it has to itself. Missing packages are installed first.
+    /// Starts one with its state and its log in `dir`, a folder of its own. Installs missing packages first.
     pub async fn start(dir: &Path) -> Result<Self> {
         Self::install()?;
         let content = dir.join("image");
@@ -94,19 +94,19 @@ impl Podman {
         Ok(podman)
     }
 
-    /// Where it listens.
+    /// Its address.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Makes a container. Gives its identifier.
+    /// Makes a container. Returns its identifier.
     pub async fn make(&self, container: &Container<'_>) -> Result<String> {
         let binds: Vec<_> = container.volume.iter().map(|volume| format!("{volume}:/data")).collect();
-        // The usual limits are more than a test machine may allow.
+        // podman's default limits may be more than a test machine allows.
         let limits = ["nofile", "nproc"].map(|name| json!({ "Name": name, "Soft": 1024, "Hard": 1024 }));
         let wanted = json!({
             "Image": IMAGE,
-            // One that a test leaves ends by itself.
+            // A container that a test leaves behind ends by itself.
             "Cmd": ["/bin/busybox", "sleep", "600"],
             "Labels": { "cluster": "test" },
             "Volumes": { "/anonymous": {} },
@@ -156,8 +156,8 @@ impl Podman {
 }
 
 impl Drop for Podman {
-    /// A container left behind would keep a mount in the folder, which could then not be removed. That is all that a
-    /// failure leaves, too.
+    /// A container left behind would keep a mount in the folder, so that the folder could not be removed. Errors are ignored, because
+    /// nothing worse can result.
     fn drop(&mut self) {
         drop(podman(&self.dir).args(["rm", "--all", "--force", "--volumes", "--time=0"]).output());
     }
@@ -180,7 +180,7 @@ fn run(command: &mut Command) -> Result<String> {
     Ok(String::from_utf8(output.stdout)?)
 }
 
-/// Whether a question is answered with yes: 0. No is 1.
+/// Whether a question is answered with yes, which is exit code 0. No is exit code 1.
 fn exists(command: &mut Command) -> Result<bool> {
     let status = command.status().with_context(|| format!("running {command:?}"))?;
     ensure!(matches!(status.code(), Some(0 | 1)), "{command:?} failed ({status})");

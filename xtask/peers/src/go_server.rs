@@ -1,4 +1,4 @@
-//! How a server of `xtask/peers/` that says in its log where it listens is started.
+//! Starts the servers of `xtask/peers/` that write their address to their log.
 
 use std::{net::SocketAddr, path::Path, process::Command, time::Duration};
 
@@ -12,7 +12,7 @@ use crate::{HttpRelay, control::Control};
 
 const START_DEADLINE: Duration = Duration::from_secs(30);
 
-/// A server behind a relay, by which everything but its control is reached.
+/// A server behind a relay. All requests pass the relay, except those of its control.
 pub(crate) struct GoServer {
     pub(crate) relay: HttpRelay,
     pub(crate) control: Control,
@@ -20,10 +20,10 @@ pub(crate) struct GoServer {
 }
 
 impl GoServer {
-    /// Starts this program of the module with its log in `dir`, which it has to itself. It is built first if need be.
+    /// Starts this program of the module with its log in `dir`, a folder of its own. Builds it first if needed.
     pub(crate) async fn start(module: &Module, program: &str, dir: &Path) -> Result<Self> {
         let mut command = Command::new(tools::program(module, program).await?);
-        // What it keeps in files goes with the folder.
+        // The server's own files are in the folder, and are removed with it.
         command.args(["-listen", "127.0.0.1:0"]).env("TMPDIR", dir);
         let process = Process::start(program, &command, dir, Lifetime::Owned)?;
         let listens = || async {

@@ -1,4 +1,4 @@
-//! A way to an HTTP server on which some requests are answered wrongly, late or not at all.
+//! A relay to an HTTP server that answers some requests wrongly, late or not at all.
 
 use std::{
     convert::Infallible,
@@ -24,14 +24,14 @@ use hyper_util::{
 };
 use tokio::{net::TcpListener, task::JoinSet, time::sleep};
 
-/// Passes requests on, save those that a [rule](Self::rule) is for, and remembers all. Dropped, it ends with its connections.
+/// Forwards requests, except those with a [rule](Self::rule), and records all of them. Dropping it ends its connections.
 pub struct HttpRelay {
     address: SocketAddr,
     state: Arc<Mutex<State>>,
     _running: JoinSet<()>,
 }
 
-/// A request that came.
+/// A recorded request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Seen {
     /// Its method, in capitals.
@@ -42,7 +42,7 @@ pub struct Seen {
     pub body: String,
 }
 
-/// What becomes of a request.
+/// What the relay does with a request.
 #[derive(Clone, Debug)]
 pub enum Does {
     /// The relay answers it.
@@ -54,11 +54,11 @@ pub enum Does {
         /// The body.
         body: String,
     },
-    /// Nobody answers it.
+    /// The request is never answered.
     Hang,
     /// The connection ends in the middle of the server's answer.
     CutOff,
-    /// The server's answer comes so much later.
+    /// The relay delays the server's answer by this time.
     Delay(Duration),
 }
 
@@ -77,7 +77,7 @@ type Body = BoxBody<Bytes, io::Error>;
 type Upstream = Client<HttpConnector, Full<Bytes>>;
 
 impl HttpRelay {
-    /// A relay before the server at `upstream`, at a port of its own. Must be called within a tokio runtime.
+    /// A relay before the server at `upstream`, on a port of its own. Must be called within a tokio runtime.
     pub async fn start(upstream: SocketAddr) -> Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").await.context("listening for a relay")?;
         let address = listener.local_addr()?;
@@ -90,7 +90,7 @@ impl HttpRelay {
             while let Ok((stream, _)) = listener.accept().await {
                 let relay = relay.clone();
                 let service = service_fn(move |request| relay.clone().relay(request));
-                // A client may go, and a rule may end the connection.
+                // Errors are expected: a client may close the connection, and a rule may end it.
                 connections.spawn(async move {
                     drop(http1::Builder::new().serve_connection(TokioIo::new(stream), service).await);
                 });
@@ -99,22 +99,22 @@ impl HttpRelay {
         Ok(Self { address, state, _running: running })
     }
 
-    /// Where it listens.
+    /// Its address.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// From now on requests of this kind end so. Of several rules for a request the first one counts.
+    /// Adds a rule for requests of this kind. If several rules match a request, the first one applies.
     pub fn rule(&self, is_for: impl Fn(&Seen) -> bool + Send + Sync + 'static, does: Does) {
         lock(&self.state).rules.push(Rule { is_for: Box::new(is_for), does });
     }
 
-    /// From now on all requests are passed on.
+    /// Removes all rules.
     pub fn forget_rules(&self) {
         lock(&self.state).rules.clear();
     }
 
-    /// All requests that came, in their order.
+    /// All requests so far, in their order.
     pub fn seen(&self) -> Vec<Seen> {
         lock(&self.state).seen.clone()
     }

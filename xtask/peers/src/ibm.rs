@@ -1,8 +1,8 @@
-//! IBM Cloud: a server that IBM's own libraries judge, private to whoever starts it.
+//! IBM Cloud: a server for one test, checked by IBM's own libraries.
 //!
-//! IBM has no stand-in of its cloud. The server in `xtask/peers/ibm/` has IBM's libraries for Go, which cloud-api-adaptor uses as
-//! well, send each call that it is asked for, and refuses a request that differs. The libraries read each answer, too. The endpoint
-//! for tokens, the VPC API of all regions, the API of Power Virtual Server and Global Search are at the same address.
+//! There is no public stand-in of IBM's cloud. The server in `xtask/peers/ibm/` makes each call again with IBM's libraries for Go,
+//! which cloud-api-adaptor uses as well, and refuses a request that differs. The libraries parse each answer, too. The endpoint for
+//! tokens, the VPC API of all regions, the API of Power Virtual Server and Global Search are at the same address.
 
 use std::path::Path;
 
@@ -40,7 +40,7 @@ const MODULE: Module =
 /// The server, behind a relay.
 pub struct Ibm(GoServer);
 
-/// Who may have tokens: by an API key, or by a trusted profile for the token of a Pod.
+/// A caller that can get tokens: by an API key, or by a trusted profile with the token of a Pod.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Principal<'a> {
     /// The API key; empty for a trusted profile.
@@ -51,7 +51,7 @@ pub struct Principal<'a> {
     pub subject: &'a str,
     /// The account.
     pub account: &'a str,
-    /// What it may do.
+    /// The actions that it may call.
     pub actions: &'a [&'a str],
 }
 
@@ -94,7 +94,7 @@ pub struct Server<'a> {
 pub enum Behavior {
     /// As it should.
     Well,
-    /// The caller may not act on it.
+    /// The caller lacks the rights on it.
     Unauthorized,
     /// Its deletion does not end.
     DeletesLater,
@@ -102,14 +102,14 @@ pub enum Behavior {
     Hidden,
 }
 
-/// What is there of a VM.
+/// What is left of a VM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Left {
-    /// Whether it is there.
+    /// Whether the VM exists.
     pub vm: bool,
     /// Whether it is being deleted.
     pub deleting: bool,
-    /// The number of volumes that go with it.
+    /// The number of volumes that are deleted with it.
     pub boot: u64,
     /// The number of a user's volumes.
     pub data: u64,
@@ -146,13 +146,13 @@ impl<'a> Principal<'a> {
 }
 
 impl Ibm {
-    /// Makes sure that the server is built, so that [`start`](Self::start) need not: a few minutes.
+    /// Builds the server, so that [`start`](Self::start) need not. That takes a few minutes.
     pub async fn install() -> Result<()> {
         tools::program(&MODULE, PROGRAM).await.map(drop)
     }
 
-    /// Starts a server with its log in `dir`, which it has to itself, and with the owner of [`KEY`], who has these rights. It is built
-    /// first if need be, which takes minutes.
+    /// Starts a server with its log in `dir`, a folder of its own. The owner of [`KEY`] has these rights. If the server is not built
+    /// yet, this takes minutes.
     pub async fn start(dir: &Path, actions: &[&str]) -> Result<Self> {
         let ibm = Self(GoServer::start(&MODULE, PROGRAM, dir).await?);
         ibm.principal(&Principal::operator(actions)).await?;
@@ -163,7 +163,7 @@ impl Ibm {
         Ok(ibm)
     }
 
-    /// The relay by which everything is reached.
+    /// The relay that forwards every request.
     pub fn relay(&self) -> &HttpRelay {
         &self.0.relay
     }
@@ -183,7 +183,7 @@ impl Ibm {
         format!("http://{}", self.0.relay.address())
     }
 
-    /// Adds a principal, or changes it.
+    /// Adds or changes a principal.
     pub async fn principal(&self, principal: &Principal<'_>) -> Result<()> {
         let Principal { key, profile, subject, account, actions } = principal;
         let wanted = json!({
@@ -192,12 +192,12 @@ impl Ibm {
         self.0.control.ask("principal", &wanted).await.map(drop)
     }
 
-    /// Lets every access token expire that was given out so far.
+    /// Expires all access tokens that were given out so far.
     pub async fn expire(&self) -> Result<()> {
         self.0.control.ask("expire", &Value::Null).await.map(drop)
     }
 
-    /// Makes a VM of VPC, and gives its identifier.
+    /// Makes a VM of VPC. Returns its identifier.
     pub async fn make(&self, instance: &Instance<'_>) -> Result<String> {
         let Instance { account, region, group, name, stopped, user_data, tags, old } = instance;
         let wanted = json!({
@@ -207,7 +207,7 @@ impl Ibm {
         self.machine(&wanted).await
     }
 
-    /// Makes a VM of Power Virtual Server, and gives its identifier.
+    /// Makes a VM of Power Virtual Server. Returns its identifier.
     pub async fn make_server(&self, server: &Server<'_>) -> Result<String> {
         let Server { workspace, name, status, user_data } = server;
         let wanted = json!({ "Workspace": workspace, "Name": name, "Status": status, "UserData": user_data });
@@ -219,12 +219,12 @@ impl Ibm {
         id.as_str().map(str::to_owned).context("a VM without an identifier")
     }
 
-    /// Removes a VM at once, with what goes with it.
+    /// Removes a VM at once, with its boot volumes.
     pub async fn remove(&self, id: &str) -> Result<()> {
         self.0.control.ask("remove", &id.into()).await.map(drop)
     }
 
-    /// From now on the cloud behaves so to this VM.
+    /// Makes the cloud behave so to this VM from now on.
     pub async fn behave(&self, id: &str, behavior: Behavior) -> Result<()> {
         let behavior = match behavior {
             Behavior::Well => "",
@@ -240,7 +240,7 @@ impl Ibm {
         self.0.control.ask("pages", &size.into()).await.map(drop)
     }
 
-    /// What is there of a VM.
+    /// What is left of a VM.
     pub async fn left(&self, id: &str) -> Result<Left> {
         let left = self.0.control.ask("left", &id.into()).await?;
         let is = |name: &str| left[name].as_bool().with_context(|| format!("no {name} in {left}"));

@@ -1,8 +1,7 @@
-//! The clouds that tests and the demo run against, and how each is started.
+//! The clouds of tests and demo, and how to start each.
 //!
-//! Each is the cloud's own software or its maker's stand-in for it, or, where there is none, a server on its maker's own types,
-//! which judge each request. Every one gets its state in a folder of its own, so that many run side by side and none touches what
-//! the machine itself has.
+//! Each is the cloud's own software or its maker's stand-in. If there is neither, it is a server on its maker's own types, which check
+//! each request. Each one has its state in a folder of its own. So many run side by side, and none touches the machine's own software.
 
 pub mod alibaba;
 pub mod aws;

@@ -10,13 +10,13 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use cluster::{folders, packages, progress::Progress};
 
-/// What Debian's Python needs to make an environment.
+/// The Debian packages that an environment needs.
 const PACKAGES: [&str; 2] = ["python3", "python3-venv"];
 
 /// How long to wait for another process that installs the same.
 const DEADLINE: Duration = Duration::from_secs(900);
 
-/// The `python` of the environment with the packages that this `requirements.txt` pins, which is made first if it is missing.
+/// The `python` of the environment with the packages of this `requirements.txt`. Makes the environment first if it is missing.
 pub(crate) async fn environment(requirements: &Path) -> Result<PathBuf> {
     let pins = fs::read(requirements).with_context(|| format!("reading {}", requirements.display()))?;
     let digest = ring::digest::digest(&ring::digest::SHA256, &pins);
@@ -25,7 +25,7 @@ pub(crate) async fn environment(requirements: &Path) -> Result<PathBuf> {
     let folder = folders::cache()?.join("python").join(format!("{}-{hash:016x}", name.display()));
     let env = folder.join("env");
     let (python, whole) = (env.join("bin/python"), folder.join("whole"));
-    // The cache may outlive the machine: its `python` is a link to Debian's.
+    // The cache may outlive the machine, and `python` is a link to Debian's, which may be missing.
     let is_usable = || whole.exists() && python.exists();
     if is_usable() {
         return Ok(python);
@@ -40,7 +40,7 @@ pub(crate) async fn environment(requirements: &Path) -> Result<PathBuf> {
     }
     let mut progress = Progress::new(1);
     progress.step(format!("installing the Python packages of {}", name.display()));
-    // What an install that was interrupted left is no reason to fail.
+    // `--clear` removes the remains of an interrupted install.
     run(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&env))?;
     let pip = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--require-hashes", "-r"];
     run(Command::new(&python).args(pip).arg(requirements))?;

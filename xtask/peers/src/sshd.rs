@@ -1,4 +1,4 @@
-//! A real sshd, private to whoever starts it, which lets this program's user in.
+//! A real sshd for one test, which accepts this program's user.
 
 use std::fs::{self, Permissions};
 use std::net::{Ipv4Addr, TcpStream};
@@ -12,21 +12,21 @@ use cluster::address::loopback;
 use cluster::process::{Lifetime, Process, Signal};
 
 const PACKAGES: [&str; 3] = ["netcat-openbsd", "openssh-client", "openssh-server"];
-/// Where it listens unless told otherwise.
+/// The default port.
 const PORT: u16 = 2222;
 
-/// What those see as their root who are let in for SFTP alone. sshd wants nobody else to be able to write in a folder above it.
+/// The root folder of sessions that are limited to SFTP. sshd requires that only root can write to the folders above it.
 const ROOT: &str = "/run/peer-sftp";
 const READY_DEADLINE: Duration = Duration::from_secs(60);
 
-/// What an sshd does for those that it lets in.
+/// What sessions of an sshd may do and see.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// The folder that sessions find at `/run/libvirt`; none for the machine's own.
+    /// The folder that sessions see at `/run/libvirt`; `None` for the machine's own.
     pub libvirt: Option<PathBuf>,
-    /// The folder that those who are let in see as their root, for SFTP and nothing else; none to let them do what they want.
+    /// The root folder of sessions, which are then limited to SFTP; `None` for sessions without limits.
     pub sftp: Option<PathBuf>,
-    /// Where it listens; none for a loopback address of its own.
+    /// Its address; `None` for a loopback address of its own.
     pub address: Option<Ipv4Addr>,
     /// Its port, if not 2222.
     pub port: Option<u16>,
@@ -43,7 +43,7 @@ pub struct Sshd {
     process: Process,
 }
 
-/// Mounts what sessions shall see, and becomes sshd.
+/// Mounts the folders that sessions shall see, and then runs sshd.
 const RUN: &str = r#"set -e
 mkdir -p /run/sshd
 if [ -n "$1" ]; then mkdir -p /run/libvirt; mount --bind "$1" /run/libvirt; fi
@@ -53,13 +53,13 @@ exec "$@"
 "#;
 
 impl Sshd {
-    /// Starts one with its keys and its log in `dir`, which it has to itself. It knows the keys `id_ed25519`, `id_ecdsa`
-    /// and `id_rsa` there. Missing packages are installed first. Only root can.
+    /// Starts one with its keys and its log in `dir`, a folder of its own. It accepts the keys `id_ed25519`, `id_ecdsa` and `id_rsa`
+    /// there. Installs missing packages first. Needs root.
     pub async fn start(dir: &Path, options: &Options) -> Result<Self> {
         ensure!(rustix::process::geteuid().is_root(), "sshd needs root: run this command as root");
         cluster::packages::ensure(&PACKAGES)?;
         fs::create_dir_all(dir).with_context(|| format!("creating {}", dir.display()))?;
-        // Who logs in may be checked as another user.
+        // sshd may check a login as another user, which must be able to read the folder.
         fs::set_permissions(dir, Permissions::from_mode(0o755))?;
         let mut known = String::new();
         for kind in ["ed25519", "ecdsa", "rsa"] {
@@ -84,7 +84,7 @@ impl Sshd {
         Ok(Self { dir: dir.to_owned(), address, port, process })
     }
 
-    /// Where it listens.
+    /// Its address.
     pub fn address(&self) -> Ipv4Addr {
         self.address
     }
@@ -94,7 +94,7 @@ impl Sshd {
         format!("{}:{}", self.address, self.port)
     }
 
-    /// The private key of this kind (`ed25519`, `ecdsa`, `rsa`) that it lets in.
+    /// The private key of this kind (`ed25519`, `ecdsa`, `rsa`) that it accepts.
     pub fn key(&self, kind: &str) -> PathBuf {
         self.dir.join(format!("id_{kind}"))
     }
@@ -113,14 +113,14 @@ impl Sshd {
         Ok(fs::read_to_string(self.dir.join(format!("host_{kind}.pub")))?)
     }
 
-    /// Its sessions that are open: it has a process for each connection.
+    /// The number of open sessions: it has a process for each connection.
     pub fn sessions(&self) -> Result<usize> {
         let pid = self.process.identity().pid;
         let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"))?;
         Ok(children.split_ascii_whitespace().count())
     }
 
-    /// Lets it hang: connections are accepted by the system, and nobody answers.
+    /// Makes it hang: the system accepts connections, but sshd does not answer.
     pub fn pause(&self) -> Result<()> {
         self.process.signal(Signal::STOP)
     }
@@ -145,7 +145,7 @@ fn configuration(dir: &Path, address: Ipv4Addr, options: &Options) -> String {
     let sftp = options.sftp.as_ref().map_or_else(String::new, |_| {
         format!("Subsystem sftp internal-sftp\nForceCommand internal-sftp\nChrootDirectory {ROOT}\n")
     });
-    // Of several lines with the same keyword the first counts.
+    // If several lines have the same keyword, sshd uses the first.
     format!(
         "{}\nListenAddress {address}\nPort {port}\nPidFile none\nUsePAM no\nStrictModes no\n\
          PermitRootLogin prohibit-password\nPasswordAuthentication no\nKbdInteractiveAuthentication no\n\

@@ -1,4 +1,4 @@
-//! A way to a server by TLS, with certificates of an authority that no machine trusts.
+//! A TLS relay to a server, with certificates of an authority that no machine trusts.
 
 use std::{fs, net::SocketAddr, path::Path, sync::Arc};
 
@@ -32,16 +32,16 @@ pub struct Authority {
     issuer: Issuer<'static, KeyPair>,
 }
 
-/// Whom a relay lets in.
+/// The clients that a relay accepts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Clients {
-    /// Everyone.
+    /// All.
     All,
-    /// Who has a certificate of the relay's authority.
+    /// Those with a certificate of the relay's authority.
     Known,
 }
 
-/// Decrypts what comes, and passes it on. Dropped, it ends with its connections.
+/// Decrypts and forwards connections. Dropping it ends its connections.
 pub struct TlsRelay {
     address: SocketAddr,
     _running: JoinSet<()>,
@@ -105,20 +105,20 @@ impl Authority {
 }
 
 impl TlsRelay {
-    /// A relay before the server at `upstream`, at the same address with a port of its own. Must be called within a tokio runtime.
+    /// A relay before the server at `upstream`, at the same address on a port of its own. Must be called within a tokio runtime.
     pub async fn start(upstream: SocketAddr, authority: &Authority, clients: Clients) -> Result<Self> {
         let host = upstream.ip().to_string();
         Self::serve(SocketAddr::new(upstream.ip(), 0), upstream, authority.server(&host, clients)?, None)
             .await
     }
 
-    /// A proxy by which clients reach the server at `upstream`, and nothing else, as port 443 of this host.
+    /// A proxy through which clients reach only the server at `upstream`, under the name of this host and port 443.
     pub async fn proxy(host: &str, upstream: SocketAddr, authority: &Authority) -> Result<Self> {
         let config = authority.server(host, Clients::All)?;
         Self::serve(([127, 0, 0, 1], 0).into(), upstream, config, Some(format!("CONNECT {host}:443 "))).await
     }
 
-    /// Each connection begins with `request`, if it is one to a proxy.
+    /// Each connection begins with `request`, if this is a proxy.
     async fn serve(
         address: SocketAddr,
         upstream: SocketAddr,
@@ -133,14 +133,14 @@ impl TlsRelay {
             let mut connections = JoinSet::new();
             while let Ok((stream, _)) = listener.accept().await {
                 let (tls, request) = (tls.clone(), request.clone());
-                // A client may go, or be refused.
+                // Errors are expected: a client may close the connection or be refused.
                 connections.spawn(async move { drop(relay(stream, upstream, &tls, request).await) });
             }
         });
         Ok(Self { address, _running: running })
     }
 
-    /// Where it listens.
+    /// Its address.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -166,7 +166,7 @@ async fn relay(
     let mut stream = match tls.accept(stream).into_fallible().await {
         Ok(stream) => stream,
         Err((refusal, mut stream)) => {
-            // A client that is still sending would not get to read why it is refused.
+            // If the connection closed now, a client that still sends would not read the refusal.
             stream.shutdown().await?;
             copy(&mut stream, &mut sink()).await?;
             return Err(refusal.into());

@@ -1,7 +1,7 @@
-//! vSphere: a simulator of vCenter by its own maker, for one test alone.
+//! vSphere: its maker's simulator of vCenter, for one test.
 //!
-//! The server in `xtask/peers/vsphere/` is the simulator of govmomi, the maker's library for Go, which cloud-api-adaptor uses as
-//! well. It refuses a request that govmomi would not send, and what a user may not do.
+//! The server in `xtask/peers/vsphere/` is the simulator of govmomi, the maker's library for Go, which cloud-api-adaptor uses as well.
+//! It refuses requests that govmomi would not send, and those that the user lacks the rights for.
 
 use std::path::Path;
 
@@ -17,7 +17,7 @@ pub const DATACENTER: &str = "DC0";
 pub const FOLDER: &str = "peerpods";
 /// The path of that folder.
 pub const PATH: &str = "/DC0/vm/peerpods";
-/// The path of another one, in which the operator may do nothing.
+/// The path of another folder, where the operator has no rights.
 pub const OTHER_PATH: &str = "/DC0/vm/others";
 /// The user that may delete pod VMs.
 pub const USER: &str = r"VSPHERE.LOCAL\peer <pods> & co";
@@ -42,11 +42,11 @@ pub struct Machine<'a> {
     pub uuid: &'a str,
     /// Whether it is off.
     pub stopped: bool,
-    /// What makes it another one than most.
+    /// A property that most VMs do not have.
     pub special: Special,
 }
 
-/// What makes a VM another one than most.
+/// A property that most VMs do not have.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Special {
     /// Nothing.
@@ -75,10 +75,10 @@ pub enum Behavior {
     Forgets,
 }
 
-/// What is there of a VM.
+/// What is left of a VM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Left {
-    /// Whether it is there.
+    /// Whether the VM exists.
     pub vm: bool,
     /// The number of files of its own disks.
     pub own: u64,
@@ -86,14 +86,14 @@ pub struct Left {
     pub data: u64,
 }
 
-/// What tells a vCenter from others.
+/// The identity of a vCenter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct About {
     /// Its UUID.
     pub id: String,
-    /// How often somebody tried to log in.
+    /// The number of attempts to log in.
     pub logins: u64,
-    /// Where it is reached with TLS.
+    /// Its address with TLS.
     pub address: String,
     /// The SHA-1 thumbprint of its certificate, which no authority signed.
     pub sha1: String,
@@ -109,13 +109,13 @@ impl<'a> Machine<'a> {
 }
 
 impl Vsphere {
-    /// Makes sure that the server is built, so that [`start`](Self::start) need not: a few minutes.
+    /// Builds the server, so that [`start`](Self::start) need not. That takes a few minutes.
     pub async fn install() -> Result<()> {
         tools::program(&MODULE, PROGRAM).await.map(drop)
     }
 
-    /// Starts a server with its log in `dir`, which it has to itself, and with [`USER`], who has these privileges in [`PATH`]. It is
-    /// built first if need be, which takes minutes.
+    /// Starts a server with its log in `dir`, a folder of its own. [`USER`] has these privileges in [`PATH`]. If the server is not
+    /// built yet, this takes minutes.
     pub async fn start(dir: &Path, privileges: &[&str]) -> Result<Self> {
         let vsphere = Self(GoServer::start(&MODULE, PROGRAM, dir).await?);
         for path in [PATH, OTHER_PATH] {
@@ -127,23 +127,24 @@ impl Vsphere {
         Ok(vsphere)
     }
 
-    /// The relay by which the API is reached.
+    /// The relay that forwards every request to the API.
     pub fn relay(&self) -> &HttpRelay {
         &self.0.relay
     }
 
-    /// Adds a user, or changes the password of one.
+    /// Adds a user, or changes a user's password.
     pub async fn user(&self, name: &str, password: &str) -> Result<()> {
         self.0.control.ask("user", &json!({ "Name": name, "Password": password })).await.map(drop)
     }
 
-    /// Gives a user these privileges in the folder with this path, and in what is in it if it is to `propagate`. None: takes them.
+    /// Gives a user these privileges in the folder with this path and, with `propagate`, in everything below it.
+    /// An empty list removes them.
     pub async fn grant(&self, user: &str, path: &str, privileges: &[&str], propagate: bool) -> Result<()> {
         let wanted = json!({ "User": user, "Path": path, "Privileges": privileges, "Propagate": propagate });
         self.0.control.ask("grant", &wanted).await.map(drop)
     }
 
-    /// Makes a VM, and gives its BIOS UUID.
+    /// Makes a VM. Returns its BIOS UUID.
     pub async fn make(&self, machine: &Machine<'_>) -> Result<String> {
         let Machine { name, folder, uuid, stopped, special } = machine;
         let wanted = json!({
@@ -156,12 +157,12 @@ impl Vsphere {
         id.as_str().map(str::to_owned).context("a VM without a UUID")
     }
 
-    /// Removes a VM at once, with what goes with it.
+    /// Removes a VM at once, with its own disks.
     pub async fn remove(&self, uuid: &str) -> Result<()> {
         self.0.control.ask("remove", &uuid.into()).await.map(drop)
     }
 
-    /// From now on vCenter behaves so to this VM.
+    /// Makes vCenter behave so to this VM from now on.
     pub async fn behave(&self, uuid: &str, behavior: Behavior) -> Result<()> {
         let behavior = match behavior {
             Behavior::Well => "",
@@ -178,12 +179,12 @@ impl Vsphere {
         self.0.control.ask("pages", &size.into()).await.map(drop)
     }
 
-    /// Lets every session end that was used so far.
+    /// Ends all sessions that were used so far.
     pub async fn expire(&self) -> Result<()> {
         self.0.control.ask("expire", &Value::Null).await.map(drop)
     }
 
-    /// What is there of a VM.
+    /// What is left of a VM.
     pub async fn left(&self, uuid: &str, name: &str) -> Result<Left> {
         let left = self.0.control.ask("left", &json!({ "UUID": uuid, "Name": name })).await?;
         let count = |name: &str| left[name].as_u64().with_context(|| format!("no {name} in {left}"));
@@ -191,7 +192,7 @@ impl Vsphere {
         Ok(Left { vm, own: count("own")?, data: count("data")? })
     }
 
-    /// What tells it from others.
+    /// The identity of this vCenter.
     pub async fn about(&self) -> Result<About> {
         let about = self.0.control.ask("about", &Value::Null).await?;
         let text = |name: &str| {

@@ -1,4 +1,4 @@
-//! The Alibaba Cloud of the tests refuses what Alibaba Cloud's own libraries would not send, and whom Alibaba Cloud would refuse.
+//! The tests' Alibaba Cloud refuses what Alibaba Cloud's own libraries would not send, and callers that Alibaba Cloud would refuse.
 
 use anyhow::Result;
 use http_body_util::{BodyExt as _, Full};
@@ -14,20 +14,20 @@ use tempfile::TempDir;
 
 const POLICY: &str = r#"{"Statement":[{"Action":["ecs:DescribeInstances","ecs:DeleteInstance"]}]}"#;
 
-/// A server, and who asks it.
+/// A server and its caller.
 struct Caller {
     peer: Alibaba,
     client: Client<HttpConnector, Full<Bytes>>,
     _dir: TempDir,
 }
 
-/// A request as it is signed, and what is done to it afterwards.
+/// A request as it is signed, and how it is changed afterwards.
 #[derive(Clone)]
 struct Asked {
     action: &'static str,
     version: &'static str,
     query: String,
-    /// What is sent in place of the query that is signed.
+    /// The query that is sent instead of the signed one.
     sent: Option<String>,
     date: String,
     nonce: String,
@@ -52,7 +52,7 @@ impl Asked {
     }
 }
 
-/// The time, as `date` says it.
+/// The current time in the format of the signature.
 fn now() -> String {
     let output = std::process::Command::new("date").args(["-u", "+%Y-%m-%dT%H:%M:%SZ"]).output();
     String::from_utf8_lossy(&output.unwrap_or_else(|error| panic!("{error}")).stdout).trim().to_owned()
@@ -74,7 +74,7 @@ impl Caller {
         Ok(Self { peer, client, _dir: dir })
     }
 
-    /// The status and the code of the answer.
+    /// The status, the code and the body of the answer.
     async fn ask(&self, asked: &Asked) -> Result<(u16, String, Value)> {
         let url = self.peer.endpoint(asked.region);
         let host = url.trim_start_matches("http://").to_owned();
@@ -166,7 +166,7 @@ async fn what_alibabas_library_does_not_send_and_who_may_not_is_refused() -> Res
         let (status, code, answer) = caller.ask(&asked).await?;
         assert_eq!((status, &*code), expected, "{what}: {answer}");
     }
-    // It is seen once more while it is being deleted.
+    // The list still has it once while it is being deleted.
     let (_, _, shown) = caller.ask(&list(&query)).await?;
     assert_eq!(shown["Instances"]["Instance"][0]["Status"], "Stopping");
     let (status, _, shown) = caller.ask(&list(&query)).await?;

@@ -1,4 +1,4 @@
-//! The Azure of the tests refuses what Microsoft's own client would not send, and whom Azure would refuse.
+//! The tests' Azure refuses what Microsoft's own client would not send, and callers that Azure would refuse.
 
 use anyhow::{Context as _, Result};
 use http_body_util::{BodyExt as _, Full};
@@ -11,7 +11,7 @@ use peers::azure::{Azure, CLIENT, SECRET, TENANT, Vm};
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// A server, and who asks it.
+/// A server and its caller.
 struct Caller {
     peer: Azure,
     client: Client<HttpConnector, Full<Bytes>>,
@@ -26,7 +26,7 @@ impl Caller {
         Ok(Self { peer, client, _dir: dir })
     }
 
-    /// The status and the code of the answer, or all of it.
+    /// The status of the answer, and its code or else its body.
     async fn ask(
         &self,
         method: Method,
@@ -47,7 +47,7 @@ impl Caller {
         Ok((status, if body["error"].is_object() { body["error"]["code"].clone() } else { body }))
     }
 
-    /// Asks the endpoint for tokens with this form, in which URL stands for that of the server.
+    /// Asks the endpoint for tokens with this form. `URL` in it is replaced by the server's URL.
     async fn token(&self, form: &str) -> Result<(u16, Value)> {
         let form = form.replace("URL", &self.peer.url());
         self.ask(Method::POST, &format!("/{TENANT}/oauth2/v2.0/token"), ("Accept", "*/*"), &form).await

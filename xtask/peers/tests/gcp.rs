@@ -1,4 +1,4 @@
-//! The Compute Engine refuses what Google's own types do not know.
+//! The tests' Compute Engine refuses what Google's own types do not know.
 
 use anyhow::{Context as _, Result};
 use http_body_util::{BodyExt as _, Full};
@@ -11,7 +11,7 @@ use peers::gcp::{ComputeEngine, Instance, NODE_ACCOUNT, PERMISSIONS, State};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-/// A server, and who asks it.
+/// A server and its caller.
 struct Caller {
     peer: ComputeEngine,
     client: Client<HttpConnector, Full<Bytes>>,

@@ -1,4 +1,4 @@
-//! The IBM Cloud of the tests refuses what IBM's own libraries would not send, and whom IBM Cloud would refuse.
+//! The tests' IBM Cloud refuses what IBM's own libraries would not send, and callers that IBM Cloud would refuse.
 
 use anyhow::{Context as _, Result};
 use http_body_util::{BodyExt as _, Full};
@@ -21,7 +21,7 @@ const ACTIONS: [&str; 4] = [
     "global-search-tagging.resource.read",
 ];
 
-/// A server, and who asks it.
+/// A server and its caller.
 struct Caller {
     peer: Ibm,
     client: Client<HttpConnector, Full<Bytes>>,
@@ -117,7 +117,7 @@ async fn what_ibms_library_does_not_send_and_who_has_no_token_is_refused() -> Re
         let (got, answer) = caller.ask(method, &path, &[("Authorization", authorization)], "").await?;
         assert_eq!((got, code(&answer)), (status, expected), "{path}: {answer}");
     }
-    // It is seen once more while it is being deleted.
+    // The list still has it once while it is being deleted.
     let authorization = [("Authorization", &*bearer)];
     let (_, shown) = caller.ask(Method::GET, &format!("{vm}?{version}"), &authorization, "").await?;
     assert_eq!(shown["status"], "deleting", "{shown}");
@@ -155,7 +155,7 @@ async fn an_account_sees_its_own_instances_alone_page_by_page() -> Result<()> {
     assert!(second["next"].is_null(), "{second}");
     let path = format!("/vpc/{REGION}/v1/instances/{id}?generation=2&version=2025-01-07");
     assert_eq!(caller.ask(Method::GET, &path, &authorization, "").await?.0, 404);
-    // Without rights there is nothing.
+    // Without rights the list is empty.
     let bearer = caller.bearer("another").await?;
     let authorization = [("Authorization", &*bearer)];
     let (status, none) =
@@ -178,7 +178,7 @@ async fn a_search_shows_the_accounts_instances_with_their_tags_page_by_page() ->
         let headers = [("Authorization", authorization), ("Content-Type", "application/json")];
         caller.ask(Method::POST, &format!("/v3/resources/search{query}"), &headers, body).await
     };
-    // As IBM's library for Python sends it, and that for Go.
+    // First as IBM's library for Python sends it, then as that for Go does.
     let spaced = r#"{"query": "family:is AND type:instance", "fields": ["crn", "tags"]}"#;
     for (authorization, query, body, status) in [
         ("Bearer x", "?limit=100", spaced, 401),
@@ -207,7 +207,7 @@ async fn a_search_shows_the_accounts_instances_with_their_tags_page_by_page() ->
         assert!(crn.contains(region) && crn.is_empty() == region.is_empty(), "{page}");
     }
     assert!(page["search_cursor"].is_null(), "{page}");
-    // Without the right there is nothing.
+    // Without the right the list is empty.
     caller.peer.principal(&Principal::operator(&ACTIONS[..3])).await?;
     let bearer = caller.bearer(&KEY.replace('+', "%2B").replace('/', "%2F")).await?;
     let (status, none) = search(&bearer, "?limit=100", spaced).await?;

@@ -1,4 +1,4 @@
-//! The real daemons, looked at by virsh.
+//! The real daemons, observed by virsh.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! The vCenter of the tests refuses what govmomi would not send, and hides what a user may not see.
+//! The tests' vCenter refuses what govmomi would not send, and hides objects that a user may not see.
 
 use anyhow::{Context as _, Result, ensure};
 use http_body_util::{BodyExt as _, Full};
@@ -13,7 +13,7 @@ use tempfile::TempDir;
 const SEARCH: &str = r#"<_this type="SearchIndex">SearchIndex</_this>"#;
 const PASSWORD: &str = "simple";
 
-/// A server, and who asks it.
+/// A server and its caller.
 struct Caller {
     peer: Vsphere,
     client: Client<HttpConnector, Full<Bytes>>,
@@ -30,7 +30,7 @@ impl Caller {
         Ok(Self { peer, client, cookie: String::new(), _dir: dir })
     }
 
-    /// The status and the answer, with the cookie that it sets.
+    /// The status and the answer, with the session's cookie.
     async fn ask(&self, method: &str, arguments: &str, version: &str) -> Result<(u16, String, String)> {
         let body = format!(
             r#"<Envelope xmlns="http://schemas.xmlsoap.org/soap/envelope/"><Body><{method} xmlns="urn:vim25">{arguments}</{method}></Body></Envelope>"#

@@ -1,4 +1,4 @@
-//! The webhook under load: eight connections by TLS, each of which asks again as soon as it is answered.
+//! The webhook under load: eight connections by TLS. Each asks again as soon as it has an answer.
 
 use std::{
     net::{Ipv4Addr, SocketAddr},
@@ -57,7 +57,7 @@ pub(super) async fn run() -> Result<Figures> {
     let tls = client(cert.der().clone())?;
     let before = usage::cpu(webhook.identity().pid)?;
     let started = Instant::now();
-    // A thread of its own, so that the load is not in the way of what watches the webhook.
+    // The load has a thread of its own, so that it does not disturb the observation of the webhook.
     let load =
         std::thread::spawn(move || Builder::new_current_thread().enable_all().build()?.block_on(load(tls)));
     let mut latencies = tokio::task::spawn_blocking(|| load.join())
@@ -113,7 +113,7 @@ fn client(authority: CertificateDer<'static>) -> Result<TlsConnector> {
     Ok(TlsConnector::from(Arc::new(config)))
 }
 
-/// The latencies of all requests that were answered in the time that counts.
+/// The latencies of all requests that were answered in the measured time.
 async fn load(tls: TlsConnector) -> Result<Vec<Duration>> {
     let request = request();
     let counts = Instant::now() + WARM_UP;
@@ -140,8 +140,8 @@ async fn ask_again_and_again(tls: &TlsConnector, request: &[u8], counts: Instant
     }
 }
 
-/// Reads one answer: a head and as many bytes as it says. A client of its own, since the one that measures must cost
-/// less than what is measured.
+/// Reads one answer: a head, and a body of the length that the head gives. This client is written by hand because the measurement must
+/// cost less than the webhook.
 async fn read_answer(stream: &mut TlsStream<TcpStream>, answer: &mut Vec<u8>) -> Result<()> {
     answer.clear();
     loop {

@@ -1,4 +1,4 @@
-//! A cloud that takes few requests a second, and the memory that several clouds take.
+//! A cloud that accepts few requests a second, and the memory that several clouds take.
 
 use std::{
     path::Path,
@@ -29,30 +29,30 @@ use super::{
 };
 use crate::release;
 
-/// How late each answer comes.
+/// The delay of each answer.
 const LATE: Duration = Duration::from_millis(200);
-/// Of the requests of a deletion, those that read. One writes.
+/// The number of reads in a deletion. It also has one write.
 const READS: f64 = 3.0;
-/// Within this time the operator learns the rate.
+/// The time in which the operator learns the rate.
 const LEARNT: Duration = Duration::from_secs(15);
-/// How long it may take.
+/// The time limit of all deletions.
 const PATIENCE: Duration = Duration::from_secs(600);
 
-/// A cloud that takes few requests a second.
+/// A cloud that accepts few requests a second.
 struct Few {
-    /// Deletions that are measured.
+    /// The number of measured deletions.
     deletions: u32,
-    /// How many requests a second the cloud takes, of those that read and of those that write.
+    /// How many reads a second the cloud accepts, and how many writes.
     rate: u32,
-    /// How much longer than by that rate they may take.
+    /// The most time that the deletions may take, as a multiple of what the rate allows.
     target: f64,
 }
 
-/// At the second, all that the operator does at a time would wait longer for their turns than it lets them.
+/// At the second rate, the operator's concurrent calls would wait longer for their turns than its timeout allows.
 const FEW: [Few; 2] =
     [Few { deletions: 1_000, rate: 20, target: 1.1 }, Few { deletions: 300, rate: 6, target: 1.2 }];
 
-/// What the cloud still takes.
+/// A token bucket: how many requests the cloud still accepts.
 struct Bucket {
     rate: f64,
     tokens: f64,
@@ -109,7 +109,7 @@ pub(super) async fn run() -> Result<Figures> {
     for few in &FEW {
         progress.step(format!("{} deletions at {} requests a second", few.deletions, few.rate));
         few.measure(&bench, &moto, &relay, &mut figures).await?;
-        // The next one has nothing learnt.
+        // Restarts the operator, so that it does not know the rate of the last cloud.
         operator.stop().await?;
         operator.start_again()?;
         operator.ready().await?;
@@ -122,7 +122,7 @@ pub(super) async fn run() -> Result<Figures> {
     Ok(figures)
 }
 
-/// The memory of an operator that has listed each of all clouds, in MiB.
+/// The memory of an operator that has listed each cloud once, in MiB.
 async fn idle_with_all(testbed: &Testbed, program: &Path, dir: &Path) -> Result<f64> {
     let all = CLOUDS.into_iter().map(async |cloud| {
         let played = Played::start(cloud.name(), Some(testbed)).await.context(cloud.name())?;
@@ -186,7 +186,7 @@ impl Few {
     }
 }
 
-/// Instances of Pods that have ended, and the names of their PeerPods.
+/// Instances of Pods that have ended. Returns the names of their PeerPods.
 async fn dangling(bench: &Bench<'_>, moto: &Moto, count: usize) -> Result<Vec<String>> {
     let pods = bench.pods(count).await?;
     let ended = pods.iter().map(|pod| bench.end(pod));
@@ -198,7 +198,7 @@ async fn dangling(bench: &Bench<'_>, moto: &Moto, count: usize) -> Result<Vec<St
     stream::iter(recorded).buffer_unordered(CONCURRENCY).try_collect().await
 }
 
-/// From now on the cloud is slow, and takes so many requests a second. Gives when it refused one.
+/// Makes the cloud slow from now on, and limits its requests to this rate. Returns the times at which it refused a request.
 fn limit(relay: &HttpRelay, rate: f64) -> Arc<Mutex<Vec<Instant>>> {
     let refused = Arc::<Mutex<Vec<Instant>>>::default();
     let (reads, writes, refusals) = (Bucket::new(rate), Bucket::new(rate), Arc::clone(&refused));

@@ -1,4 +1,4 @@
-//! One `PeerPodConfig`: how soon everything is there, and what thousands of nodes cost.
+//! One `PeerPodConfig`: how soon its objects exist, and what thousands of nodes cost.
 
 mod nodes;
 mod objects;
@@ -24,9 +24,9 @@ use crate::release;
 const NAME: &str = "bench";
 /// The `ConfigMap` with cloud-api-adaptor's settings.
 const CONFIG_MAP: &str = "peer-pods-cm";
-/// The label of the nodes that are meant.
+/// The label of the nodes that the configuration selects.
 const LABEL: &str = "bench";
-/// What the operator runs.
+/// The operator's controllers.
 const BOTH: &str = "--controllers=peerpod,peerpodconfig";
 
 pub(super) async fn run() -> Result<Figures> {
@@ -40,7 +40,7 @@ pub(super) async fn run() -> Result<Figures> {
     Ok(figures)
 }
 
-/// What configurations are measured on.
+/// The cluster and programs for the measurements of configurations.
 struct Stage {
     dir: PathBuf,
     program: PathBuf,

@@ -1,4 +1,4 @@
-//! What was measured, and what it should be.
+//! Measured figures and their targets.
 
 use std::fmt::{self, Write as _};
 
@@ -10,11 +10,11 @@ struct Figure {
     name: String,
     value: f64,
     unit: &'static str,
-    /// What it should be; none where it is told for its own sake.
+    /// Its target; `None` for information only.
     target: Option<Target>,
 }
 
-/// What a figure should be.
+/// The target of a figure.
 #[derive(Clone, Copy, Debug, Serialize)]
 #[serde(untagged)]
 enum Target {
@@ -22,7 +22,7 @@ enum Target {
     Most(f64),
     /// This or more.
     Least { least: f64 },
-    /// This and nothing else, of what is counted.
+    /// Exactly this, for counts.
     Exactly { exactly: f64 },
 }
 
@@ -51,22 +51,22 @@ impl fmt::Display for Target {
 pub(super) struct Figures(Vec<Figure>);
 
 impl Figures {
-    /// Adds a figure that should be `target` or less.
+    /// Adds a figure with the target `target` or less.
     pub(super) fn add(&mut self, name: impl Into<String>, value: f64, unit: &'static str, target: f64) {
         self.0.push(Figure { name: name.into(), value, unit, target: Some(Target::Most(target)) });
     }
 
-    /// Adds a figure that should be `least` or more.
+    /// Adds a figure with the target `least` or more.
     pub(super) fn add_rate(&mut self, name: impl Into<String>, value: f64, unit: &'static str, least: f64) {
         self.0.push(Figure { name: name.into(), value, unit, target: Some(Target::Least { least }) });
     }
 
-    /// Adds a count that should be this one.
+    /// Adds a count that should be exactly this.
     pub(super) fn add_count(&mut self, name: impl Into<String>, value: f64, exactly: f64) {
         self.0.push(Figure { name: name.into(), value, unit: "", target: Some(Target::Exactly { exactly }) });
     }
 
-    /// Adds a figure that has none.
+    /// Adds a figure without a target.
     pub(super) fn tell(&mut self, name: impl Into<String>, value: f64, unit: &'static str) {
         self.0.push(Figure { name: name.into(), value, unit, target: None });
     }
@@ -84,13 +84,13 @@ impl Figures {
         table
     }
 
-    /// The names of those that are not what they should be.
+    /// The names of the figures that miss their target.
     pub(super) fn missed(&self) -> Vec<&str> {
         let missed = |figure: &&Figure| figure.target.is_some_and(|target| !target.reached_by(figure.value));
         self.0.iter().filter(missed).map(|figure| &*figure.name).collect()
     }
 
-    /// The same for programs.
+    /// The figures as JSON.
     pub(super) fn json(&self) -> serde_json::Result<String> {
         serde_json::to_string_pretty(&self).map(|text| text + "\n")
     }

@@ -1,4 +1,4 @@
-//! Two replicas: how soon the second one goes on where the first one ended, and what it costs until then.
+//! Two replicas: how soon the second one continues after the first one ended, and the cost until then.
 
 use std::{
     mem::swap,
@@ -13,9 +13,9 @@ use tokio::time::sleep;
 
 use super::{figures::Figures, peerpods::Bench, usage};
 
-/// Hand-overs, of which the slowest counts.
+/// The number of hand-overs. The slowest counts.
 const HAND_OVERS: usize = 5;
-/// Renewal periods during which nothing else happens.
+/// The number of renewal periods during which nothing else happens.
 const PERIODS: u32 = 10;
 const DEADLINE: Duration = Duration::from_secs(30);
 
@@ -64,7 +64,7 @@ pub(super) async fn measure(
     Ok(())
 }
 
-/// Ends the leader, then deletes a PeerPod; tells the seconds from the first until the next leader has reaped it.
+/// Ends the leader, then deletes a PeerPod. Returns the seconds from the leader's end until the next leader has reaped it.
 async fn followed(bench: &Bench<'_>, ends: impl Future<Output = Result<()>>, next: &Operator) -> Result<f64> {
     let machine = bench.dangling(1).await?;
     let before = reaped(next).await?;
@@ -72,7 +72,7 @@ async fn followed(bench: &Bench<'_>, ends: impl Future<Output = Result<()>>, nex
     ends.await?;
     bench.delete_and_wait(&machine, &machine).await?;
     let elapsed = started.elapsed().as_secs_f64();
-    // Counted when the API server has answered, a moment after the PeerPod is gone.
+    // The operator counts it once the API server has answered, a moment after the PeerPod is gone.
     wait::eventually("the next leader has reaped it", DEADLINE, async || {
         ensure!(reaped(next).await? > before);
         Ok(())
@@ -85,7 +85,7 @@ async fn reaped(operator: &Operator) -> Result<f64> {
     Ok(operator.metrics().await?.sum("peerpod_operator_deletions_total", &[]))
 }
 
-/// Waits until an operator has seen that another one leads, once more than so many times.
+/// Waits until an operator has seen more than so many times that another one leads.
 async fn until_stands_by(operator: &Operator, times: usize) -> Result<()> {
     operator.ready().await?;
     wait::eventually("the second operator stands by", DEADLINE, async || {
@@ -99,7 +99,7 @@ fn times_stood_by(operator: &Operator) -> Result<usize> {
     Ok(operator.log()?.matches("standing by").count())
 }
 
-/// How many requests there were when one more has just been made: from there as many periods hold no renewal more than their number.
+/// The number of requests just after a new one. From there on, so many periods contain at most so many renewals.
 async fn next_request(bench: &Bench<'_>) -> Result<f64> {
     let before = requests(bench).await?;
     let mut now = before;
@@ -112,7 +112,7 @@ async fn next_request(bench: &Bench<'_>) -> Result<f64> {
     Ok(now)
 }
 
-/// What `ServiceAccounts` have asked of the API server. Here these are the operators' alone.
+/// The number of requests of `ServiceAccounts`. Here only the operators have one.
 async fn requests(bench: &Bench<'_>) -> Result<f64> {
     let text = bench.testbed.cluster().kubectl(&["get", "--raw", "/metrics"]).await?;
     let of_service_accounts = [("flow_schema", "service-accounts")];

@@ -1,4 +1,4 @@
-//! From `helm upgrade --install` to the first machine that is reaped, on a real node that has the image already.
+//! From `helm upgrade --install` to the first reaped machine, on a real node that already has the image.
 
 use std::{
     fmt::Debug,
@@ -25,11 +25,11 @@ use testbed::{Pods, RealNode, Shell, peerpod_object, vm_name, wait};
 
 use super::{figures::Figures, real_node};
 
-/// Installations, each into a cluster that has nothing of the one before.
+/// The number of installations, each into a cluster without remains of the last one.
 const RUNS: usize = 5;
-/// The seconds until the first machine is reaped.
+/// The seconds until the first machine is reaped: the target.
 const TARGET: f64 = 8.0;
-/// What stays when helm has removed an installation.
+/// The definitions, which stay when helm has removed an installation.
 const DEFINITIONS: [&str; 2] =
     ["peerpods.confidentialcontainers.org", "peerpodconfigs.confidentialcontainers.org"];
 const DEADLINE: Duration = Duration::from_secs(120);
@@ -54,7 +54,7 @@ pub(super) async fn run() -> Result<Figures> {
     let [median, slowest] = of(&runs, |run| run.available);
     figures.tell("helm until an operator is available, median", median, "s");
     figures.tell("helm until an operator is available, slowest", slowest, "s");
-    // The garbage collector, which would delete it for its Pod, looks for new kinds every 30 s only.
+    // The bench deletes the PeerPod directly. The garbage collector would do it after the Pod, but looks for new kinds only every 30 s.
     let [median, slowest] = of(&runs, |run| run.reaped);
     figures.add("helm until a machine is reaped, PeerPod deleted directly, median", median, "s", TARGET);
     figures.add("helm until a machine is reaped, PeerPod deleted directly, slowest", slowest, "s", TARGET);
@@ -64,35 +64,35 @@ pub(super) async fn run() -> Result<Figures> {
     Ok(figures)
 }
 
-/// The seconds of the median and of the slowest run.
+/// The seconds of the median run and of the slowest run.
 fn of(runs: &[Run], figure: impl Fn(&Run) -> Duration) -> [f64; 2] {
     let mut all: Vec<_> = runs.iter().map(figure).collect();
     all.sort();
     [all[RUNS / 2], all[RUNS - 1]].map(|it| it.as_secs_f64())
 }
 
-/// How long after helm was started something was so.
+/// Times since the start of helm.
 struct Run {
-    /// A PeerPod could be made.
+    /// A PeerPod could be created.
     defined: Duration,
     /// One of the operators was ready.
     available: Duration,
-    /// Machine and PeerPod were gone.
+    /// Machine and PeerPod are gone.
     reaped: Duration,
-    /// helm said so itself.
+    /// helm returned.
     returned: Duration,
 }
 
 struct Bench {
     node: RealNode,
     shell: Shell,
-    /// Where PeerPods are made.
+    /// The namespace of the PeerPods.
     namespace: String,
 }
 
 impl Bench {
-    /// Installs by the README's commands into a cluster in which no PeerPod can be made yet. A machine is there, and its Pod
-    /// is gone; as soon as its PeerPod can be made it is, and is deleted.
+    /// Installs by the README's commands into a cluster in which no PeerPod can be created yet. There is a machine whose Pod is gone.
+    /// As soon as its PeerPod can be created, this creates and deletes it.
     async fn install(&self) -> Result<Run> {
         let client = self.node.testbed.client();
         let (pods, host) = (Pods::new(client.clone(), &self.namespace), self.node.libvirtd.host());
@@ -132,9 +132,9 @@ impl Bench {
         Ok(Run { defined, available, reaped, returned })
     }
 
-    /// Removes the release and what helm keeps of it.
+    /// Removes the release and the definitions that helm keeps.
     async fn remove(&self) -> Result<()> {
-        // The API server asks the policy that keeps these for a moment longer than it is there.
+        // For a moment after its end the API server still applies the policy that keeps them.
         let commands = format!(
             "kubectl annotate crd/{} crd/{} namespace/{NAMESPACE} {ALLOW_ANNOTATION}=true\n\
              helm uninstall {NAME} --namespace {NAMESPACE} --wait",

@@ -1,4 +1,4 @@
-//! 20,000 PeerPods, and the operators within the limits that they are installed with, on a real node.
+//! 20,000 PeerPods, and operators within their installed limits, on a real node.
 
 use std::time::Duration;
 
@@ -11,13 +11,13 @@ use tokio::time::sleep;
 
 use super::{figures::Figures, peerpods, real_node};
 
-/// PeerPods that live.
+/// The number of living PeerPods.
 const LIVING: usize = 20_000;
-/// PeerPods beside them that are going when the operators start.
+/// The number of further PeerPods that are being deleted when the operators start.
 const GOING: usize = 400;
-/// The most memory that an operator may take at any time, in MiB: a third of its limit.
+/// The most memory that an operator may ever take, in MiB: a third of its limit.
 const ROOM: f64 = 45.0;
-/// How often memory is looked at that has no peak of its own.
+/// How often to read memory that has no recorded peak.
 const LOOK_INTERVAL: Duration = Duration::from_millis(20);
 const DEADLINE: Duration = Duration::from_secs(180);
 
@@ -78,7 +78,7 @@ struct Operators<'a> {
 }
 
 impl Operators<'_> {
-    /// Has so many of them, and none else.
+    /// Scales to so many of them, and waits until no others are left.
     async fn scale(&self, replicas: usize) -> Result<()> {
         let commands = format!(
             "kubectl -n {NAMESPACE} scale deployment/{NAME} --replicas={replicas}\n\
@@ -93,7 +93,7 @@ impl Operators<'_> {
         .await
     }
 
-    /// The most that one of them takes. A restart counts as a kill: the cgroup of what was killed is gone with it.
+    /// The most memory of any of them. A restart counts as a kill, because the cgroup of a killed process is gone with it.
     async fn memory(&self) -> Result<PodMemory> {
         let mut most = PodMemory { anonymous: 0, peak: 0, kills: 0 };
         for pod in self.pods.list().await? {
@@ -109,7 +109,7 @@ impl Operators<'_> {
         Ok(most)
     }
 
-    /// Notes the most anonymous memory that one of them has, until it is dropped; gives why it cannot go on.
+    /// Records the most anonymous memory of any of them until it is dropped. Returns only if it cannot continue, with the reason.
     async fn follow(&self, most: &mut u64) -> anyhow::Error {
         loop {
             let pods = match self.pods.list().await.context("looking for the operators' Pods") {
@@ -117,7 +117,7 @@ impl Operators<'_> {
                 Err(error) => return error,
             };
             for pod in pods {
-                // A Pod that is new or goes has no cgroup.
+                // A new Pod, or one that is being deleted, may have no cgroup.
                 let memory = self.node.testbed.cluster().memory_of_pod(&pod.uid().unwrap_or_default());
                 *most = (*most).max(memory.map_or(0, |memory| memory.anonymous));
             }

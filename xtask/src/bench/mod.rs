@@ -1,4 +1,4 @@
-//! `cargo xtask bench`: measures, and prints what was measured beside its target. It fails where a target is missed.
+//! `cargo xtask bench`: measures, and prints each figure beside its target. It fails if a figure misses its target.
 
 mod admission;
 mod clouds;

@@ -1,4 +1,4 @@
-//! The PeerPod controller against a real API server and libvirt's test driver, whose answers take no time to speak of.
+//! The PeerPod controller with a real API server and libvirt's test driver, whose answers take almost no time.
 
 use std::{
     collections::HashSet,
@@ -25,15 +25,15 @@ use uuid::Uuid;
 use super::{figures::Figures, handover, slow, usage};
 use crate::release;
 
-/// Deletions that are measured.
+/// The number of measured deletions.
 const DELETIONS: usize = 400;
-/// PeerPods that live while memory is measured.
+/// The number of PeerPods that live while memory is measured.
 const LIVING: usize = 4_200;
-/// Starts, of which the median counts.
+/// The number of starts. The median counts.
 const STARTS: usize = 9;
 /// Objects made at the same time.
 pub(super) const CONCURRENCY: usize = 16;
-/// How long nothing may happen, to see that nothing is written.
+/// How long the operator must write nothing.
 const QUIET: Duration = Duration::from_secs(10);
 const DEADLINE: Duration = Duration::from_secs(120);
 
@@ -98,11 +98,11 @@ pub(super) async fn run() -> Result<Figures> {
     Ok(figures)
 }
 
-/// Ends the operator and starts it again; tells how long it took to be ready.
+/// Stops the operator and starts it again. Returns the time until it is ready.
 async fn start(bench: &Bench<'_>, operator: &mut Operator) -> Result<Duration> {
     operator.stop().await?;
-    // After any write, such as of the lease, the API server lets the next list wait for up to 100 ms until its cache has
-    // seen it. That is not the operator's time.
+    // After any write, such as one of the lease, the API server delays the next list by up to 100 ms, until its cache has seen the
+    // write. That is not the operator's time.
     bench.peerpods().list(&ListParams::default().limit(1)).await?;
     let started = Instant::now();
     operator.start_again()?;
@@ -115,7 +115,7 @@ async fn start(bench: &Bench<'_>, operator: &mut Operator) -> Result<Duration> {
     Ok(started.elapsed())
 }
 
-/// Where PeerPods are made and deleted.
+/// The namespace of the PeerPods, and their clients.
 pub(super) struct Bench<'a> {
     pub(super) testbed: &'a Testbed,
     host: &'a Host,
@@ -130,7 +130,7 @@ pub(super) struct Dangling {
 }
 
 impl<'a> Bench<'a> {
-    /// In a cluster that has the installation's rights.
+    /// For a cluster with the installation's rights.
     pub(super) async fn new(testbed: &'a Testbed, host: &'a Host) -> Result<Self> {
         let (caa, namespace) = (Caa::install(testbed).await?, testbed.namespace("bench").await?);
         Ok(Self { testbed, host, caa, namespace })
@@ -144,7 +144,7 @@ impl<'a> Bench<'a> {
         Api::namespaced(self.client(), &self.namespace)
     }
 
-    /// Deletes machines of Pods that have ended, and measures from the first call.
+    /// Deletes machines of Pods that have ended. The time starts at the first call.
     async fn measure_deletions(&self, operator: &Operator, figures: &mut Figures) -> Result<()> {
         let dangling = self.dangling(DELETIONS).await?;
         let pid = operator.process().identity().pid;
@@ -168,7 +168,7 @@ impl<'a> Bench<'a> {
         self.delete_and_wait(&dangling, &dangling).await.map(drop)
     }
 
-    /// Machines that cloud-api-adaptor made for Pods that have ended, and left behind.
+    /// Machines of ended Pods that cloud-api-adaptor made and left behind.
     pub(super) async fn dangling(&self, count: usize) -> Result<Vec<Dangling>> {
         let pods = self.pods(count).await?;
         let ended = pods.iter().map(|pod| self.end(pod));
@@ -182,8 +182,8 @@ impl<'a> Bench<'a> {
         stream::iter(recorded).buffer_unordered(CONCURRENCY).try_collect().await
     }
 
-    /// Deletes PeerPods one after the other; tells the seconds until the last call returned and until all those were gone
-    /// that should go.
+    /// Deletes PeerPods one after the other. Returns the seconds until the last call returned, and the seconds until all of
+    /// `should_go` were gone.
     pub(super) async fn delete_and_wait(
         &self,
         dangling: &[Dangling],
@@ -211,7 +211,7 @@ impl<'a> Bench<'a> {
         timeout(DEADLINE, async { tokio::try_join!(calls, gone) }).await.context("PeerPods do not go")?
     }
 
-    /// Fills the cluster up with living PeerPods.
+    /// Fills the cluster with living PeerPods.
     pub(super) async fn populate(&self, count: usize) -> Result<()> {
         let pods = self.pods(count).await?;
         let recorded =
@@ -220,7 +220,7 @@ impl<'a> Bench<'a> {
         Ok(())
     }
 
-    /// Pods that no scheduler takes.
+    /// Pods that no scheduler places.
     pub(super) async fn pods(&self, count: usize) -> Result<Vec<Pod>> {
         let api: Api<Pod> = Api::namespaced(self.client(), &self.namespace);
         let pod: Pod = serde_json::from_value(json!({
@@ -240,7 +240,7 @@ impl<'a> Bench<'a> {
     }
 }
 
-/// What the API server was asked that only the operator asks here.
+/// Counts of requests that only the operator makes here.
 pub(super) struct Requests {
     /// Patches of PeerPods and their status; events.
     pub(super) writes: f64,

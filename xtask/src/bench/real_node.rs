@@ -1,4 +1,4 @@
-//! What is measured with operators that are Pods stands on this.
+//! The cluster for measurements of operators that are Pods.
 
 use std::path::Path;
 
@@ -9,11 +9,11 @@ use testbed::{RealNode, Shell};
 
 use crate::release;
 
-/// The steps of its start.
+/// The number of steps of its start.
 pub(super) const STEPS: usize = 2;
 
-/// Starts, with all files in `dir`, a cluster with a real node that has the image of the operator as it is released, and a
-/// shell for documented commands. Nothing is installed.
+/// Starts a cluster with a real node that has the operator's released image, and a shell for documented commands. All files are in
+/// `dir`. Nothing is installed.
 pub(super) async fn start(dir: &Path, progress: &mut Progress) -> Result<(RealNode, Shell)> {
     progress.step("building the operator (release)");
     let program = release::build(install::NAME, &["--quiet"])?;

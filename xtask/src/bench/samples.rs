@@ -1,4 +1,4 @@
-//! The operators in `examples/`: how soon 100 `PodSets` have their Pods, and what either operator takes while nothing happens.
+//! The operators in `examples/`: how soon 100 `PodSets` have their Pods, and the cost of each operator while nothing happens.
 
 use std::time::{Duration, Instant};
 
@@ -26,12 +26,12 @@ use super::{figures::Figures, usage};
 use crate::{example::Example, release};
 
 const PODSETS: usize = 100;
-/// Pods of each.
+/// Pods of each PodSet.
 const REPLICAS: i32 = 10;
 const PODS: usize = 1_000;
-/// How often either way is measured. They take turns.
+/// How often each of the two ways is measured. They alternate.
 const ROUNDS: u32 = 3;
-/// Requests at the same time of the client that the operator is compared with: the operator creates the Pods of eight `PodSets`.
+/// The concurrent requests of the client that the operator is compared with. The operator creates the Pods of eight `PodSets` at once.
 const CONCURRENCY: usize = 80;
 /// How long nothing happens.
 const QUIET: Duration = Duration::from_secs(60);
@@ -76,7 +76,7 @@ async fn memory(stage: &Stage) -> Result<f64> {
     Ok(usage::memory(stage.operator_pid().await)?.0)
 }
 
-/// How long one client takes to create the Pods.
+/// How long a plain client takes to create the Pods.
 async fn by_client(stage: &Stage) -> Result<Duration> {
     let namespace = stage.namespace().await?;
     let api: Api<Pod> = Api::namespaced(stage.client(), &namespace);
@@ -104,7 +104,7 @@ async fn by_operator(stage: &Stage) -> Result<Duration> {
         async move { api.create(&PostParams::default(), &podset).await }
     });
     stream::iter(created).buffer_unordered(CONCURRENCY).try_for_each(async |_| Ok(())).await?;
-    // Counting costs the API server next to nothing. The log of its requests is long, so it is read only then.
+    // The count costs the API server next to nothing. The audit log is long, so it is read only once, at the end.
     let pods: Api<Pod> = Api::namespaced(stage.client(), &namespace);
     wait::eventually("all Pods are there", DEADLINE, async || {
         let listed = pods.list_metadata(&ListParams::default().limit(1)).await?;
@@ -124,14 +124,14 @@ async fn by_operator(stage: &Stage) -> Result<Duration> {
     Ok(took.try_into()?)
 }
 
-/// Deletes what was made in a namespace; `PodSets` first, which else would replace their Pods.
+/// Deletes all objects in a namespace. `PodSets` come first, because they would replace their Pods.
 async fn clean(stage: &Stage, namespace: &str) -> Result<()> {
     let own = format!("--namespace={namespace}");
     stage.kubectl(&["delete", "podsets", "--all", &own, "--cascade=foreground", "--timeout=120s"]).await?;
     stage.kubectl(&["delete", "namespace", namespace, "--timeout=120s"]).await.map(drop)
 }
 
-/// How often Ptemplate's operator writes while nothing happens to the sample.
+/// How often Ptemplate's operator writes while the sample does not change.
 async fn quiet(stage: &Stage) -> Result<f64> {
     let folder = repository::root().join("examples/ptemplate");
     let file = |path: &str| format!("--filename={}", folder.join(path).display());

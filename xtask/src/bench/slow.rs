@@ -1,4 +1,4 @@
-//! Deletions from a cloud that is far away, and from one part of which hangs.
+//! Deletions on a cloud that is far away, and on one that partly hangs.
 
 use std::{path::Path, time::Duration};
 
@@ -8,15 +8,15 @@ use testbed::{Operator, OperatorOptions, Settings};
 
 use super::{figures::Figures, peerpods::Bench, usage};
 
-/// How late each answer comes.
+/// The delay of each answer.
 const LATE: Duration = Duration::from_millis(50);
-/// Machines whose cloud answers.
+/// The number of machines whose calls are answered.
 const ANSWERED: usize = 100;
-/// Machines beside them for which every call is lost: a third of all.
+/// The number of further machines whose calls are all lost: a third of all.
 const LOST: usize = 50;
-/// How long they may take.
+/// The time limit without machines that hang, in seconds.
 const TARGET: f64 = 0.6;
-/// How long beside those that hang.
+/// The time limit with machines that hang, in seconds.
 const HANGING_TARGET: f64 = 1.5;
 
 pub(super) async fn measure(

@@ -22,9 +22,9 @@ use crate::release;
 
 const PEERPODS: usize = 20_000;
 const NODES: usize = 200;
-/// How often it is measured. The first time, the API server may have to fill its caches.
+/// The number of runs. In the first, the API server may have to fill its caches.
 const RUNS: usize = 5;
-/// How often its memory is looked at.
+/// How often to read its memory.
 const LOOK_INTERVAL: Duration = Duration::from_millis(5);
 
 pub(super) async fn run() -> Result<Figures> {
@@ -56,7 +56,7 @@ pub(super) async fn run() -> Result<Figures> {
     Ok(figures)
 }
 
-/// Peer pods on nodes that have no kubelet.
+/// Makes peer pods on nodes without a kubelet.
 async fn populate(testbed: &Testbed) -> Result<()> {
     let nodes: Api<Node> = Api::all(testbed.client());
     for index in 0..NODES {
@@ -71,7 +71,7 @@ async fn populate(testbed: &Testbed) -> Result<()> {
             "metadata": { "generateName": "bench-" },
             "spec": {
                 "nodeName": node_name(index % NODES),
-                // No node is ever ready.
+                // No node ever becomes ready.
                 "tolerations": [{ "operator": "Exists" }],
                 "containers": [{ "name": "main", "image": "any", "resources": resources }],
             },
@@ -86,7 +86,7 @@ fn node_name(index: usize) -> String {
     format!("bench-{index}")
 }
 
-/// How long it takes, and the most memory that it has, in MiB.
+/// The time that it takes, and the most memory that it has, in MiB.
 async fn measure(program: &Path, kubeconfig: &Path, format: &str) -> Result<(Duration, f64)> {
     let mut command = Command::new(program);
     command.env("KUBECONFIG", kubeconfig).args(["status", "-A", "-o", format]).stdout(Stdio::piped());
@@ -95,7 +95,7 @@ async fn measure(program: &Path, kubeconfig: &Path, format: &str) -> Result<(Dur
     let pid = i32::try_from(child.id().context("it runs")?)?;
     let mut peak = 0.0_f64;
     let look = async {
-        // It has no memory any more once it has ended.
+        // Once it has ended, it has no memory.
         while let Ok((_, most)) = usage::memory(pid) {
             peak = peak.max(most);
             sleep(LOOK_INTERVAL).await;

@@ -1,4 +1,4 @@
-//! The sweep of a libvirt host with 5,000 VMs, each of which a PeerPod tracks, and how soon it reports VMs that none tracks.
+//! The sweep of a libvirt host with 5,000 tracked VMs, and how soon it reports untracked VMs.
 
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
@@ -18,19 +18,19 @@ use super::{
 };
 use crate::release;
 
-/// VMs, and PeerPods of them.
+/// The number of VMs and of their PeerPods.
 const VMS: usize = 5_000;
-/// Sweeps that are measured, of which the slowest counts.
+/// The number of measured sweeps. The slowest counts.
 const SWEEPS: u32 = 3;
-/// The time between two.
+/// The time between two sweeps.
 const INTERVAL: Duration = Duration::from_secs(10);
 /// How often the metrics are read meanwhile.
 const LOOK_INTERVAL: Duration = Duration::from_millis(10);
 const DEADLINE: Duration = Duration::from_secs(120);
 
-/// VMs that nobody tracks, made at different times between two sweeps.
+/// The number of untracked VMs, made at different times between two sweeps.
 const UNTRACKED: u32 = 4;
-/// The time between two sweeps that find these, and their grace. By default these are 20 times and 30 times as long.
+/// The time between two sweeps that find the untracked VMs, and also their grace. The defaults are 20 and 30 times as long.
 const REPORT_INTERVAL: Duration = Duration::from_secs(15);
 const GRACE: Duration = Duration::from_secs(60);
 
@@ -61,7 +61,7 @@ pub(super) async fn run() -> Result<Figures> {
         ..OperatorOptions::new(&program, dir.path().join(name), settings.clone())
     };
     let idle = Operator::start(&testbed, &with("idle", "--sweep=off".to_owned())).await?;
-    // The place of the settings is recorded, and everything is read.
+    // By now the place of the settings is recorded, and all objects are read.
     bench.delete(5).await?;
     let (_, without) = usage::memory(idle.process().identity().pid)?;
     idle.stop().await?;
@@ -107,7 +107,7 @@ pub(super) async fn run() -> Result<Figures> {
     Ok(figures)
 }
 
-/// Waits for the next sweep; tells how long it took.
+/// Waits for the next sweep. Returns the time that it took.
 async fn sweep(operator: &Operator) -> Result<Duration> {
     let newest = async || {
         let metrics = operator.metrics().await?;
@@ -119,7 +119,7 @@ async fn sweep(operator: &Operator) -> Result<Duration> {
         loop {
             let began = newest().await?;
             if began > before {
-                // It shows when it is complete.
+                // The operator shows a sweep only once it is complete.
                 return Ok(UNIX_EPOCH.elapsed()?.saturating_sub(began));
             }
             sleep(LOOK_INTERVAL).await;
@@ -128,7 +128,7 @@ async fn sweep(operator: &Operator) -> Result<Duration> {
     tokio::time::timeout(DEADLINE, next).await.context("there is no further sweep")?
 }
 
-/// The longest time from the creation of a VM that nobody tracks until it is reported as such.
+/// The longest time from the creation of an untracked VM until the operator reports it.
 async fn latest_report(operator: &Operator, host: &Host) -> Result<Duration> {
     let mut made = Vec::new();
     for index in 0..UNTRACKED {

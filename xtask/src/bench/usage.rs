@@ -1,4 +1,4 @@
-//! What a process has used, from `/proc`.
+//! The CPU time and memory of a process, from `/proc`.
 
 use std::fs;
 
@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result};
 /// Ticks per second of the times in `/proc`: part of Linux' interface to programs.
 const TICKS_PER_SECOND: f64 = 100.0;
 
-/// CPU seconds of all threads that the process ever had, user and system, to the hundredth.
+/// CPU seconds of all threads that the process ever had, user and system, in steps of a hundredth.
 pub(super) fn cpu(pid: i32) -> Result<f64> {
     let path = format!("/proc/{pid}/stat");
     let text = fs::read_to_string(&path).with_context(|| format!("reading {path}"))?;
@@ -17,7 +17,7 @@ pub(super) fn cpu(pid: i32) -> Result<f64> {
     Ok(f64::from(ticks) / TICKS_PER_SECOND)
 }
 
-/// Resident memory in MiB: now, and the most there ever was.
+/// Resident memory in MiB: the present value, and the peak.
 pub(super) fn memory(pid: i32) -> Result<(f64, f64)> {
     let path = format!("/proc/{pid}/status");
     let text = fs::read_to_string(&path).with_context(|| format!("reading {path}"))?;

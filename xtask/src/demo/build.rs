@@ -1,4 +1,4 @@
-//! The operator's program, built while somebody watches.
+//! Builds the operator's program, with progress for a watching user.
 
 use std::{path::PathBuf, process::Stdio};
 
@@ -11,7 +11,7 @@ use tokio::{
 
 use crate::repository;
 
-/// Builds an operator, of the package of the same name, in the profile of this program, whose libraries it shares; gives the program.
+/// Builds the operator in the package of this name, in the profile of this program, whose libraries it shares. Returns the program.
 pub(super) async fn operator(name: &str, progress: &mut Progress) -> Result<PathBuf> {
     let mut cargo = Command::from(repository::build(name))
         .stderr(Stdio::piped())
@@ -28,7 +28,7 @@ pub(super) async fn operator(name: &str, progress: &mut Progress) -> Result<Path
         said.push(message);
     }
     ensure!(cargo.wait().await?.success(), "building the operator failed:\n{}", said.join("\n"));
-    // Cargo puts it beside this program, wherever its target folder is.
+    // Cargo puts it beside this program, in whatever target folder.
     let program = std::env::current_exe()?.with_file_name(name);
     ensure!(program.exists(), "cargo did not put the operator at {}", program.display());
     Ok(program)

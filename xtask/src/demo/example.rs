@@ -1,4 +1,4 @@
-//! What the stories of the examples have in common: a control plane, the operator, and a timeline of what is observed.
+//! The common parts of the examples' stories: a control plane, the operator, and a timeline of observations.
 
 use std::io::{self, Write as _};
 
@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{example::Example, repository};
 
-/// The story, and what it is played on.
+/// The story and its stage.
 pub(super) struct Story {
     pub(super) stage: Stage,
     pub(super) namespace: String,
@@ -24,7 +24,7 @@ pub(super) struct Story {
 }
 
 impl Story {
-    /// Starts a control plane with the operator of this example, and tells what will be seen.
+    /// Starts a control plane with the operator of this example, and prints what the story will show.
     pub(super) async fn begin(example: Example, title: &str, introduction: &str) -> Result<Self> {
         let paint = Paint::for_stdout();
         writeln!(io::stdout(), "{}\n", paint.paint(Style::Bold, title))?;
@@ -44,27 +44,27 @@ impl Story {
         Ok(Self { stage, namespace, timeline, _observers: observers })
     }
 
-    /// Tells what has happened, and runs a command and tells so.
+    /// Prints what has happened, then runs a command and prints it.
     pub(super) async fn kubectl(&mut self, arguments: &[&str]) -> Result<String> {
         self.timeline.settle().await?;
         self.timeline.command(format!("kubectl {}", arguments.join(" ")));
         self.ask(arguments).await
     }
 
-    /// Runs a command that only looks.
+    /// Runs a command that changes nothing.
     pub(super) async fn ask(&self, arguments: &[&str]) -> Result<String> {
         let namespace = format!("--namespace={}", self.namespace);
         self.stage.kubectl(&[arguments, &[&namespace]].concat()).await
     }
 
-    /// Tells what has happened, and that it was as it should.
+    /// Prints what has happened, and that it was as expected.
     pub(super) async fn check(&mut self, what: &str) -> Result<()> {
         self.timeline.settle().await?;
         self.timeline.checked(what)
     }
 }
 
-/// Tells where to read on.
+/// Prints where to read more.
 pub(super) fn end(example: Example) -> Result<()> {
     writeln!(io::stdout(), "\n  Everything has ended. The code: examples/{}/README.md", example.name())?;
     Ok(())

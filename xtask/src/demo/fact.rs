@@ -1,4 +1,4 @@
-//! What can be observed, and how it is told.
+//! Observations, and the text of each.
 
 use jiff::Timestamp;
 use serde_json::Value;
@@ -6,10 +6,10 @@ use testbed::Request;
 
 use super::paint::Style;
 
-/// Something that was seen.
+/// Something that was observed.
 #[derive(Clone, Debug)]
 pub(super) struct Observation {
-    /// When it happened by the clock of who tells of it; where that one has none, when it was heard of.
+    /// When it happened, by the clock of its source. If the source has no clock, when it was observed.
     pub(super) at: Timestamp,
     pub(super) fact: Fact,
 }
@@ -18,17 +18,17 @@ pub(super) struct Observation {
 pub(super) enum Fact {
     /// A command was run.
     Command(String),
-    /// The watch of Pods showed this.
+    /// The watch of Pods showed this change.
     Pod { name: String, change: PodChange },
-    /// The watch of PeerPods showed this.
+    /// The watch of PeerPods showed this change.
     PeerPod { name: String, change: PeerPodChange },
-    /// The watch of nodes showed that this one advertises so many VMs now; `None`: nothing.
+    /// The watch of nodes showed that this one now advertises so many VMs; `None`: no VMs.
     Node { name: String, vms: Option<String> },
-    /// The watch of `PeerPodConfigs` showed this.
+    /// The watch of `PeerPodConfigs` showed this change.
     Config { name: String, change: ConfigChange },
-    /// virsh told of an event of a domain, in its own words.
+    /// virsh reported an event of a domain, in its own words.
     Domain { name: String, event: String },
-    /// The API server's audit log has this request to write something.
+    /// The API server's audit log has this write.
     Write(Request),
     /// An event about a PeerPod appeared.
     Event { warning: bool, reason: String, note: String },
@@ -37,7 +37,7 @@ pub(super) enum Fact {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum PodChange {
     Runs,
-    /// It is being deleted, and its containers have so long to end.
+    /// It is being deleted, and its containers have this time to end.
     Ending {
         grace_seconds: i64,
     },
@@ -45,7 +45,7 @@ pub(super) enum PodChange {
     Through {
         phase: String,
     },
-    /// The scheduler finds no node for it, and says why.
+    /// The scheduler finds no node for it, with this reason.
     Unschedulable {
         message: String,
     },
@@ -79,7 +79,7 @@ pub(super) enum ConfigChange {
     Gone,
 }
 
-/// Who did something, or who tells of it.
+/// The actor or the source of an observation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Who<'a> {
     You,
@@ -96,7 +96,7 @@ pub(super) enum Who<'a> {
 }
 
 impl<'a> Who<'a> {
-    /// The one behind a user name of the API server.
+    /// The actor with this user name at the API server.
     pub(super) fn of(user: &'a str) -> Self {
         match user {
             "kubernetes-admin" => Self::You,
@@ -138,7 +138,7 @@ impl<'a> Who<'a> {
 }
 
 impl Fact {
-    /// Who, and what; nothing where another fact tells the same.
+    /// The actor and the text; `None` if another fact says the same.
     pub(super) fn line(&self) -> Option<(Who<'_>, String)> {
         Some(match self {
             Self::Command(command) => (Who::You, format!("$ {command}")),
@@ -147,7 +147,7 @@ impl Fact {
             Self::Node { name, vms: Some(vms) } => (Who::Node, format!("{name} advertises {vms} VMs")),
             Self::Node { name, vms: None } => (Who::Node, format!("{name} advertises no VMs any more")),
             Self::Config { name, change } => (Who::PeerPodConfig, format!("{name} {}", config(change))),
-            // A domain that is started was defined.
+            // A domain that starts must have been defined.
             Self::Domain { event, .. } if event.starts_with("Defined") => return None,
             Self::Domain { name, event } => {
                 let event = event.to_lowercase();
@@ -156,7 +156,7 @@ impl Fact {
             }
             Self::Write(request) => {
                 let who = Who::of(&request.user);
-                // The command was told. Events are, and so is what watches see of nodes and PeerPodConfigs.
+                // Commands have their own line. So do events, and the watches of nodes and PeerPodConfigs.
                 let seen = ["events", "nodes/status", "peerpodconfigs", "peerpodconfigs/status"];
                 if who == Who::You || seen.contains(&request.resource.as_str()) {
                     return None;
@@ -209,7 +209,7 @@ fn write(request: &Request) -> String {
         ("patch", "peerpods") if releases(request) => {
             format!("releases PeerPod {name}: removes its finalizers")
         }
-        // The API server completes its name, which the log does not have.
+        // The API server completes the name, and the audit log lacks it.
         ("create", "pods") => "creates a Pod".to_owned(),
         ("delete", "pods") => format!("deletes Pod {name}"),
         ("patch", "podsets/status") => format!("writes the status of PodSet {name}"),
@@ -232,17 +232,17 @@ fn write(request: &Request) -> String {
     what + &answer
 }
 
-/// What is done to an object that a `PeerPodConfig` consists of.
+/// The verb for an object of a `PeerPodConfig`.
 fn object_verb(verb: &str) -> &str {
     match verb {
-        // A patch by server-side apply makes what is missing.
+        // A server-side apply creates a missing object.
         "patch" => "applies",
         "delete" => "deletes",
         other => other,
     }
 }
 
-/// Whether the request is a JSON patch that leaves an object without finalizers.
+/// Whether the request is a JSON patch that removes all finalizers of an object.
 pub(super) fn releases(request: &Request) -> bool {
     let removes = |change: &Value| change["op"] == "remove" && change["path"] == "/metadata/finalizers";
     request.body.as_array().is_some_and(|changes| changes.iter().any(removes))

@@ -1,4 +1,4 @@
-//! A demo that stays: found again, and ended.
+//! A demo that stays: how to find and to end it.
 
 use std::{
     env,
@@ -22,19 +22,19 @@ use super::{
     stories::{CONFIG_FILE, PODS_FILE},
 };
 
-/// Names the operator's process, where it is one of this machine.
+/// The file that records the operator's process, if it is a process of this machine.
 const NOTE: &str = "operator.json";
 /// How long the operator may take to end in order.
 const GRACE: Duration = Duration::from_secs(5);
 /// How long to wait for another demo that starts or ends.
 const LOCK_DEADLINE: Duration = Duration::from_secs(5);
 
-/// The folder of the kept demo. There is one at most.
+/// The folder of the kept demo. There is at most one.
 pub(super) fn dir() -> Result<PathBuf> {
     Ok(folders::state()?.join("demo"))
 }
 
-/// Keeps others from starting or ending a kept demo as long as the file is open.
+/// Keeps other programs from starting or ending a kept demo as long as the file is open.
 pub(super) async fn lock() -> Result<File> {
     let state = folders::state()?;
     fs::create_dir_all(&state).with_context(|| format!("creating {}", state.display()))?;
@@ -43,7 +43,7 @@ pub(super) async fn lock() -> Result<File> {
         .context("another `cargo xtask demo` is running: wait until it ends")
 }
 
-/// Fails if a demo is being kept, and says what can be done.
+/// Fails if there is a kept demo, and says what the user can do.
 pub(super) fn ensure_none() -> Result<()> {
     let dir = dir()?;
     if !dir.exists() {
@@ -74,15 +74,14 @@ pub(super) fn cluster_dir(dir: &Path) -> PathBuf {
     dir.join("testbed/cluster")
 }
 
-/// Notes an operator that stays as a process. Cluster and libvirtd note their own processes.
+/// Records the process of an operator that stays. Cluster and libvirtd record their own processes.
 pub(super) fn note(dir: &Path, operator: &testbed::Operator) -> Result<()> {
     let note = dir.join(NOTE);
     let identity = serde_json::to_vec(operator.process().identity())?;
     fs::write(&note, identity).with_context(|| format!("writing {}", note.display()))
 }
 
-/// Ends the kept demo, whole or not, and removes its folder; false if there is none. Only processes that were noted are
-/// ended.
+/// Ends the kept demo, whole or not, and removes its folder. Returns false if there is none. Only recorded processes are ended.
 pub(super) async fn down() -> Result<bool> {
     let dir = dir()?;
     if !dir.exists() {
@@ -111,7 +110,7 @@ async fn stop_operator(dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Leaves a Pod with a VM for the user to delete, and says how to look around and how to end it all.
+/// Leaves a Pod with a VM for the user to delete. Prints how to look around, and how to end everything.
 pub(super) async fn invite(stage: Stage, paint: Paint) -> Result<()> {
     stage.kubelet.leave().await?;
     let host = stage.libvirtd.host();

@@ -1,4 +1,4 @@
-//! `cargo xtask demo`: five stories on a real control plane and a real libvirtd, told as they are observed.
+//! `cargo xtask demo`: five stories on a real control plane and a real libvirtd, printed as they are observed.
 
 mod build;
 mod columns;
@@ -61,7 +61,7 @@ const PLAYED: &str = "Played: the Pods' kubelets, and cloud-api-adaptor under it
     its audit log, or by virsh.\n\
     The first run builds the programs of Kubernetes from source: about a quarter of an hour. Later ones take about half a \
     minute.";
-/// What is real, with a node and without.
+/// What is real: with a node, and without one.
 const WITH_NODE: &str = "Real: etcd, API server, scheduler, controller manager with its garbage collector, libvirtd, and a \
     node with kubelet and containerd. The operator is two Pods of its own image on that node, let in under the profile \
     `restricted`; they come to libvirt by TCP.";
@@ -91,7 +91,7 @@ pub(crate) async fn run(task: &Task) -> Result<()> {
         )?;
     }
 
-    // Ctrl-C ends all of this by itself, and nothing is left.
+    // Everything ends by itself on Ctrl-C, and nothing is left.
     let mut progress = Progress::new(4);
     progress.step("Debian packages of libvirt");
     Libvirtd::install()?;
@@ -126,14 +126,14 @@ pub(crate) async fn run(task: &Task) -> Result<()> {
     }
 }
 
-/// A stage on which all was played that was to be.
+/// A stage after its stories.
 struct Played {
     stage: Stage,
-    /// Whether every story went as told.
+    /// Whether every story succeeded.
     result: Result<()>,
 }
 
-/// Waits for the stage and plays. Fails where there is nothing to keep: without a stage, or interrupted.
+/// Waits for the stage and plays. Fails if there is nothing to keep: without a stage, or after an interrupt.
 async fn perform(
     mut starting: Pin<Box<impl Future<Output = Result<Stage>>>>,
     mut progress: Progress,
@@ -145,7 +145,8 @@ async fn perform(
     let stage = tokio::select! {
         stage = &mut starting => stage?,
         () = &mut interrupted => {
-            // Processes that would stay are noted, for whoever ends them, only once they run. How that goes is of no interest.
+            // Processes that stay are recorded only once they run, and must be recorded so that they can be ended.
+            // The outcome does not matter.
             let _ = starting.await;
             bail!(INTERRUPTED);
         }
@@ -158,7 +159,7 @@ async fn perform(
     Ok(Played { stage, result })
 }
 
-/// Resolves when somebody wants the end.
+/// Resolves when the user interrupts.
 fn interrupted() -> Result<impl Future<Output = ()>> {
     let mut interrupt = signal(SignalKind::interrupt()).context("listening for Ctrl-C")?;
     let mut terminate = signal(SignalKind::terminate()).context("listening for SIGTERM")?;
@@ -170,7 +171,7 @@ fn interrupted() -> Result<impl Future<Output = ()>> {
     })
 }
 
-/// Plays the stories, up to the first that does not go as told.
+/// Plays the stories, up to the first that fails.
 async fn play(stage: &Stage, paint: Paint) -> Result<()> {
     let (_observers, observations) = observers::start(stage).await?;
     let mut timeline = Timeline::new(observations, paint);
@@ -184,7 +185,7 @@ async fn play(stage: &Stage, paint: Paint) -> Result<()> {
             Ok(outcome) => results.push((story, Some(outcome))),
             Err(error) => {
                 results.push((story, None));
-                // The first error is the one to tell.
+                // The first error is the one to report.
                 let _ = timeline.settle().await;
                 failure =
                     Some(error.context(format!("{title}: something else happened than the story says")));

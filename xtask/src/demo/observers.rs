@@ -1,4 +1,4 @@
-//! Those who look: watches of the API server, its audit log, and virsh. None of them asks the operator.
+//! The observers: watches of the API server, its audit log, and virsh. None of them asks the operator.
 
 use std::{collections::HashMap, fs, path::PathBuf, pin::pin, time::Duration};
 
@@ -31,18 +31,18 @@ use super::{
     stage::{NAMESPACE, Stage},
 };
 
-/// How often logs are looked at.
+/// How often logs are read.
 pub(super) const POLL_INTERVAL: Duration = Duration::from_millis(20);
-/// Observations on their way; a story that does not listen for a while makes the observers wait.
+/// The size of the queue of observations. If a story does not read it for a while, the observers wait.
 const QUEUE: usize = 256;
 
-/// Everybody who looks. They stop when it is dropped.
+/// All observers. They stop when this is dropped.
 pub(super) struct Observers {
     _tasks: JoinSet<()>,
     _virsh: Process,
 }
 
-/// Lets them look at this stage; gives what they see.
+/// Starts all observers of this stage. Returns the queue of their observations.
 pub(super) async fn start(stage: &Stage) -> Result<(Observers, Receiver<Result<Observation>>)> {
     let (sender, receiver) = mpsc::channel(QUEUE);
     let mut tasks = JoinSet::new();
@@ -64,7 +64,7 @@ pub(super) async fn start(stage: &Stage) -> Result<(Observers, Receiver<Result<O
     Ok((Observers { _tasks: tasks, _virsh: virsh }, receiver))
 }
 
-/// Lets some look at the Pods of a namespace, and at what is written.
+/// Starts the observers of a namespace's Pods and of writes.
 pub(super) fn of_pods(
     client: Client,
     namespace: &str,
@@ -79,7 +79,7 @@ pub(super) fn of_pods(
 
 async fn report_failure(observer: impl Future<Output = Result<()>>, sender: Sender<Result<Observation>>) {
     if let Err(error) = observer.await {
-        // Nobody listens any more when the demo ends.
+        // When the demo ends, the queue has no reader.
         let _ = sender.send(Err(error)).await;
     }
 }
@@ -88,7 +88,7 @@ async fn send(sender: &Sender<Result<Observation>>, at: Timestamp, fact: Fact) -
     sender.send(Ok(Observation { at, fact })).await.context("nobody listens any more")
 }
 
-/// Watches all objects of a kind and sends what `see` finds new.
+/// Watches all objects of a kind, and sends the changes that `see` finds.
 async fn watch<K>(
     api: Api<K>,
     sender: Sender<Result<Observation>>,
@@ -98,7 +98,7 @@ async fn watch<K>(
 {
     let mut events = pin!(watcher::watcher(api, watcher::Config::default()).default_backoff());
     while let Some(event) = events.next().await {
-        // A watch that fails begins anew by itself.
+        // A failed watch restarts by itself.
         for fact in event.map(&mut see).unwrap_or_default() {
             if send(&sender, Timestamp::now(), fact).await.is_err() {
                 return;
@@ -107,7 +107,7 @@ async fn watch<K>(
     }
 }
 
-/// What is known of each Pod.
+/// The last state of each Pod.
 #[derive(Default)]
 struct Pods(HashMap<String, Pod>);
 
@@ -159,7 +159,7 @@ fn refusal(pod: &Pod) -> Option<String> {
     refused.message.clone()
 }
 
-/// What is known of each PeerPod.
+/// The last state of each PeerPod.
 #[derive(Default)]
 struct PeerPods(HashMap<String, PeerPod>);
 
@@ -175,7 +175,7 @@ impl PeerPods {
             watcher::Event::Delete(peerpod) => {
                 let before = self.0.remove(&peerpod.name_any());
                 let mut changes = peerpod_changes(before.as_ref(), &peerpod);
-                // One that has no finalizer when it is deleted is never seen marked.
+                // A PeerPod that has no finalizer when it is deleted disappears at once, without a mark.
                 changes.retain(|change| *change == PeerPodChange::Released);
                 changes.push(PeerPodChange::Gone);
                 changes.into_iter().map(|change| fact(peerpod.name_any(), change)).collect()
@@ -209,7 +209,7 @@ fn peerpod_changes(before: Option<&PeerPod>, now: &PeerPod) -> Vec<PeerPodChange
     changes
 }
 
-/// The conditions that are True now, and were not for this reason.
+/// The conditions that have become True, or are True for another reason.
 fn new_conditions(before: &[Condition], now: Vec<Condition>) -> impl Iterator<Item = Condition> {
     now.into_iter().filter(move |it| {
         let known = |other: &&Condition| {
@@ -220,7 +220,7 @@ fn new_conditions(before: &[Condition], now: Vec<Condition>) -> impl Iterator<It
     })
 }
 
-/// What each node advertises.
+/// The VMs that each node advertises.
 #[derive(Default)]
 struct Nodes(HashMap<String, String>);
 
@@ -256,7 +256,7 @@ impl Configs {
                 let name = config.name_any();
                 let now = config.status.map(|status| status.conditions).unwrap_or_default();
                 let before = self.0.insert(name.clone(), now.clone()).unwrap_or_default();
-                // A message may change where the reason stays.
+                // The message may change while the reason stays.
                 let news = new_conditions(&before, now)
                     .filter(|new| !before.iter().any(|it| it.status == "True" && it.reason == new.reason));
                 news.map(|it| fact(&name, ConfigChange::Condition { type_: it.type_, reason: it.reason }))
@@ -283,12 +283,12 @@ fn see_event(event: watcher::Event<Event>) -> Vec<Fact> {
     }]
 }
 
-/// Sends every request to write that the API server has answered from now on.
+/// Sends every write that the API server answers from now on.
 async fn read_audit(audit: Audit, sender: Sender<Result<Observation>>) -> Result<()> {
     let mut position = 0;
     loop {
         for request in audit.requests(&mut position)? {
-            // Leases are renewed all the time.
+            // Leases are renewed all the time, so they are left out.
             let told =
                 request.namespace == NAMESPACE || request.is_operators() && request.resource != "leases";
             if request.is_write() && told {
@@ -299,7 +299,7 @@ async fn read_audit(audit: Audit, sender: Sender<Result<Observation>>) -> Result
     }
 }
 
-/// Sends every event of a domain that virsh has written down.
+/// Sends every event of a domain that virsh writes to its log.
 async fn read_virsh(log: PathBuf, sender: Sender<Result<Observation>>) -> Result<()> {
     let mut position = 0;
     loop {

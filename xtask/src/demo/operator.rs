@@ -1,4 +1,4 @@
-//! The operator that the stories are about.
+//! The operator of the stories.
 
 use anyhow::Result;
 use peerpod_operator::NAMESPACE;
@@ -6,14 +6,14 @@ use testbed::{Metrics, OperatorPods};
 
 /// How it runs.
 pub(super) enum Operator {
-    /// As its users have it: two Pods of its own image, on the real node.
+    /// As users run it: two Pods of its own image, on the real node.
     Pods(OperatorPods),
-    /// As a process of this machine, where there can be no such node.
+    /// As a process of this machine, if there can be no real node.
     Process(Box<testbed::Operator>),
 }
 
 impl Operator {
-    /// What each replica says of itself.
+    /// The metrics of each replica.
     pub(super) async fn metrics(&self) -> Result<Vec<Metrics>> {
         match self {
             Self::Pods(pods) => Ok(pods.metrics().await?.into_values().collect()),
@@ -29,7 +29,7 @@ impl Operator {
         }
     }
 
-    /// Where a user finds its log.
+    /// Tells a user where to find its log.
     pub(super) fn log(&self) -> String {
         match self {
             Self::Pods(_) => format!("kubectl -n {NAMESPACE} logs deployment/peerpod-operator --all-pods"),

@@ -1,4 +1,4 @@
-//! Text for terminals, and for those who read it elsewhere.
+//! Text for terminals and for files.
 
 use std::{
     env,
@@ -6,10 +6,10 @@ use std::{
     io::{self, IsTerminal as _},
 };
 
-/// Columns of all text but what commands print.
+/// The width of all text except the output of commands.
 pub(super) const WIDTH: usize = 100;
 
-/// How a piece of text stands out.
+/// The style of a piece of text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Style {
     Plain,
@@ -47,7 +47,7 @@ pub(super) struct Paint {
 }
 
 impl Paint {
-    /// Colours on a terminal that knows them, unless `NO_COLOR` is set.
+    /// Colours if standard output is a terminal that supports them and `NO_COLOR` is not set.
     pub(super) fn for_stdout() -> Self {
         let set = |variable| env::var_os(variable).filter(|value| !value.is_empty());
         let knows = set("TERM").is_some_and(|terminal| terminal != "dumb");
@@ -69,11 +69,11 @@ impl Paint {
     }
 }
 
-/// Breaks text between words into lines of at most `width` characters; a longer word has a line of its own.
+/// Breaks text between words into lines of at most `width` characters. A longer word gets a line of its own.
 pub(super) fn wrap(text: &str, width: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
     for word in text.split(' ') {
-        // There always is a last line.
+        // There is always a last line.
         let Some(line) = lines.last_mut() else { continue };
         if line.is_empty() {
             line.push_str(word);

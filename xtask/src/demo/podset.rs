@@ -42,7 +42,7 @@ impl PodSet {
         ensure!(!again.contains(killed), "the status names {killed}, which is gone");
         self.0.check("Another Pod took the place of the deleted one.").await?;
 
-        // Creation times are whole seconds, and the newest Pods are to be told from the others.
+        // Creation times are whole seconds. The newest Pods need a second of their own.
         self.0.timeline.listen_for(Duration::from_secs(1)).await?;
         self.0.kubectl(&["scale", "podset", "podset-sample", "--replicas=5"]).await?;
         let five = self.has(5).await?;
@@ -75,7 +75,7 @@ impl PodSet {
             .await
     }
 
-    /// Waits until the status has so many Pods; gives their names.
+    /// Waits until the status has so many Pods. Returns their names.
     async fn has(&self, count: usize) -> Result<Vec<String>> {
         let path = "--output=jsonpath={.status.podNames[*]}";
         wait::eventually(&format!("the PodSet has {count} Pods"), DEADLINE, async || {

@@ -109,7 +109,7 @@ struct Look {
     path: String,
 }
 
-/// Where the reason of a condition is.
+/// The path of a condition's reason.
 fn reason(condition: &str) -> Look {
     let path = format!("{{.status.conditions[?(@.type==\"{condition}\")].reason}}");
     Look { object: vec!["ptemplate", NAME], path }

@@ -1,4 +1,4 @@
-//! Everything that the stories are played on.
+//! The stage of the stories.
 
 use std::path::{Path, PathBuf};
 
@@ -21,13 +21,13 @@ use testbed::{
 
 use super::{kept, operator::Operator};
 
-/// How many nodes are to run peer pods.
+/// The number of nodes for peer pods.
 const WORKERS: usize = 3;
 
-/// Where the stories' Pods are.
+/// The namespace of the stories' Pods.
 pub(super) const NAMESPACE: &str = "shop";
 
-/// A control plane with the generated installation, libvirtd, the operator, and those who are played.
+/// A control plane with the generated installation, libvirtd, the operator, and the players of other roles.
 pub(super) struct Stage {
     pub(super) dir: PathBuf,
     pub(super) operator: Operator,
@@ -35,12 +35,12 @@ pub(super) struct Stage {
     pub(super) testbed: Testbed,
     pub(super) caa: Caa,
     pub(super) kubelet: Kubelet,
-    /// Nodes that are to run peer pods, with kwok for a kubelet.
+    /// Nodes for peer pods, with kwok as their kubelet.
     pub(super) workers: FakeNodes,
 }
 
 impl Stage {
-    /// Sets it up with all its files in `dir`. One that is to stay is noted there, so that it can be ended later.
+    /// Sets the stage up with all its files in `dir`. If it is to stay, its processes are recorded there, so that they can be ended later.
     pub(super) async fn start(
         dir: &Path,
         lifetime: Lifetime,
@@ -63,13 +63,13 @@ impl Stage {
     }
 }
 
-/// The operator as its users have it: Pods of its Deployment on a real node, which come to libvirt by TCP.
+/// The operator as users run it: Pods of its Deployment on a real node, which reach libvirt by TCP.
 async fn with_pods(dir: &Path, lifetime: Lifetime, program: &Path) -> Result<(Testbed, Libvirtd, Operator)> {
     let RealNode { mut testbed, libvirtd, uri } = RealNode::start(dir, program, lifetime).await?;
     testbed.install_objects().await.context("installing the operator's objects")?;
     testbed.collect_new_kinds().await?;
     prepare_for_configurations(&testbed, Settings::libvirt(&uri)).await?;
-    // The namespace is for cloud-api-adaptor, too, which is privileged. The operator's own Pods are not.
+    // The namespace is also for cloud-api-adaptor, which is privileged. The operator's own Pods are not.
     let enforce = async |profile: &str| {
         let namespace = peerpod_operator::NAMESPACE;
         let label = format!("pod-security.kubernetes.io/enforce={profile}");
@@ -89,7 +89,7 @@ async fn with_pods(dir: &Path, lifetime: Lifetime, program: &Path) -> Result<(Te
     Ok((testbed, libvirtd, Operator::Pods(operator)))
 }
 
-/// The operator as a process of this machine, beside fake nodes alone.
+/// The operator as a process of this machine, with fake nodes only.
 async fn with_process(
     dir: &Path,
     lifetime: Lifetime,
@@ -119,8 +119,8 @@ async fn make_namespace(testbed: &Testbed) -> Result<()> {
     Ok(())
 }
 
-/// Makes what is there before anybody makes a `PeerPodConfig`: the settings, which are cloud-api-adaptor's and the operator's,
-/// and the runtime class that comes with Kata Containers.
+/// Makes the objects that must exist before a `PeerPodConfig`: the settings of cloud-api-adaptor and the operator, and the runtime
+/// class that Kata Containers installs.
 async fn prepare_for_configurations(testbed: &Testbed, settings: Settings) -> Result<()> {
     let metadata = |name: &str| json!({ "name": name, "namespace": peerpod_operator::NAMESPACE });
     let objects = [
@@ -137,8 +137,8 @@ async fn prepare_for_configurations(testbed: &Testbed, settings: Settings) -> Re
     testbed.apply("settings", &objects).await
 }
 
-/// Has the API server look at a PeerPod that is then not made. The first one takes its admission of owner references two
-/// seconds, for discovery, which no story should begin with.
+/// Creates a PeerPod by dry run. The first PeerPod takes the API server's admission of owner references two seconds, for discovery. No
+/// story should begin with that delay.
 async fn admit_a_peerpod(testbed: &Testbed) -> Result<()> {
     let nobody = json!({ "metadata": { "name": "nobody", "namespace": NAMESPACE, "uid": "none" } });
     let nobody: Pod = serde_json::from_value(nobody)?;

@@ -8,7 +8,7 @@ use super::{
 
 const HEADINGS: [&str; 4] = ["story", "result", "Pod deleted → VM gone", "Pod deleted → PeerPod released"];
 
-/// A line for each story; of one that failed or was not played nothing but that is known.
+/// A line for each story. A story that failed or was not played has only a note of that.
 pub(super) fn table(paint: Paint, results: &[(Story, Option<Outcome>)]) -> String {
     let row = |(story, outcome): &(Story, Option<Outcome>)| match outcome {
         Some(Outcome { machine, release }) => {

@@ -1,4 +1,4 @@
-//! What is observed, in the order in which it happened, told as it happens.
+//! Observations, printed in the order in which they happened, while they happen.
 
 use std::{
     io::{self, Write as _},
@@ -18,19 +18,19 @@ use super::{
     paint::{Paint, Style, WIDTH, wrap},
 };
 
-/// How long anything may take that a story waits for.
+/// The time limit of each wait of a story.
 const DEADLINE: Duration = Duration::from_secs(60);
-/// How long a line waits for those of slower observers that belong before it.
+/// How long a line is held back for observations of slower observers that belong before it.
 const HOLD_BACK: Duration = Duration::from_millis(150);
-/// What stands before a line's text.
+/// The column at which a line's text starts.
 const TEXT_COLUMN: usize = 33;
 
-/// The observations of one story after the other.
+/// The observations of the present story.
 pub(super) struct Timeline {
     observations: Receiver<Result<Observation>>,
     paint: Paint,
     started: Timestamp,
-    /// Those of this story; from `told` on ordered by time.
+    /// This story's observations. From `told` on they are ordered by time.
     seen: Vec<Observation>,
     told: usize,
 }
@@ -40,19 +40,19 @@ impl Timeline {
         Self { observations, paint, started: Timestamp::now(), seen: Vec::new(), told: 0 }
     }
 
-    /// Begins a story. What happened before it is not part of it.
+    /// Begins a story. Earlier observations are not part of it.
     pub(super) fn begin(&mut self) {
         self.started = Timestamp::now();
         self.seen.clear();
         self.told = 0;
     }
 
-    /// Tells of a command that is about to be run.
+    /// Prints a command that is about to run.
     pub(super) fn command(&mut self, command: String) {
         self.add(Observation { at: Timestamp::now(), fact: Fact::Command(command) });
     }
 
-    /// Waits until something is observed in this story; gives the time of it.
+    /// Waits until this is observed in this story. Returns its time.
     pub(super) async fn until(&mut self, what: &str, is_it: impl Fn(&Fact) -> bool) -> Result<Timestamp> {
         let end = Instant::now() + DEADLINE;
         loop {
@@ -66,7 +66,7 @@ impl Timeline {
         }
     }
 
-    /// Goes on listening for so long.
+    /// Observes for this time.
     pub(super) async fn listen_for(&mut self, time: Duration) -> Result<()> {
         let end = Instant::now() + time;
         while Instant::now() < end {
@@ -75,7 +75,7 @@ impl Timeline {
         Ok(())
     }
 
-    /// Waits for what slow observers have to tell, so that everything that has happened is seen and told.
+    /// Waits for slow observers, so that everything that has happened is observed and printed.
     pub(super) async fn settle(&mut self) -> Result<()> {
         self.listen_for(HOLD_BACK).await?;
         self.tell(self.seen.len())
@@ -86,7 +86,7 @@ impl Timeline {
         self.seen.iter().map(|observation| &observation.fact)
     }
 
-    /// Prints what a command printed, after everything that happened before.
+    /// Prints a command's output, after everything that happened before.
     pub(super) async fn output(&mut self, text: &str) -> Result<()> {
         self.settle().await?;
         for line in text.trim_end().lines() {
@@ -96,7 +96,7 @@ impl Timeline {
         Ok(())
     }
 
-    /// Prints that something was found to be as it should.
+    /// Prints that something is as expected.
     pub(super) fn checked(&self, what: &str) -> Result<()> {
         let mark = self.paint.paint(Style::Green, "✔");
         for (number, line) in wrap(what, WIDTH - 4).iter().enumerate() {
@@ -123,7 +123,7 @@ impl Timeline {
         self.seen.insert(self.told + later, observation);
     }
 
-    /// Tells everything before this index.
+    /// Prints everything before this index.
     fn tell(&mut self, end: usize) -> Result<()> {
         let mut stdout = io::stdout().lock();
         for Observation { at, fact } in &self.seen[self.told..end] {
@@ -136,14 +136,14 @@ impl Timeline {
     }
 }
 
-/// One observation: time since the story began, who, and what, with room below for what needs more than a line.
+/// One observation: the time since the story began, the actor, and the text, with further lines below if it is long.
 fn lines(paint: Paint, elapsed: SignedDuration, who: Who<'_>, text: &str) -> String {
     let elapsed = format!("{:>+8.3} s", elapsed.as_secs_f64());
     let name = format!("{:<17}", who.name());
     let mut lines = String::new();
     let mut wrapped = wrap(text, WIDTH - TEXT_COLUMN);
     if matches!(who, Who::Event { .. }) && wrapped.len() > 1 {
-        // The condition that it is about has the same words, in full.
+        // The line of the condition has the same words, in full.
         wrapped.truncate(1);
         wrapped[0].push('…');
     }

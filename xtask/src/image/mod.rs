@@ -42,11 +42,11 @@ pub(crate) struct Task {
     plain_http: bool,
 }
 
-/// What the image is of.
+/// The program in the image.
 struct Subject {
     /// The package, and its program.
     package: &'static str,
-    /// What the files are named after.
+    /// The start of the files' names.
     name: &'static str,
     about: &'static str,
     /// The image's name in the installation.
@@ -68,7 +68,7 @@ impl Subject {
 pub(crate) async fn run(task: &Task) -> Result<()> {
     let subject = Subject::of(task)?;
     let name = task.name.as_ref().unwrap_or(&subject.image);
-    // What is wrong with it is better said before the build.
+    // Check the destination before the build, not after it.
     let reference = task.push.as_ref().map(|push| push::reference(push, name)).transpose()?;
     let program = match &task.program {
         Some(program) => program.clone(),
@@ -122,7 +122,7 @@ fn document(files: &mut Files) -> Result<()> {
     Ok(())
 }
 
-/// What tells this image from those before it. Sources that are no git repository have no revision.
+/// The version and source of this image. Sources that are no git repository have no revision.
 fn labels(about: &str) -> BTreeMap<String, String> {
     let label = |key: &str, value: String| (format!("org.opencontainers.image.{key}"), value);
     let mut labels = BTreeMap::from([
@@ -139,7 +139,7 @@ fn labels(about: &str) -> BTreeMap<String, String> {
     labels
 }
 
-/// What git says, if it can.
+/// The output of git, if it succeeds.
 fn git(root: &Path, arguments: &[&str]) -> Option<String> {
     let output = Command::new("git").args(arguments).current_dir(root).output().ok()?;
     let text = String::from_utf8(output.stdout).ok()?;

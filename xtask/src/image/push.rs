@@ -1,4 +1,4 @@
-//! Brings an image into a registry, by the distribution protocol of the OCI.
+//! Pushes an image to a registry, by the distribution protocol of the OCI.
 
 use std::{env, fs::File, path::PathBuf, time::Duration};
 
@@ -14,17 +14,17 @@ use oci_client::{
 use tokio_rustls::rustls::crypto::ring;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long the registry may say nothing. A request has 4 MiB at most.
+/// The longest silence of the registry. A request has 4 MiB at most.
 const READ_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// What the image `NAME:TAG` is called in a registry, of which `REGISTRY[/NAME]` is given.
+/// The reference of the image `NAME:TAG` in a registry, which is given as `REGISTRY[/NAME]`.
 pub(super) fn reference(destination: &str, image: &str) -> Result<Reference> {
     let (name, tag) = image.rsplit_once(':').with_context(|| format!("the image {image} has no tag"))?;
     let (registry, name) = destination.split_once('/').unwrap_or((destination, name));
     let reference = format!("{registry}/{name}:{tag}");
     let reference: Reference =
         reference.parse().with_context(|| format!("{reference} is no name of an image"))?;
-    // A first part that is no host is part of a name in Docker's own registry.
+    // If the first part is no host, it is part of a name in Docker's own registry.
     ensure!(
         reference.registry() == registry,
         "{registry} is no registry: it needs a dot, a port, or is `localhost`"
@@ -32,10 +32,10 @@ pub(super) fn reference(destination: &str, image: &str) -> Result<Reference> {
     Ok(reference)
 }
 
-/// Pushes it, and asks the registry for what it has then.
+/// Pushes the image, and then asks the registry for it as a check.
 pub(super) async fn push(packed: &Packed, reference: &Reference, plain_http: bool) -> Result<()> {
     let registry = reference.registry();
-    // Of a process. A second one would change nothing.
+    // The crypto provider of the process. A second install has no effect.
     let _ = ring::default_provider().install_default();
     let client = Client::try_from(ClientConfig {
         protocol: if plain_http { ClientProtocol::Http } else { ClientProtocol::Https },
@@ -72,7 +72,7 @@ fn credentials(registry: &str) -> Result<RegistryAuth> {
         return Ok(RegistryAuth::Anonymous);
     };
     let file = File::open(&path).with_context(|| format!("opening {}", path.display()))?;
-    // Docker's own registry has its name in this file alone.
+    // Docker's own registry has a special name in this file.
     let server = if registry == "docker.io" { "https://index.docker.io/v1/" } else { registry };
     match get_credential_from_reader(file, server) {
         Ok(DockerCredential::UsernamePassword(user, password)) => Ok(RegistryAuth::Basic(user, password)),
@@ -88,7 +88,7 @@ fn credentials(registry: &str) -> Result<RegistryAuth> {
     }
 }
 
-/// What failed, and what to do about it.
+/// The error, with advice on what to do about it.
 fn explain(error: OciDistributionError, registry: &str, credentials: &RegistryAuth) -> Error {
     let refused = matches!(
         error,

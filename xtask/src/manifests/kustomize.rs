@@ -1,4 +1,4 @@
-//! `kustomize/`: the installation as a base, an overlay for each provider, and components for what people opt into.
+//! `kustomize/`: the installation as a base, an overlay for each provider, and components for options.
 //!
 //! ```text
 //! base/                  everything but the namespace, and the settings
@@ -58,7 +58,7 @@ impl Kustomization {
         Self { api_version: "kustomize.config.k8s.io/v1alpha1", kind: "Component", ..Self::new() }
     }
 
-    /// The file's text, with a comment that says what it is for.
+    /// The file's text, with a comment on its purpose.
     fn print(&self, about: &str) -> Result<String> {
         Ok(format!("{HEADER}#\n{}{}", wrap(about), serde_yaml::to_string(self)?))
     }
@@ -77,7 +77,7 @@ pub(super) fn files(options: &Options) -> Result<Files> {
     Ok(files)
 }
 
-/// One file for each group of objects, in the order of their first.
+/// One file for each group of objects, in the order of each group's first object.
 fn base(objects: &[Manifest]) -> Result<Files> {
     let mut files = Files::new();
     let mut groups: Vec<(&str, Vec<&Value>)> = Vec::new();
@@ -116,7 +116,7 @@ fn overlay(provider: &Cloud, options: &Options) -> Result<Files> {
     let resources = ["../../namespace".to_owned(), "../../base".to_owned()].into_iter().chain(further);
     let kustomization = Kustomization {
         resources: resources.collect(),
-        // A name that follows the content would be a new object for each change, which no running Pod reads.
+        // With a hash of the content in its name, each change would make a new object, which no running Pod reads.
         generator_options: Some(
             json!({ "disableNameSuffixHash": true, "labels": Component::Adaptor.labels() }),
         ),
@@ -144,7 +144,7 @@ fn overlay(provider: &Cloud, options: &Options) -> Result<Files> {
     Ok(files)
 }
 
-/// Gives the operator's Pods the tokens by which they are known to this cloud.
+/// Gives the operator's Pods the tokens that identify them to this cloud.
 fn tokens(provider: &Cloud) -> Result<Vec<Value>> {
     let mut patches = Vec::new();
     for (volume, mount) in token_volumes(provider) {
@@ -285,13 +285,13 @@ fn secure_metrics() -> Result<Vec<Value>> {
     ])
 }
 
-/// One more argument of the operator.
+/// Adds one argument to the operator.
 fn argument(argument: &str) -> Result<Value> {
     let patch = operation("add", "/spec/template/spec/containers/0/args/-", &argument.into())?;
     Ok(json!({ "target": { "kind": "Deployment", "name": install::NAME }, "patch": patch }))
 }
 
-/// One change by JSON patch, as kustomize has it.
+/// One JSON patch in kustomize's format.
 fn operation(op: &str, path: &str, value: &Value) -> Result<String> {
     Ok(serde_yaml::to_string(&json!([{ "op": op, "path": path, "value": value }]))?)
 }

@@ -1,4 +1,4 @@
-//! A provider's settings as people fill them in.
+//! A provider's settings as users fill them in.
 
 use std::fmt::Write as _;
 
@@ -10,7 +10,7 @@ use peerpod_operator::{
 /// How wide a comment may be.
 const WIDTH: usize = 100;
 
-/// Which object a setting is in.
+/// The object that contains a setting.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Place {
     /// The `ConfigMap`.
@@ -19,18 +19,18 @@ pub(super) enum Place {
     Secret,
 }
 
-/// The settings of a provider that are in this object: its own first, as they are what people fill in.
+/// The settings of a provider in this object. Its own come first, because users must fill those in.
 pub(super) fn keys(provider: &Cloud, place: Place) -> impl Iterator<Item = &'static Key> {
     let all = provider.keys().iter().chain(Common::KEYS.iter().filter(|key| key.name != "CLOUD_PROVIDER"));
     all.filter(move |key| (key.kind == Kind::Secret) == (place == Place::Secret))
 }
 
-/// The value that a setting is given to begin with: its default, or nothing where there is none or somebody has to say it.
+/// The initial value of a setting: its default, or empty if it has none or the user must set it.
 pub(super) fn value(key: &Key) -> &'static str {
     if key.required { "" } else { key.default }
 }
 
-/// What people have to know of a setting, as lines of a comment.
+/// Documentation of a setting, as lines of a comment.
 pub(super) fn comment(key: &Key) -> String {
     let mut text = key.doc.split_whitespace().collect::<Vec<_>>().join(" ");
     if key.required {
@@ -38,7 +38,7 @@ pub(super) fn comment(key: &Key) -> String {
     }
     let mut comment = wrap(&text);
     if !key.default.is_empty() {
-        // What stops cloud-api-adaptor does not stop deletions.
+        // Settings that only cloud-api-adaptor requires do not stop deletions.
         let default = if key.required {
             "Without it cloud-api-adaptor does not start, and the operator assumes"
         } else {
@@ -49,7 +49,7 @@ pub(super) fn comment(key: &Key) -> String {
     comment
 }
 
-/// What people have to know before they install for this provider; begins with a space, or is empty.
+/// Notes to read before an installation for this provider. Begins with a space, or is empty.
 pub(super) fn caveat(provider: &Cloud) -> String {
     provider.caveat.into_iter().flat_map(|caveat| [" ", caveat]).collect()
 }
@@ -94,7 +94,7 @@ pub(super) fn env_file(provider: &Cloud, place: Place) -> String {
     if place == Place::ConfigMap {
         let _ = write!(text, "\n# The provider.\nCLOUD_PROVIDER={provider}\n");
     } else if keys(provider, place).next().is_none() {
-        // An empty Secret would be written anew by every apply: the API server drops the empty map that kubectl sends.
+        // The API server drops the empty map that kubectl sends, so every apply would write an empty Secret again.
         let _ =
             write!(text, "\n# The provider, which needs no credentials here.\nCLOUD_PROVIDER={provider}\n");
     }

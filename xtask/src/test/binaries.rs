@@ -10,11 +10,11 @@ use cargo_metadata::{Artifact, Message};
 
 use crate::repository;
 
-/// A program that runs tests and counts them as Rust's test harness does.
+/// A program that runs tests and reports them in the format of Rust's test harness.
 pub(super) struct Binary {
     /// Its main source file, below the top folder.
     pub(super) name: String,
-    /// What runs it as cargo would.
+    /// The command that runs it as cargo would.
     pub(super) command: Command,
 }
 
@@ -41,7 +41,7 @@ pub(super) fn build() -> Result<Vec<Binary>> {
 }
 
 impl Binary {
-    /// What cargo built, if it runs tests.
+    /// The binary of this artifact, if it runs tests.
     fn of(artifact: Artifact) -> Option<Self> {
         let executable = artifact.executable.filter(|_| artifact.profile.test)?;
         let mut command = Command::new(executable);

@@ -1,7 +1,7 @@
 //! Runs the test binaries, two at a time.
 //!
-//! Most tests wait for a cluster most of their time, so a second binary uses the processors that the first leaves idle.
-//! Each has a log. One that fails is shown by what its failed tests say, one that passes by its result.
+//! Most tests wait for a cluster most of their time, so a second binary uses the processors that the first leaves idle. Each binary has
+//! a log. For a failed one this prints the output of its failed tests, for a passed one its result.
 
 use std::{
     fs::{self, File},
@@ -23,16 +23,16 @@ use crate::repository;
 const LANES: usize = 2;
 /// The binaries that take longest begin first. The others follow in the order in which cargo built them.
 const LONGEST: [&str; 3] = ["tests/real/main.rs", "tests/in_cluster/main.rs", "xtask/tests/demo.rs"];
-/// How often the logs are read to say how far it is.
+/// How often to read the logs, to show the progress.
 const COUNT_INTERVAL: Duration = Duration::from_secs(2);
 
-/// What Rust's test harness says of a binary whose tests all passed.
+/// The harness's result of a binary whose tests all passed.
 const PASSED: &str = "test result: ok.";
 
-/// The line after which it shows what the failed tests printed.
+/// The line before the output of failed tests.
 const FAILURES: &str = "\nfailures:\n";
 
-/// What a log of Rust's test harness says, so far.
+/// The state of a log of Rust's test harness.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Log {
     passed: usize,
@@ -66,13 +66,13 @@ impl Log {
         log
     }
 
-    /// Whether the harness came to its end and liked it. A test that ends the process may well end it with success.
+    /// Whether the harness reached its end with success. A test that ends the process may exit with success, too.
     fn is_success(&self) -> bool {
         !self.results.is_empty() && self.results.iter().all(|result| result.starts_with(PASSED))
     }
 }
 
-/// A binary that ended.
+/// The result of a binary.
 struct Outcome {
     name: String,
     path: PathBuf,
@@ -80,10 +80,10 @@ struct Outcome {
     took: Duration,
 }
 
-/// Runs all of them. Fails if one does, after all have ended.
+/// Runs all of them. If one fails, this fails after all have ended.
 pub(super) async fn run(mut binaries: Vec<Binary>, progress: &mut Progress) -> Result<()> {
     let logs = repository::root().join("target/test-logs");
-    // Logs of binaries that are no more would be counted, too.
+    // Logs of binaries that no longer exist would be counted, too.
     if logs.exists() {
         fs::remove_dir_all(&logs).with_context(|| format!("removing {}", logs.display()))?;
     }
@@ -121,7 +121,7 @@ pub(super) async fn run(mut binaries: Vec<Binary>, progress: &mut Progress) -> R
     Ok(())
 }
 
-/// Runs one, which ends with this program, however that ends.
+/// Runs one binary. It ends with this program, however that ends.
 async fn start(binary: Binary, logs: &Path) -> Result<Outcome> {
     let Binary { name, command } = binary;
     let path = logs.join(format!("{}.log", name.replace('/', "-")));
@@ -148,7 +148,7 @@ async fn start(binary: Binary, logs: &Path) -> Result<Outcome> {
     Ok(Outcome { name, path, status, took: started.elapsed() })
 }
 
-/// Shows what became of one; says whether all its tests passed.
+/// Prints the result of a binary. Returns whether all its tests passed.
 fn show(outcome: &Outcome) -> Result<bool> {
     let Outcome { name, path, status, took } = outcome;
     let log = Log::read(path)?;
@@ -162,8 +162,8 @@ fn show(outcome: &Outcome) -> Result<bool> {
     Ok(success)
 }
 
-/// The part of a log that says what failed: hundreds of tests may have passed before. The whole log, if it has no such part: then
-/// the process ended early.
+/// The part of a log about failures, because hundreds of tests may have passed before it. If there is no such part, the process ended
+/// early, and this is the whole log.
 fn failures(log: &str) -> &str {
     log.find(FAILURES).map_or(log, |start| &log[start..])
 }

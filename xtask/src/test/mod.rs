@@ -1,4 +1,4 @@
-//! `cargo xtask test`: everything that has to hold, in the order in which it is cheapest to find out that it does not.
+//! `cargo xtask test`: all checks, the cheapest first.
 
 mod binaries;
 mod lanes;
@@ -17,14 +17,14 @@ use testbed::stand_in;
 
 use crate::repository;
 
-/// The libraries that other programs build on.
+/// The libraries that other programs use.
 const LIBRARIES: [&str; 2] = [NAME, "operator-kit"];
 
-/// The versions of k8s-openapi, as its features name them, with which the libraries are checked as another program builds
-/// them: without default features, and with one of these versions of its own choice.
+/// The versions of k8s-openapi, by the names of its features, with which the libraries are checked. Like another program, the check
+/// uses no default features and chooses one of these versions.
 const KUBERNETES_VERSIONS: [&str; 2] = ["v1_33", "v1_37"];
 
-/// The types of fields differ between these versions, so a conversion that one needs is none in another.
+/// The types of fields differ between these versions. A conversion may be needed in one and useless in another.
 const ALLOWED: &str = "--allow=clippy::useless_conversion";
 
 pub(crate) async fn run() -> Result<()> {
@@ -62,7 +62,7 @@ pub(crate) async fn run() -> Result<()> {
     Ok(())
 }
 
-/// Runs cargo in this repository, its output going where ours goes.
+/// Runs cargo in this repository, with this program's output.
 pub(crate) fn cargo(arguments: &[&str]) -> Result<()> {
     let status = repository::cargo().args(arguments).status();
     let status = status.with_context(|| format!("running cargo {}", arguments.join(" ")))?;

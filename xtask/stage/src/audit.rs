@@ -1,4 +1,4 @@
-//! What the API server's audit log tells.
+//! The API server's audit log.
 
 use std::{
     fs::{self, File},
@@ -18,14 +18,14 @@ pub struct Audit {
     log: PathBuf,
 }
 
-/// A request that was answered.
+/// An answered request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
     /// When it arrived.
     pub time: Timestamp,
     /// When it was answered.
     pub answered: Timestamp,
-    /// Who asked.
+    /// The user that sent it.
     pub user: String,
     /// `get`, `list`, `watch`, `create`, `update`, `patch`, `delete` or `deletecollection`.
     pub verb: String,
@@ -37,24 +37,25 @@ pub struct Request {
     pub name: String,
     /// The answer's HTTP status.
     pub code: u16,
-    /// What was sent, where the policy has it written down: an object, a patch or options. Else null.
+    /// The body of the request, if the policy logs it: an object, a patch or options. Otherwise null.
     pub body: Value,
 }
 
 impl Request {
-    /// Whether it was to change something.
+    /// Whether it is a write.
     pub fn is_write(&self) -> bool {
         !matches!(self.verb.as_str(), "get" | "list" | "watch")
     }
 
-    /// Whether an operator asked: a `ServiceAccount` whose name says so.
+    /// Whether an operator sent it: a `ServiceAccount` with an operator's name.
     pub fn is_operators(&self) -> bool {
         self.user.starts_with("system:serviceaccount:") && self.user.ends_with("-operator")
     }
 }
 
 impl Audit {
-    /// Writes the policy into `dir`: the requests of the `ServiceAccounts` of this namespace, and what `rules` add. Gives the log to be,
+    /// Writes the policy into `dir`: it logs the requests of this namespace's `ServiceAccounts`, and what `rules` add. Returns the
+    /// future log, and the API server's flags for it.
     /// and the API server's flags for it.
     pub fn prepare(dir: &Path, namespace: &str, rules: &[Value]) -> Result<(Self, Vec<String>)> {
         let policy = dir.join("audit-policy.json");
@@ -76,14 +77,14 @@ impl Audit {
         Ok((Self { log }, flags))
     }
 
-    /// Every request of operators so far. Watches that still run are not among them.
+    /// Every request of operators so far, without watches that still run.
     pub fn of_operator(&self) -> Result<Vec<Request>> {
         let mut requests = self.requests(&mut 0)?;
         requests.retain(Request::is_operators);
         Ok(requests)
     }
 
-    /// The requests that were logged behind `position`, at first 0, which then is behind them.
+    /// The logged requests after `position`, which starts at 0. Moves `position` behind them.
     pub fn requests(&self, position: &mut u64) -> Result<Vec<Request>> {
         let text = self.read(*position).with_context(|| format!("reading {}", self.log.display()))?;
         *position += text.len() as u64;
@@ -93,7 +94,7 @@ impl Audit {
             .collect()
     }
 
-    /// The whole lines behind `position`; the last one may be half written.
+    /// The complete lines after `position`. The last line may be half written.
     fn read(&self, position: u64) -> Result<String> {
         let mut log = match File::open(&self.log) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(String::new()),

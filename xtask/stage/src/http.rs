@@ -37,7 +37,7 @@ async fn exchange(method: Method, address: SocketAddr, path: &str, body: String)
         let answer = sender.send_request(request).await?;
         let status = answer.status().as_u16();
         let body = answer.into_body().collect().await?.to_bytes();
-        // The connection ends with its sender.
+        // The connection ends when its sender is dropped.
         drop(sender);
         Ok::<_, hyper::Error>((status, body))
     };

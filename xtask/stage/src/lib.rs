@@ -1,9 +1,9 @@
-//! What the tests of any operator stand on. Nothing of it is a mock.
+//! What the tests of any operator need. None of it is a mock.
 //!
 //! - [`Stage`]: a real control plane with the generated installation of an operator on
 //!   [`operator_kit::installation`], and its program.
-//! - [`Audit`]: what the API server was asked and what it answered.
-//! - [`Metrics`]: what `/metrics` says.
+//! - [`Audit`]: the requests to the API server and its answers.
+//! - [`Metrics`]: an answer of `/metrics`.
 //! - [`wait`]: conditions with deadlines.
 
 mod audit;

@@ -1,4 +1,4 @@
-//! What `/metrics` says.
+//! Reads `/metrics`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,7 +14,7 @@ pub struct Metrics {
 /// A metric's name, type and labels.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Family {
-    /// As it is scraped.
+    /// The name as it is scraped.
     pub name: String,
     /// `counter`, `gauge`, `histogram` or `info`.
     pub kind: String,
@@ -39,8 +39,8 @@ impl Metrics {
         Ok(Self { text, samples })
     }
 
-    /// The sum of the samples of this name that have these labels, whatever further ones they have; 0 where there is
-    /// none, as a counter that was never counted may be absent.
+    /// The sum of the samples with this name and these labels, whatever other labels they have. It is 0 without a sample, because a
+    /// counter that never counted may be absent.
     pub fn sum(&self, name: &str, labels: &[(&str, &str)]) -> f64 {
         let matching = self.samples.iter().filter(|sample| {
             let has = |(key, value): &(&str, &str)| sample.labels.get(*key).is_some_and(|own| own == value);
@@ -49,14 +49,13 @@ impl Metrics {
         matching.map(|sample| sample.value).sum()
     }
 
-    /// The values that this label has, in all samples whose name starts like this.
+    /// The values of this label in all samples whose name has this prefix.
     pub fn label_values(&self, name: &str, label: &str) -> BTreeSet<&str> {
         let samples = self.samples.iter().filter(|sample| sample.name.starts_with(name));
         samples.filter_map(|sample| sample.labels.get(label)).map(String::as_str).collect()
     }
 
-    /// Every metric of which there is a sample: its name (with the suffix of counters and infos, without those of
-    /// histograms), its type and its labels.
+    /// Every metric with a sample: its name (with the suffix of counters and infos, without those of histograms), its type and its labels.
     pub fn families(&self) -> Result<BTreeSet<Family>> {
         let types = self.text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' '));
         types
@@ -100,12 +99,12 @@ fn sample(line: &str) -> Option<Sample> {
             rest = behind;
         }
     }
-    // A time stamp may follow.
+    // A timestamp may follow.
     let value = rest.split_ascii_whitespace().next()?.parse().ok()?;
     Some(Sample { name: name.to_owned(), labels, value })
 }
 
-/// The text up to the closing quote, and what follows it.
+/// The text up to the closing quote, and the rest after it.
 fn unquote(text: &str) -> Option<(String, &str)> {
     let mut value = String::new();
     let mut characters = text.char_indices();

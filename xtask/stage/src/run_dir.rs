@@ -1,4 +1,4 @@
-//! Where a run of tests keeps what it writes.
+//! The folder of a run of tests.
 
 use std::{
     env,
@@ -8,16 +8,16 @@ use std::{
 
 use anyhow::{Context as _, Result};
 
-/// Makes a folder for what a run of tests writes, which stays for inspection until another run begins. No other run has its
-/// lock, which lasts as long as the file is open: folders whose lock nobody holds are of runs that ended, and go.
+/// Makes a folder for the files of a run of tests. It stays for inspection until another run begins. The run holds the folder's lock as
+/// long as the file is open. A folder whose lock is free belongs to a run that has ended, and is removed.
 pub fn run_dir() -> Result<(PathBuf, File)> {
-    // Short, as paths of sockets must be.
+    // The path must be short, because paths of sockets must be.
     let runs = env::temp_dir().join("peerpod-operator-tests");
     fs::create_dir_all(&runs).with_context(|| format!("creating {}", runs.display()))?;
     for entry in fs::read_dir(&runs)? {
         let dir = entry?.path();
         if File::create(dir.join("lock")).is_ok_and(|lock| lock.try_lock().is_ok()) {
-            // Somebody of that run may still be about to end and write; the next run removes what is left.
+            // A process of that run may still be ending and write. The next run then removes the rest.
             let _ = fs::remove_dir_all(&dir);
         }
     }

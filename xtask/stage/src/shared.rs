@@ -1,4 +1,4 @@
-//! A cluster with an operator, which all tests of a binary share.
+//! A cluster with an operator, shared by all tests of a binary.
 
 use std::{
     fs::File,
@@ -28,23 +28,23 @@ use tokio::{
 
 use crate::{Audit, Metrics, Request, http, run_dir};
 
-/// No test takes longer once the stage is set, whatever it waits for.
+/// The time limit of a test, once the stage is set.
 const LIMIT: Duration = Duration::from_secs(180);
 
-/// How long it may take until the operator is ready.
+/// The time limit until the operator is ready.
 const READY_DEADLINE: Duration = Duration::from_secs(60);
 
 const HEALTH_PORT: u16 = 8081;
 const METRICS_PORT: u16 = 8080;
 
-/// The stage of all tests of a binary, which the first of them sets.
+/// The stage of all tests of a binary. The first test sets it.
 pub struct Shared {
     runtime: Runtime,
     stage: OnceCell<Stage>,
     plan: Plan,
 }
 
-/// What is brought on a stage.
+/// The contents of a stage.
 pub struct Plan {
     /// The operator.
     pub operator: Operator,
@@ -63,7 +63,7 @@ pub struct Stage {
     command: Command,
     address: Ipv4Addr,
     dir: PathBuf,
-    /// Keeps the folder.
+    /// Keeps the folder from being removed.
     _lock: File,
 }
 
@@ -93,7 +93,7 @@ impl Shared {
 }
 
 impl Stage {
-    /// Starts all of it, which ends with this program.
+    /// Starts all of it. It ends with this program.
     pub async fn set(plan: &Plan) -> Result<Self> {
         let (dir, lock) = run_dir()?;
         let Operator { name, .. } = plan.operator;
@@ -105,7 +105,7 @@ impl Stage {
             ..ClusterOptions::new(dir.join("cluster"))
         };
         let cluster = Cluster::start(&options).await?;
-        // As a user installs it. Its Pods do nothing on the fake node, so the program below acts alone.
+        // As a user installs it. The Pods on the fake node do nothing, so only the program below acts.
         let manifests = plan.manifests.to_str().context("the folder has no UTF-8 name")?;
         cluster.kubectl(&["apply", "--server-side", "--kustomize", manifests]).await?;
         for definition in &plan.operator.definitions {
@@ -132,12 +132,12 @@ impl Stage {
         Ok(stage)
     }
 
-    /// Runs kubectl as the administrator and gives what it prints.
+    /// Runs kubectl as the administrator. Returns its output.
     pub async fn kubectl(&self, arguments: &[&str]) -> Result<String> {
         self.cluster.read().await.kubectl(arguments).await
     }
 
-    /// Has the garbage collector know the kinds that there are now: it looks for them at its start, and then only every 30 s.
+    /// Makes the garbage collector know the present kinds. It looks for kinds at its start, and then only every 30 s.
     pub async fn collect_new_kinds(&self) -> Result<()> {
         self.cluster.write().await.restart(Component::ControllerManager).await
     }
@@ -154,7 +154,7 @@ impl Stage {
         let api: Api<Namespace> = Api::all(self.client());
         let name = api.create(&PostParams::default(), &namespace).await?.name_any();
         let own = format!("--namespace={name}");
-        // Pods need it.
+        // Pods need the ServiceAccount.
         let created = ["wait", "--for=create", "--timeout=60s", "serviceaccount/default", &own];
         self.kubectl(&created).await?;
         Ok(name)
@@ -165,7 +165,7 @@ impl Stage {
         &self.audit
     }
 
-    /// What the operator wrote in a namespace, or tried to.
+    /// The operator's writes in a namespace, also refused ones.
     pub fn writes(&self, namespace: &str) -> Result<Vec<Request>> {
         let mut requests = self.audit.of_operator()?;
         requests.retain(|request| request.is_write() && request.namespace == namespace);
@@ -177,7 +177,7 @@ impl Stage {
         self.operator.lock().await.identity().pid
     }
 
-    /// What the operator's `/metrics` says.
+    /// The operator's metrics.
     pub async fn metrics(&self) -> Result<Metrics> {
         let address = SocketAddr::from((self.address, METRICS_PORT));
         let (status, text) = http::get(address, "/metrics").await?;
@@ -185,7 +185,7 @@ impl Stage {
         Metrics::parse(text)
     }
 
-    /// Kills the operator and starts it again. It leads again when the lease of the killed one has expired.
+    /// Kills the operator and starts it again. It leads again once the lease of the killed one has expired.
     pub async fn kill_operator(&self) -> Result<()> {
         let mut operator = self.operator.lock().await;
         operator.kill().await?;

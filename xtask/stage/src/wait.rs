@@ -1,4 +1,4 @@
-//! Waiting for conditions. Every wait has a deadline, and says at its end what was seen last.
+//! Waits for conditions. Every wait has a deadline, and its error contains the last state.
 
 use std::{fmt::Debug, pin::pin, time::Duration};
 
@@ -13,10 +13,10 @@ use kube::{
 use serde::{Serialize, de::DeserializeOwned};
 use tokio::time::timeout;
 
-/// Long enough for whatever takes no time of its own, on a busy machine too.
+/// Long enough for anything that takes no time of its own, even on a busy machine.
 pub const DEADLINE: Duration = Duration::from_secs(60);
 
-/// Watches one object (`None` where it does not exist) until `holds`; gives the state for which it did.
+/// Watches one object (`None` if it does not exist) until `holds` is true. Returns that state.
 pub async fn until<K>(
     api: &Api<K>,
     name: &str,
@@ -45,7 +45,7 @@ where
     }
 }
 
-/// Watches one object until it exists and `holds`.
+/// Watches one object until it exists and `holds` is true.
 pub async fn present<K>(
     api: &Api<K>,
     name: &str,
@@ -68,14 +68,14 @@ where
     until(api, name, &format!("{name} is gone"), deadline, |object| object.is_none()).await.map(drop)
 }
 
-/// The object for people: YAML, without what nobody reads.
+/// The object as YAML for error messages, without fields that do not help a reader.
 fn describe<K: Resource + Serialize>(object: Option<K>) -> String {
     let Some(mut object) = object else { return "it does not exist".to_owned() };
     object.meta_mut().managed_fields = None;
     serde_yaml::to_string(&object).unwrap_or_else(|error| format!("it cannot be shown: {error}"))
 }
 
-/// The outcome of a change to an object that may be gone already.
+/// The result of a change to an object that may already be gone.
 pub fn unless_gone<T>(outcome: kube::Result<T>) -> Result<()> {
     match outcome {
         Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),
@@ -83,7 +83,7 @@ pub fn unless_gone<T>(outcome: kube::Result<T>) -> Result<()> {
     }
 }
 
-/// What the API server and kubelets date, they date by whole seconds: returns in a later one than this.
+/// Waits until a later whole second than this time. The API server and kubelets write times in whole seconds.
 pub async fn second_after(time: Timestamp) -> Result<()> {
     eventually("the clock shows another second", DEADLINE, async || {
         ensure!(Timestamp::now().as_second() > time.as_second());

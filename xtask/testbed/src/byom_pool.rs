@@ -24,26 +24,26 @@ pub struct BringYourOwn {
     api: Api<ConfigMap>,
 }
 
-/// What is in a pool.
+/// The content of a pool.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct InPool {
-    /// The Pods that have a machine, by its address. One that two have is there once, and then `allocations` tells.
+    /// The Pods that have a machine, by its address. If two Pods have the same machine, only one is here, but `allocations` counts both.
     pub allocated: BTreeMap<String, String>,
-    /// How many allocations there are.
+    /// The number of allocations.
     pub allocations: usize,
     /// The machines that no Pod has.
     pub available: Vec<String>,
-    /// How often the pool was written.
+    /// How often the pool has been written.
     pub version: i64,
 }
 
-/// A machine's address: the number of a machine at which nothing listens.
+/// A machine's address by its number. Nothing listens there.
 pub fn machine(number: u8) -> String {
     Ipv4Addr::new(127, 255, 254, number).to_string()
 }
 
 impl BringYourOwn {
-    /// The pool in this namespace, for one who writes it by this client.
+    /// The pool in this namespace, written by this client.
     pub fn of(client: Client, namespace: &str) -> Self {
         Self { api: Api::namespaced(client, namespace) }
     }
@@ -60,7 +60,7 @@ impl BringYourOwn {
         Ok(())
     }
 
-    /// Gives any machine to a Pod. Gives its address.
+    /// Gives any free machine to a Pod. Returns its address.
     pub async fn allocate(&self, pod: &str) -> Result<String> {
         let sandbox: String = (0..64).map(|_| fastrand::char('a'..='f')).collect();
         let mut given = String::new();
@@ -77,7 +77,7 @@ impl BringYourOwn {
         Ok(given)
     }
 
-    /// Notes that a Pod has this machine since then, under this key, whoever had it.
+    /// Records that a Pod has had this machine since then, under this key, whatever Pod had it before.
     pub async fn give(&self, key: &str, address: &str, pod: &str, since: Timestamp) -> Result<()> {
         self.change(|state| {
             take(state, address)?;
@@ -100,7 +100,7 @@ impl BringYourOwn {
         .await
     }
 
-    /// What is in the pool.
+    /// The content of the pool.
     pub async fn content(&self) -> Result<InPool> {
         let (_, state) = self.read().await?;
         let entries = state["allocatedIPs"].as_object().context("a pool has allocations")?;
@@ -115,7 +115,7 @@ impl BringYourOwn {
         })
     }
 
-    /// Changes the pool as it is now: what somebody else wrote in between is read again.
+    /// Changes the present pool. If another program wrote it in between, this reads it again.
     async fn change(&self, mut change: impl FnMut(&mut Value) -> Result<()>) -> Result<()> {
         let changed = async {
             loop {
@@ -141,7 +141,7 @@ impl BringYourOwn {
     }
 }
 
-/// Takes a machine out of the pool, whoever has it.
+/// Removes a machine from the pool, whatever Pod has it.
 fn take(state: &mut Value, address: &str) -> Result<()> {
     let allocated = state["allocatedIPs"].as_object_mut().context("a pool has allocations")?;
     let rest: Map<_, _> =

@@ -1,4 +1,4 @@
-//! What cloud-api-adaptor does in a cluster and on a libvirt host, seen from outside.
+//! The visible effects of cloud-api-adaptor in a cluster and on a libvirt host.
 
 use anyhow::{Context as _, Result};
 use k8s_openapi::api::core::v1::Pod;
@@ -13,16 +13,16 @@ use serde_json::{Value, json};
 
 use crate::installation::Testbed;
 
-/// The characters that Kubernetes makes random names of.
+/// The characters of Kubernetes' random names.
 const ALPHABET: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
 
-/// Room in the name of an object.
+/// The most characters of an object's name.
 const NAME_LIMIT: usize = 253;
 
-/// Room in the name of a machine.
+/// The most characters of a machine's name.
 const VM_NAME_LIMIT: usize = 63;
 
-/// Plays cloud-api-adaptor under its own rights.
+/// Acts like cloud-api-adaptor, with its rights.
 #[derive(Clone)]
 pub struct Caa {
     client: Client,
@@ -45,19 +45,19 @@ impl Vm {
 }
 
 impl Caa {
-    /// Takes on the identity that the installation has for cloud-api-adaptor.
+    /// Uses the ServiceAccount that the installation has for cloud-api-adaptor.
     pub async fn install(testbed: &Testbed) -> Result<Self> {
         Ok(Self { client: testbed.client_of(SERVICE_ACCOUNT).await? })
     }
 
-    /// What happens when a Pod gets its sandbox: makes a machine, then the PeerPod that records it.
+    /// A Pod gets its sandbox: makes a machine, then the PeerPod that records it.
     pub async fn start_vm(&self, pod: &Pod, host: &Host) -> Result<Vm> {
         let machine = host.start_pod_vm(&vm_name(&pod.name_any())).await?;
         let peerpod = self.record(pod, "libvirt", &machine.domain.uuid.to_string()).await?;
         Ok(Vm { machine, peerpod })
     }
 
-    /// What happens when a Pod's sandbox is stopped: deletes the machine, then releases the PeerPod.
+    /// A Pod's sandbox is stopped: deletes the machine, then releases the PeerPod.
     pub async fn stop_vm(&self, vm: &Vm, host: &Host) -> Result<()> {
         self.delete_machine(vm, host).await?;
         self.release(&vm.peerpod).await
@@ -69,7 +69,7 @@ impl Caa {
         let PodVm { domain, root, cloudinit } = &vm.machine;
         client.domain_destroy(domain).await.with_context(|| format!("destroying {}", domain.name))?;
         let undefined = match client.domain_undefine(domain, UndefineFlags::NVRAM).await {
-            // The test driver knows no NVRAM.
+            // The test driver does not support NVRAM.
             Err(error) if error.code() == Some(ErrorCode::InvalidArg) => {
                 client.domain_undefine_plain(domain).await
             }
@@ -82,18 +82,18 @@ impl Caa {
         Ok(())
     }
 
-    /// Creates the PeerPod that says: this Pod's machine is that instance.
+    /// Creates the PeerPod that records that this Pod's machine is that instance.
     pub async fn record(&self, pod: &Pod, provider: &str, instance: &str) -> Result<PeerPod> {
         loop {
             let created = self.create(peerpod_object(pod, provider, instance)).await;
-            // The names are random and short: among thousands, two are often the same.
+            // The random parts of names are short: among thousands, two are often the same.
             if !created.as_ref().is_err_and(is_taken) {
                 return created;
             }
         }
     }
 
-    /// Creates a PeerPod as it is given.
+    /// Creates this PeerPod.
     pub async fn create(&self, object: Value) -> Result<PeerPod> {
         let namespace =
             object["metadata"]["namespace"].as_str().context("a PeerPod without namespace")?.to_owned();
@@ -102,7 +102,7 @@ impl Caa {
         Ok(created.context("creating a PeerPod")?.try_parse()?)
     }
 
-    /// Takes all finalizers of a PeerPod away at once, whoever put them there.
+    /// Removes all finalizers of a PeerPod at once, including those of other programs.
     pub async fn release(&self, peerpod: &PeerPod) -> Result<()> {
         let patch = serde_json::from_value(json!([{ "op": "remove", "path": "/metadata/finalizers" }]))?;
         let api = self.api(&peerpod.namespace().unwrap_or_default());
@@ -120,7 +120,7 @@ impl Caa {
     }
 }
 
-/// Whether an object of this name exists already.
+/// Whether the error says that an object of this name already exists.
 fn is_taken(error: &anyhow::Error) -> bool {
     let error = error.downcast_ref::<kube::Error>();
     matches!(error, Some(kube::Error::Api(status)) if status.is_already_exists())
@@ -150,7 +150,7 @@ pub fn peerpod_object(pod: &Pod, provider: &str, instance: &str) -> Value {
     })
 }
 
-/// The name of a machine for a Pod of this name, in a sandbox of random id.
+/// A machine's name for a Pod of this name, in a sandbox with a random id.
 pub fn vm_name(pod: &str) -> String {
     let replaced: String = pod
         .to_lowercase()

@@ -12,15 +12,15 @@ use cluster::process::{Lifetime, Process};
 
 use crate::wait::DEADLINE;
 
-/// Mounts, says that it has, and stays.
+/// Mounts, reports that it has, and keeps running.
 const MOUNT: &str =
     r#"mount -t tmpfs -o "size=$2,mode=755" disk "$1" && : > "$1/..mounted" && exec sleep infinity"#;
 
-/// What takes all the room.
+/// The name of the file that fills the disk.
 const FILLER: &str = "..filler";
 
-/// A small file system in memory. It is mounted in the namespace of a process of its own, so that it is never left behind;
-/// any user can, where the kernel lets users have namespaces.
+/// A small file system in memory. A process of its own mounts it in its namespace, so that it is never left behind. Any user can, if
+/// the kernel allows user namespaces.
 #[derive(Debug)]
 pub struct Disk {
     process: Process,
@@ -28,7 +28,7 @@ pub struct Disk {
 }
 
 impl Disk {
-    /// Mounts one of this size, such as `64k`. `dir` takes the empty folder it is mounted on, and a log.
+    /// Mounts one of this size, such as `64k`. `dir` gets the empty folder that it is mounted on, and a log.
     pub async fn mount(dir: &Path, size: &str) -> Result<Self> {
         let folder = std::path::absolute(dir)?.join("disk");
         fs::create_dir(&folder).with_context(|| format!("creating {}", folder.display()))?;
@@ -43,7 +43,7 @@ impl Disk {
         Ok(disk)
     }
 
-    /// Where it is found. Names that begin with two dots are in use there.
+    /// Its path. It uses names that begin with two dots itself.
     pub fn path(&self) -> PathBuf {
         let root = Path::new("/proc").join(self.process.identity().pid.to_string()).join("root");
         root.join(self.folder.strip_prefix("/").unwrap_or(&self.folder))

@@ -1,4 +1,4 @@
-//! What README.md and the pages of docs/ have: commands for their readers.
+//! The commands that README.md and the pages of docs/ give to readers.
 
 use std::{
     collections::BTreeMap,
@@ -8,7 +8,8 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 
-/// README.md and every page of docs/, by path in the repository. Read now, so that no program is built anew for a word in them.
+/// README.md and every page of docs/, by path in the repository. They are read at run time, so that a changed word
+/// does not rebuild a program.
 pub fn pages() -> Result<BTreeMap<PathBuf, String>> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let mut pages = BTreeMap::new();
@@ -27,7 +28,7 @@ pub fn pages() -> Result<BTreeMap<PathBuf, String>> {
     Ok(pages)
 }
 
-/// The commands of the block ```` ```sh ```` that follows the mark `<!-- run NAME -->`, in whichever page has it.
+/// The commands of the block ```` ```sh ```` after the mark `<!-- run NAME -->`, on whatever page.
 pub fn block(name: &str) -> Result<String> {
     let pages = pages()?;
     let mut blocks = pages.values().flat_map(|text| blocks(text, "run")).filter(|(it, _)| *it == name);

@@ -1,4 +1,4 @@
-//! A node whose Pods end when they are told to.
+//! A node whose Pods end only when a test says so.
 
 use anyhow::{Context as _, Result};
 use k8s_openapi::api::core::v1::{Node, Pod};
@@ -10,8 +10,8 @@ use serde_json::json;
 
 use crate::pods::pod;
 
-/// Plays the kubelet of one node, step by step: a Pod there runs, ends and goes only by these calls, so that what
-/// happens in between can be looked at.
+/// Plays the kubelet of one node, step by step. A Pod there runs, ends and is removed only by these calls, so that a test can look at
+/// each state in between.
 #[derive(Clone)]
 pub struct Kubelet {
     client: Client,
@@ -19,7 +19,7 @@ pub struct Kubelet {
 }
 
 impl Kubelet {
-    /// Adds a node that nothing else cares for. Its name starts with `purpose`.
+    /// Adds a node that no other program handles. Its name starts with `purpose`.
     pub async fn join(client: Client, purpose: &str) -> Result<Self> {
         let node = serde_json::from_value(json!({ "metadata": { "generateName": format!("{purpose}-") } }))?;
         let nodes: Api<Node> = Api::all(client.clone());
@@ -27,7 +27,7 @@ impl Kubelet {
         Ok(Self { client, node })
     }
 
-    /// Makes a Pod on the node; its containers run and have `grace_seconds` to end.
+    /// Makes a Pod on the node. Its containers run, and have `grace_seconds` to end.
     pub async fn run(&self, namespace: &str, name: &str, grace_seconds: i64) -> Result<Pod> {
         let pods: Api<Pod> = Api::namespaced(self.client.clone(), namespace);
         let pod = pod(name, &self.node, grace_seconds)?;
@@ -37,12 +37,12 @@ impl Kubelet {
         self.set_phase(namespace, name, "Running").await
     }
 
-    /// The Pod's containers have ended.
+    /// Reports that the Pod's containers have ended.
     pub async fn end(&self, pod: &Pod) -> Result<Pod> {
         self.set_phase(&pod.namespace().unwrap_or_default(), &pod.name_any(), "Succeeded").await
     }
 
-    /// Nothing of the Pod is left on the node: what is being deleted may go.
+    /// Reports that nothing of the Pod is left on the node, so a Pod in deletion is removed.
     pub async fn remove(&self, pod: &Pod) -> Result<()> {
         let pods: Api<Pod> = Api::namespaced(self.client.clone(), &pod.namespace().unwrap_or_default());
         let at_once = DeleteParams::default().grace_period(0);
@@ -50,7 +50,7 @@ impl Kubelet {
         Ok(())
     }
 
-    /// Takes the node away. Its Pods should be gone.
+    /// Removes the node. Its Pods should be gone.
     pub async fn leave(self) -> Result<()> {
         let nodes: Api<Node> = Api::all(self.client);
         nodes.delete(&self.node, &DeleteParams::default()).await.context("removing a node")?;

@@ -22,19 +22,19 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::wait::DEADLINE;
 
-/// The label of every node with its own name.
+/// The label with a node's own name.
 const HOSTNAME: &str = "kubernetes.io/hostname";
 
-/// The annotation of every node whose kubelet is played.
+/// The annotation of every node whose kubelet is simulated.
 const FAKE: &str = "kwok.x-k8s.io/node";
 
 /// How much longer each node may make the wait.
 const EACH: Duration = Duration::from_millis(30);
 
-/// Nodes that are made or removed at the same time.
+/// How many nodes are made or removed at the same time.
 const CONCURRENCY: usize = 32;
 
-/// A few fake nodes with labels of their own. Pods that are bound to one run, as those of DaemonSets do.
+/// A few fake nodes with labels of their own. Pods that are bound to one of them run, such as those of DaemonSets.
 #[derive(Clone)]
 pub struct FakeNodes {
     api: Api<Node>,
@@ -54,7 +54,7 @@ impl FakeNodes {
             (0..count).map(|_| format!("{purpose}-{:012x}", fastrand::u64(..1 << 48))).collect();
         names.sort();
         let made = names.iter().map(async |name| {
-            // As kubelets have it: the scheduler tells nodes apart by it where Pods must not share one.
+            // As kubelets set it: the scheduler identifies nodes by this label if Pods must not share one.
             let mut labels = labels.clone();
             labels.insert(HOSTNAME.to_owned(), name.clone());
             let node: Node = serde_json::from_value(json!({
@@ -82,7 +82,7 @@ impl FakeNodes {
             let event = event.with_context(|| {
                 format!("{} of {} fake nodes are not ready after {deadline:?}", left.len(), self.names.len())
             })?;
-            // A watch that fails begins anew by itself.
+            // A failed watch restarts by itself.
             if let Ok(Event::Apply(node) | Event::InitApply(node)) = event
                 && is_ready(&node)
             {
@@ -102,7 +102,7 @@ impl FakeNodes {
         &self.api
     }
 
-    /// How much of an extended resource each advertises to the scheduler, in the order of their names; `None`: nothing.
+    /// How much of an extended resource each node advertises to the scheduler, in the order of their names; `None`: nothing.
     pub async fn advertised(&self, resource: &str) -> Result<Vec<Option<u32>>> {
         let all = self.api.list(&ListParams::default()).await?;
         let of = |name: &String| -> Result<Option<u32>> {
@@ -120,7 +120,7 @@ impl FakeNodes {
         self.names.iter().map(of).collect()
     }
 
-    /// Has the kubelet of one say that it is not ready, and then nothing more.
+    /// Makes the kubelet of a node report that it is not ready, and then nothing more.
     pub async fn lose(&self, name: &str) -> Result<()> {
         let params = PatchParams::default();
         self.api
@@ -132,14 +132,14 @@ impl FakeNodes {
         Ok(())
     }
 
-    /// Has the kubelet of one that was [lost](Self::lose) answer again. The Pods there stay unready.
+    /// Makes the kubelet of a [lost](Self::lose) node answer again. The Pods there stay unready.
     pub async fn find(&self, name: &str) -> Result<()> {
         let found = json!({ "metadata": { "annotations": { FAKE: "fake" } } });
         self.api.patch(name, &PatchParams::default(), &Patch::Merge(found)).await?;
         Ok(())
     }
 
-    /// Takes the nodes away. Their Pods should be gone, or go with them.
+    /// Removes the nodes. Their Pods should be gone before.
     pub async fn leave(self) -> Result<()> {
         let params = DeleteParams::default();
         let removed = self.names.iter().map(|name| self.api.delete(name, &params));

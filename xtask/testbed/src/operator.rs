@@ -1,4 +1,4 @@
-//! The operator's program, run as it runs in a cluster.
+//! The operator's program, run as in a cluster.
 
 use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr},
@@ -18,10 +18,10 @@ use crate::{
     wait::{self, DEADLINE},
 };
 
-/// How long it may take until it is ready.
+/// The time limit until it is ready.
 const READY_DEADLINE: Duration = Duration::from_secs(60);
 
-/// How long it may take to end in order: what a kubelet grants.
+/// The time limit of an orderly end, as a kubelet grants it.
 const STOP_GRACE: Duration = Duration::from_secs(30);
 
 /// How the operator is to run.
@@ -31,7 +31,7 @@ pub struct OperatorOptions {
     pub program: PathBuf,
     /// A folder for its log and its settings, which belongs to this operator alone.
     pub dir: PathBuf,
-    /// What it is to be set to.
+    /// Its settings.
     pub settings: Settings,
     /// Further arguments of `run`.
     pub arguments: Vec<String>,
@@ -42,7 +42,7 @@ pub struct OperatorOptions {
 }
 
 impl OperatorOptions {
-    /// The plain operator, which ends with this program.
+    /// The default operator. It ends with this program.
     pub fn new(program: impl Into<PathBuf>, dir: impl Into<PathBuf>, settings: Settings) -> Self {
         Self {
             program: program.into(),
@@ -54,7 +54,7 @@ impl OperatorOptions {
         }
     }
 
-    /// Has it serve this cloud, too, by settings in further folders of its own.
+    /// Makes it serve this cloud, too, with settings in further folders of its own.
     pub fn add_cloud(&mut self, cloud: &str, settings: &Settings) -> Result<()> {
         let folder = |kind: &str, data| {
             let folder = MountedFolder::create(self.dir.join(format!("{cloud}-{kind}")), data)?;
@@ -67,7 +67,7 @@ impl OperatorOptions {
     }
 }
 
-/// An operator that was started. Dropping it ends it if its lifetime is [`Lifetime::Owned`].
+/// A started operator. Dropping it ends it if its lifetime is [`Lifetime::Owned`].
 #[derive(Debug)]
 pub struct Operator {
     process: Process,
@@ -99,7 +99,8 @@ impl Operator {
         let settings = MountedFolder::create(dir.join("settings"), &settings.config_map)?;
         let address = loopback_address();
         let mut command = Command::new(program);
-        // Many operators share a cluster's nodes, to which the other controller writes. An argument overrides this.
+        // Only this controller: many operators share a cluster's nodes, and the other controller writes to nodes.
+        // An argument overrides this.
         command.env("PEERPOD_OPERATOR_CONTROLLERS", "peerpod");
         command.envs(environment.iter().map(|(name, value)| (name, value)));
         command.env("KUBECONFIG", testbed.kubeconfig_of(install::NAME).await?).arg("run");
@@ -114,7 +115,7 @@ impl Operator {
         Ok(Self { process, command, dir, lifetime: *lifetime, address, settings, credentials })
     }
 
-    /// Starts it again after it has ended, with the settings that are mounted now. Does not wait until it is ready.
+    /// Starts it again after it has ended, with the presently mounted settings. Does not wait until it is ready.
     pub fn start_again(&mut self) -> Result<()> {
         ensure!(!self.process.is_running(), "the operator still runs");
         self.process = start(&self.command, &self.dir, self.lifetime)?;
@@ -136,33 +137,32 @@ impl Operator {
         http::get(self.at(HEALTH_PORT), path).await
     }
 
-    /// What `/sweep` says.
+    /// The answer of `/sweep`.
     pub async fn sweep(&self) -> Result<Snapshot> {
         let (status, text) = http::get(self.at(STATUS_PORT), "/sweep").await?;
         ensure!(status == 200, "/sweep answers {status}: {text}");
         serde_json::from_str(&text).with_context(|| format!("/sweep answers {text}"))
     }
 
-    /// What `/metrics` says.
+    /// The answer of `/metrics`.
     pub async fn metrics(&self) -> Result<Metrics> {
         let (status, text) = http::get(self.metrics_address(), "/metrics").await?;
         ensure!(status == 200, "/metrics answers {status}: {text}");
         Metrics::parse(text)
     }
 
-    /// Where its metrics are.
+    /// The address of its metrics.
     pub fn metrics_address(&self) -> SocketAddr {
         self.at(METRICS_PORT)
     }
 
-    /// Replaces the mounted settings, as a kubelet does when `ConfigMap` and `Secret` have changed. (The two are
-    /// replaced one after the other.)
+    /// Replaces the mounted settings, as a kubelet does after a change of `ConfigMap` and `Secret`. (It replaces one after the other.)
     pub fn mount(&mut self, settings: &Settings) -> Result<()> {
         self.settings.replace(&settings.config_map)?;
         self.credentials.replace(&settings.secret)
     }
 
-    /// Waits until it has accepted and rejected so many settings since its start, those of its start included.
+    /// Waits until it has accepted and rejected so many settings, including those of its start.
     pub async fn reloaded(&self, accepted: u32, rejected: u32) -> Result<()> {
         wait::eventually("the settings were read again", DEADLINE, async || {
             let metrics = self.metrics().await?;
@@ -191,17 +191,17 @@ impl Operator {
         self.process.log_tail()
     }
 
-    /// Ends it at once: SIGKILL.
+    /// Kills it: SIGKILL.
     pub async fn kill(&self) -> Result<()> {
         self.process.kill().await
     }
 
-    /// Ends it in order: SIGTERM. It is killed when it takes longer than a kubelet would wait.
+    /// Ends it in order: SIGTERM. Kills it if it takes longer than a kubelet would wait.
     pub async fn stop(&self) -> Result<ExitStatus> {
         self.process.stop(STOP_GRACE).await?.context("how the operator ended is not known")
     }
 
-    /// Waits until a call to a cloud is under way.
+    /// Waits until a call to a cloud is in progress.
     pub async fn calls(&self) -> Result<()> {
         wait::eventually("a call to the cloud is under way", DEADLINE, async || {
             let metrics = self.metrics().await?;
@@ -211,12 +211,12 @@ impl Operator {
         .await
     }
 
-    /// Lets it stand still, with its connections open.
+    /// Pauses it, with its connections open.
     pub fn pause(&self) -> Result<()> {
         self.process.signal(Signal::STOP)
     }
 
-    /// Lets it go on.
+    /// Resumes it.
     pub fn resume(&self) -> Result<()> {
         self.process.signal(Signal::CONT)
     }
@@ -230,7 +230,7 @@ fn start(command: &Command, dir: &Path, lifetime: Lifetime) -> Result<Process> {
     Process::start("operator", command, dir, lifetime)
 }
 
-/// An address of its own among 16 million, so that its ports are free. Other programs are at 127.0.0.1.
+/// An address of its own among 16 million, so that its ports are free. Other programs use 127.0.0.1.
 fn loopback_address() -> Ipv4Addr {
     Ipv4Addr::new(127, fastrand::u8(1..), fastrand::u8(..), fastrand::u8(1..255))
 }

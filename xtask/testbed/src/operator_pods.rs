@@ -1,4 +1,4 @@
-//! The operator as its users have it.
+//! The operator's Pods, as users run it.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -16,10 +16,11 @@ use crate::{
     wait::{self, DEADLINE},
 };
 
-/// The labels of the operator's Pods, and of nobody else's.
+/// The labels that only the operator's Pods have.
 const LABELS: &str = "app.kubernetes.io/name=peerpod-operator,app.kubernetes.io/component=operator";
 
-/// For the metrics of one Pod. One that was evicted does not answer at all, and the client alone waits for minutes.
+/// The time limit for the metrics of one Pod. An evicted Pod does not answer at all, and without this limit the
+/// client would wait for minutes.
 const METRICS_DEADLINE: Duration = Duration::from_secs(10);
 
 /// The Pods of the operator's Deployment.
@@ -34,14 +35,14 @@ impl OperatorPods {
         Self { client }
     }
 
-    /// The Pods themselves, without those that are about to end.
+    /// The Pods themselves, without those that are being deleted.
     pub async fn list(&self) -> Result<Vec<Pod>> {
         let mut pods = self.api().list(&ListParams::default().labels(LABELS)).await?.items;
         pods.retain(|pod| pod.metadata.deletion_timestamp.is_none());
         Ok(pods)
     }
 
-    /// Waits until all replicas of the newest Deployment are available, and no others are there.
+    /// Waits until all replicas of the newest Deployment are available, and no others are left.
     pub async fn available(&self) -> Result<()> {
         let api: Api<Deployment> = Api::namespaced(self.client.clone(), NAMESPACE);
         wait::present(&api, NAME, "the operator's Deployment is available", DEADLINE, |deployment| {
@@ -55,7 +56,7 @@ impl OperatorPods {
         .map(drop)
     }
 
-    /// What `/metrics` of each says, by the Pod's name.
+    /// The metrics of each, by the Pod's name.
     pub async fn metrics(&self) -> Result<BTreeMap<String, Metrics>> {
         let mut all = BTreeMap::new();
         for pod in self.list().await? {
@@ -87,7 +88,7 @@ impl OperatorPods {
     }
 }
 
-/// Where a Pod runs and in what state it is, with the reason where there is one: an eviction tells nothing in a log.
+/// A Pod's node and state, with a reason if there is one. An eviction leaves no trace in a log.
 fn state(pod: &Pod) -> String {
     let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()).unwrap_or("no node");
     let status = pod.status.clone().unwrap_or_default();

@@ -11,7 +11,7 @@ use serde_json::json;
 
 use crate::wait::{self, DEADLINE};
 
-/// The fake node that Pods are put on.
+/// The fake node of the Pods.
 const NODE: &str = "fake-0";
 
 /// Pods of one namespace on a fake node. They run at once, and end as soon as they are deleted.
@@ -37,7 +37,7 @@ impl Pods {
         wait::present(&self.api, name, &format!("the Pod {name} runs"), DEADLINE, runs).await
     }
 
-    /// Says of a Pod, as its kubelet does, since when the sandbox that it has now is ready.
+    /// Reports, as a kubelet does, since when the Pod's present sandbox is ready.
     pub async fn sandbox_is_ready_since(&self, name: &str, since: Timestamp) -> Result<Pod> {
         let ready =
             json!({ "type": "PodReadyToStartContainers", "status": "True", "lastTransitionTime": since });
@@ -46,7 +46,7 @@ impl Pods {
         patched.with_context(|| format!("saying of the Pod {name} that its sandbox is ready"))
     }
 
-    /// Says of a Pod, as its kubelet does, that its sandbox is gone and its containers wait for another one.
+    /// Reports, as a kubelet does, that a Pod's sandbox is gone and its containers wait for another one.
     pub async fn sandbox_is_lost(&self, name: &str) -> Result<Pod> {
         let pod = self.api.get(name).await?;
         let spec = pod.spec.with_context(|| format!("the Pod {name} has a spec"))?;
@@ -72,7 +72,7 @@ impl Pods {
         wait::gone(&self.api, name, DEADLINE).await
     }
 
-    /// Removes all Pods of the namespace, of nodes without a kubelet too, and waits until they are gone.
+    /// Removes all Pods of the namespace, also those on nodes without a kubelet, and waits until they are gone.
     pub async fn clear(&self) -> Result<()> {
         let at_once = DeleteParams::default().grace_period(0);
         self.api.delete_collection(&at_once, &ListParams::default()).await.context("removing all Pods")?;
@@ -90,7 +90,7 @@ impl Pods {
     }
 }
 
-/// How far a Pod is.
+/// The phase of a Pod.
 pub(crate) fn phase(pod: &Pod) -> &str {
     pod.status.as_ref().and_then(|status| status.phase.as_deref()).unwrap_or_default()
 }

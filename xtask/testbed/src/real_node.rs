@@ -1,4 +1,4 @@
-//! What an operator that is a Pod needs around it.
+//! The surroundings of an operator that is a Pod.
 
 use std::path::Path;
 
@@ -10,19 +10,19 @@ use peers::libvirt::Libvirtd;
 
 use crate::{Options, Testbed};
 
-/// A cluster with a real node and nothing installed, the operator's image on that node, and a libvirtd that Pods there reach.
-/// Only root can have one.
+/// A cluster with a real node and nothing installed, the operator's image on that node, and a libvirtd that Pods
+/// there can reach. Needs root.
 pub struct RealNode {
-    /// The cluster. With an audit log.
+    /// The cluster, with an audit log.
     pub testbed: Testbed,
-    /// Listens for Pods by TCP, beside its socket.
+    /// Also listens for Pods by TCP.
     pub libvirtd: Libvirtd,
-    /// What `LIBVIRT_URI` is for Pods.
+    /// The value of `LIBVIRT_URI` for Pods.
     pub uri: String,
 }
 
 impl RealNode {
-    /// Starts it with all its files in `dir`; the image is of the operator's program at `program`.
+    /// Starts it with all its files in `dir`. The image contains the operator's program at `program`.
     pub async fn start(dir: &Path, program: &Path, lifetime: Lifetime) -> Result<Self> {
         let options = Options { audit: true, real_node: true, lifetime, ..Options::new(dir.join("testbed")) };
         let testbed = Testbed::start_empty(&options).await?;

@@ -1,4 +1,4 @@
-//! Where this repository is, and cargo in it.
+//! The folder of this repository, and cargo in it.
 
 use std::{
     env,
@@ -12,8 +12,8 @@ pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap_or(Path::new(".")).to_path_buf()
 }
 
-/// Cargo in this repository, as if run from a terminal. What it tells the program that it runs would reach build scripts
-/// that depend on it: each such run would build these again, and so would the next one without.
+/// Cargo in this repository, as if run from a terminal. The variables that cargo sets for the program that it runs would reach build
+/// scripts that depend on them. Then each such run, and the next one without them, would build those packages again.
 pub fn cargo() -> Command {
     let mut cargo = Command::new(env!("CARGO"));
     cargo.current_dir(root());
@@ -25,10 +25,10 @@ pub fn cargo() -> Command {
     cargo
 }
 
-/// Builds the program of an operator, of the package of the same name, as one for development.
+/// Builds an operator's program in the package of the same name, for development.
 pub fn build(name: &str) -> Command {
     let mut cargo = cargo();
-    // With both packages named their dependencies have the same features, so that none is built twice.
+    // With both packages named, their dependencies have the same features, so that none is built twice.
     cargo.args(["build", "--package=xtask", "--package", name, "--bin", name]);
     cargo
 }

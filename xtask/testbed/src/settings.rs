@@ -33,7 +33,7 @@ pub struct Settings {
 
 impl Settings {
     /// Settings for a [`ComputeEngine`](peers::gcp::ComputeEngine), or a relay before it. Without `credentials`, which are a JSON
-    /// document, those of the environment count.
+    /// document, the environment's credentials are used.
     pub fn gcp(address: SocketAddr, credentials: Option<String>) -> Self {
         let base = format!("http://{address}/compute/v1/");
         let config_map = [
@@ -51,7 +51,7 @@ impl Settings {
     }
 
     /// Settings for a [`Moto`](peers::aws::Moto), or a relay before it. Without identifier and secret of an access key, the
-    /// credentials of the environment count.
+    /// environment's credentials are used.
     pub fn aws(address: SocketAddr, key: Option<(String, String)>) -> Self {
         let endpoint = format!("http://{address}");
         let config_map =
@@ -120,7 +120,7 @@ impl Settings {
         Self { config_map: pairs(config_map), secret: pairs(secret) }
     }
 
-    /// Settings for machines that let root in with this key.
+    /// Settings for machines that accept this key for root.
     pub fn byom(key: &Path) -> Self {
         let key = key.display().to_string();
         let config_map = [("CLOUD_PROVIDER", "byom"), ("SSH_USERNAME", "root"), ("SSH_PRIV_KEY_PATH", &key)];
@@ -147,12 +147,12 @@ impl Settings {
         Self { config_map: pairs(config_map), secret: pairs(secret) }
     }
 
-    /// A provider for these settings, opened as the operator does.
+    /// A provider for these settings, opened as the operator would.
     pub fn open(&self) -> Result<Box<dyn Provider>, Error> {
         self.open_at(None)
     }
 
-    /// A provider for these settings at a place that was recorded.
+    /// A provider for these settings at a recorded place.
     pub fn open_at(&self, recorded: Option<Recorded<'_>>) -> Result<Box<dyn Provider>, Error> {
         self.open_by(&Openers::default(), recorded)
     }
@@ -166,7 +166,7 @@ impl Settings {
         self.open_by(&Openers::default().in_cluster(client, NAMESPACE), recorded)
     }
 
-    /// A provider for these settings, opened by these.
+    /// A provider for these settings, opened by these openers.
     pub fn open_by(
         &self,
         openers: &Openers,
@@ -193,8 +193,8 @@ fn pairs<const N: usize>(data: [(&str, &str); N]) -> BTreeMap<String, String> {
     data.map(|(key, value)| (key.to_owned(), value.to_owned())).into()
 }
 
-/// A `ConfigMap` or `Secret` mounted the way a kubelet does it: `KEY -> ..data/KEY`, `..data -> ..VERSION`, and a new
-/// version takes the place of the old one by one rename.
+/// A `ConfigMap` or `Secret` mounted as a kubelet does it: `KEY -> ..data/KEY`, `..data -> ..VERSION`. A new version replaces the old
+/// one by one rename.
 #[derive(Debug)]
 pub struct MountedFolder {
     path: PathBuf,
@@ -202,7 +202,7 @@ pub struct MountedFolder {
 }
 
 impl MountedFolder {
-    /// Makes the folder with this content. One that exists must have none.
+    /// Makes the folder with this content. An existing folder must have no content yet.
     pub fn create(path: impl Into<PathBuf>, data: &BTreeMap<String, String>) -> Result<Self> {
         let path = path.into();
         fs::create_dir_all(&path).with_context(|| format!("creating {}", path.display()))?;
@@ -212,7 +212,7 @@ impl MountedFolder {
         Ok(folder)
     }
 
-    /// Where it is mounted.
+    /// The path of the folder.
     pub fn path(&self) -> &Path {
         &self.path
     }

@@ -1,4 +1,4 @@
-//! Commands as a user types them.
+//! Runs commands as a user types them.
 
 use std::{
     env,
@@ -19,7 +19,7 @@ use crate::docs;
 /// The folders of this repository that documented commands name.
 const FOLDERS: [&str; 3] = ["kustomize", "helm", "manifests"];
 
-/// Where a user types: a folder with what this repository has for users, and the programs that they need.
+/// A user's working folder: what this repository has for users, and the programs that they need.
 #[derive(Debug)]
 pub struct Shell {
     dir: PathBuf,
@@ -29,7 +29,7 @@ pub struct Shell {
 }
 
 impl Shell {
-    /// Makes the folder, for an administrator of this cluster; `libvirt` is the URI of the libvirtd that commands use.
+    /// Makes the folder, for an administrator of this cluster. `libvirt` is the URI of the libvirtd that commands use.
     pub async fn new(dir: PathBuf, cluster: &Cluster, libvirt: String) -> Result<Self> {
         let programs = dir.join("bin");
         fs::create_dir_all(&programs).with_context(|| format!("creating {}", programs.display()))?;
@@ -43,7 +43,7 @@ impl Shell {
         Ok(Self { dir, path, kubeconfig: cluster.kubeconfig(), libvirt })
     }
 
-    /// Has further commands use the libvirtd of this URI; gives that of the one before.
+    /// Makes later commands use the libvirtd of this URI. Returns the last URI.
     pub fn set_libvirt(&mut self, uri: String) -> String {
         replace(&mut self.libvirt, uri)
     }
@@ -53,7 +53,7 @@ impl Shell {
         self.run(&docs::block(block)?).await.with_context(|| format!("the documented block {block}"))
     }
 
-    /// Runs commands, up to the first that fails; gives what they print.
+    /// Runs commands, up to the first that fails. Returns their output.
     pub async fn run(&self, commands: &str) -> Result<String> {
         let mut shell = Command::new("sh");
         shell.args(["-euc", commands]).current_dir(&self.dir).env("PATH", &self.path);
@@ -70,7 +70,7 @@ impl Shell {
         Ok(said)
     }
 
-    /// Adds lines to a file that the commands before have written.
+    /// Appends lines to a file that earlier commands have written.
     pub fn append(&self, file: &str, lines: &str) -> Result<()> {
         let file = self.dir.join(file);
         let text = fs::read_to_string(&file).with_context(|| format!("reading {}", file.display()))?;

@@ -1,4 +1,4 @@
-//! What runs in the place of cloud-api-adaptor's image, which is far too big for tests and needs Kata Containers.
+//! A stand-in for cloud-api-adaptor's image, which is too big for tests and needs Kata Containers.
 
 use std::{fs, net::Ipv4Addr};
 
@@ -11,12 +11,12 @@ use image::{Config, Files, Image};
 use peers::Control;
 use serde_json::json;
 
-/// The name of an image that does on a node what cloud-api-adaptor was seen to do, with its rights, and says in its log what it is.
+/// The name of an image that acts on a node like cloud-api-adaptor, with its rights. Its log says that it is a stand-in.
 pub const NAME: &str = "cloud-api-adaptor-stand-in";
 /// Its tag.
 pub const TAG: &str = "2";
 
-/// What the DaemonSet runs.
+/// The path of the program that the DaemonSet runs.
 const PATH: &str = "/usr/local/bin/entrypoint.sh";
 
 const PROGRAM: &str = "cloud-api-adaptor";
@@ -26,7 +26,7 @@ const MODULE: Module = Module::new(
     &[(PROGRAM, "testbed/cloud-api-adaptor")],
 );
 
-/// Where it is told what Kata's shim would tell it.
+/// The port for the calls that Kata's shim would make.
 const PORT: u16 = 8001;
 
 /// Builds the program, which takes a while the first time.
@@ -34,7 +34,7 @@ pub async fn install() -> Result<()> {
     tools::program(&MODULE, PROGRAM).await.map(drop)
 }
 
-/// Builds the image, and puts it on a cluster's real node.
+/// Builds the image, and imports it into a cluster's real node.
 pub async fn import(cluster: &Cluster) -> Result<()> {
     let program = tools::program(&MODULE, PROGRAM).await?;
     let mut files = Files::new();
@@ -43,28 +43,28 @@ pub async fn import(cluster: &Cluster) -> Result<()> {
     cluster.import(&Image { name: format!("{NAME}:{TAG}"), files, config }).await
 }
 
-/// The one that runs on a node.
+/// The stand-in that runs on a node.
 #[derive(Debug)]
 pub struct StandIn(Control);
 
 impl StandIn {
-    /// That on the node with this address.
+    /// The stand-in on the node with this address.
     pub fn at(node: Ipv4Addr) -> Self {
         Self(Control::new(format!("http://{node}:{PORT}")))
     }
 
-    /// A Pod's sandbox starts: its VM is there, and has no address yet, so that nothing records it. Gives the VM's name.
+    /// A Pod's sandbox starts: makes its VM, which has no address yet, so no PeerPod records it. Returns the VM's name.
     pub async fn make(&self, namespace: &str, pod: &str) -> Result<String> {
         let name = self.0.ask(&format!("make/{namespace}/{pod}"), &json!({})).await?;
         Ok(name.as_str().context("a VM without name")?.to_owned())
     }
 
-    /// The VM has an address: it is recorded.
+    /// The VM has an address: records it.
     pub async fn record(&self, namespace: &str, pod: &str, vm: &str) -> Result<()> {
         self.0.ask(&format!("record/{namespace}/{pod}/{vm}"), &json!({})).await.map(drop)
     }
 
-    /// The sandbox ends: its VM is deleted and the PeerPod released. Fails where it has restarted meanwhile.
+    /// The sandbox ends: deletes its VM and releases the PeerPod. Fails if the stand-in has restarted meanwhile.
     pub async fn stop(&self, namespace: &str, pod: &str, vm: &str) -> Result<()> {
         self.0.ask(&format!("stop/{namespace}/{pod}/{vm}"), &json!({})).await.map(drop)
     }

@@ -1,4 +1,4 @@
-//! The API server's storage, reached beside it.
+//! Direct access to the API server's storage.
 
 use anyhow::{Result, ensure};
 use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
@@ -8,10 +8,10 @@ use serde_json::json;
 use crate::{Testbed, http};
 
 impl Testbed {
-    /// Removes all objects of a custom kind, whatever finalizers they have. By the API server thousands of them take half a minute.
+    /// Removes all objects of a custom kind, whatever finalizers they have. Through the API server, thousands of them take half a minute.
     pub async fn remove_all<K: Resource<DynamicType = ()>>(&self) -> Result<()> {
         let prefix = format!("/registry/{}/{}", K::group(&()), K::plural(&()));
-        // `0` follows `/`: every key below the prefix.
+        // `0` is the character after `/`, so the range is every key below the prefix.
         let [first, end] = ["/", "0"].map(|last| BASE64.encode(format!("{prefix}{last}")));
         let range = json!({ "key": first, "range_end": end }).to_string();
         let (status, answer) = http::post(self.cluster().etcd(), "/v3/kv/deleterange", range).await?;

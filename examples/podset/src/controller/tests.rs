@@ -55,7 +55,7 @@ fn report(pods: &[&str]) -> Call {
     Call::patch(STATUS).body_with(json!({ "status": status })).answer(Answer::not_found("podsets", "web"))
 }
 
-/// What comes of a reconcile with these Pods in the cache.
+/// The result of a reconcile with these Pods in the cache.
 async fn reconciled(
     podset: &PodSet,
     cached: &[&str],

@@ -29,7 +29,7 @@ fn pod(name: &str, owner: &str) -> Metadata<Pod> {
     serde_json::from_value(json!({ "metadata": metadata })).unwrap()
 }
 
-/// What comes of a reconcile.
+/// The result of a reconcile.
 async fn reconciled(
     ptemplate: &Ptemplate,
     calls: impl IntoIterator<Item = Call>,

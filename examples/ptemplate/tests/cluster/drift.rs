@@ -1,4 +1,4 @@
-//! What others change by hand.
+//! The operator reverts changes that other programs make by hand.
 
 use std::{collections::BTreeSet, fmt::Debug};
 
@@ -27,8 +27,8 @@ const FIXED: [&str; 9] = [
     "/spec/template/spec/volumes/0/name",
 ];
 
-/// Sets each field to another value and waits until it is as before. `others`: values that the API server accepts, where it would not
-/// accept any.
+/// Sets each field to another value and waits until the operator has reverted it. `others`: values that the API server accepts, for
+/// fields where it would refuse a generic one.
 async fn drift<K>(api: &Api<K>, wanted: &K, others: &[(&str, Value)]) -> Result<()>
 where
     K: Resource<DynamicType = ()> + Clone + Debug + Serialize + DeserializeOwned + Send + 'static,

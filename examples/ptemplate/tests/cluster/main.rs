@@ -1,4 +1,4 @@
-//! The operator on a real control plane. KMM is its definition of the Module, which comes late.
+//! The operator on a real control plane. KMM is only its CRD of the Module, which the tests install late.
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod definition;
@@ -33,10 +33,10 @@ static SHARED: LazyLock<Shared> = LazyLock::new(|| {
     Shared::new(ptemplate::operator().unwrap(), MANIFESTS, env!("CARGO_BIN_EXE_ptemplate")).unwrap()
 });
 
-/// KMM is installed once.
+/// The tests install KMM once.
 static INSTALLED: OnceCell<()> = OnceCell::const_new();
 
-/// The test that spoils the definition has the cluster to itself.
+/// The test that damages the definition has the cluster to itself.
 static TURN: RwLock<()> = RwLock::const_new(());
 
 /// A namespace of a test.
@@ -105,7 +105,7 @@ impl<'a> Scene<'a> {
         present(&self.ptemplates, name, &what, DEADLINE, told).await?.status.context("it was there")
     }
 
-    /// Waits until the consumer's Pod is told.
+    /// Waits until the status lists the consumer's Pod.
     async fn consumes(&self, name: &str) -> Result<Vec<String>> {
         let consumers = |it: &Ptemplate| it.status.clone().unwrap_or_default().consumers;
         let told = |it: &Ptemplate| !consumers(it).is_empty();
@@ -178,7 +178,7 @@ fn nothing_is_written_when_nothing_changes() -> Result<()> {
         scene.create("a", json!({ "imagePullSecret": { "name": "key" }, "defaultmsg": "hello" })).await?;
         scene.told("a", "ModuleApplied", "AsWanted").await?;
         scene.consumes("a").await?;
-        // What others set is theirs.
+        // Fields that other programs set stay.
         let version =
             Patch::Merge(json!({ "spec": { "moduleLoader": { "container": { "version": "1" } } } }));
         scene.modules.patch("a", &PatchParams::default(), &version).await?;

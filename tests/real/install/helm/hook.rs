@@ -18,7 +18,7 @@ use tokio::process::Command;
 
 use crate::support::PROGRAM;
 
-/// No node has it, so the test decides what becomes of a Pod.
+/// A node selector that no node matches, so that the test decides what becomes of a Pod.
 pub const NOWHERE: &str = "operator.nodeSelector.nowhere=x";
 
 /// The Pod of a Job, which no node has run yet.
@@ -35,7 +35,7 @@ pub async fn pod(testbed: &Testbed, job: &str) -> Result<Pod> {
     .await
 }
 
-/// Runs the Pod's program under its `ServiceAccount` and tells how it ended, and what it complained of.
+/// Runs the Pod's program under its `ServiceAccount`. Returns how it ended, and its errors.
 pub async fn run(testbed: &Testbed, pod: &Pod) -> Result<(ExitStatus, String)> {
     let spec = pod.spec.as_ref().context("it has a spec")?;
     let [container] = &*spec.containers else { anyhow::bail!("{} containers", spec.containers.len()) };
@@ -61,7 +61,7 @@ pub async fn run(testbed: &Testbed, pod: &Pod) -> Result<(ExitStatus, String)> {
     Ok((output.status, String::from_utf8(output.stderr)?))
 }
 
-/// The container's `ConfigMap`s as files: where it looks for each, and the folder that it is in here.
+/// The container's `ConfigMap`s as files: the path that the program expects, and the folder here that has them.
 async fn mounted(
     testbed: &Testbed,
     spec: &PodSpec,
@@ -73,7 +73,7 @@ async fn mounted(
     for mount in container.volume_mounts.iter().flatten() {
         let volume = spec.volumes.iter().flatten().find(|volume| volume.name == mount.name);
         let source = volume.and_then(|volume| volume.config_map.as_ref());
-        // The token of its ServiceAccount is no ConfigMap.
+        // The projected token of the ServiceAccount is no ConfigMap.
         let Some(source) = source else { continue };
         let folder = dir.join(&mount.name);
         fs::create_dir(&folder)?;
@@ -85,7 +85,7 @@ async fn mounted(
     Ok(folders)
 }
 
-/// What helm says while the Job is run as it should be.
+/// helm's output while the test runs the Job as a node would.
 pub async fn during(
     testbed: &Testbed,
     job: &str,

@@ -42,7 +42,7 @@ impl Helm {
         Ok(Self { program, kubeconfig, home: tempfile::tempdir()? })
     }
 
-    /// What helm prints, or what it says is wrong.
+    /// The output of helm, or its error.
     pub async fn run(&self, arguments: &[&str]) -> Result<String> {
         self.run_in(NAMESPACE, arguments).await
     }
@@ -61,17 +61,17 @@ impl Helm {
         Ok(String::from_utf8(output.stdout)?)
     }
 
-    /// The objects of the chart with these options.
+    /// The chart's objects with these options.
     pub async fn rendered(&self, options: &[&str]) -> Result<Vec<Value>> {
         self.rendered_in(NAMESPACE, options).await
     }
 
     async fn rendered_in(&self, namespace: &str, options: &[&str]) -> Result<Vec<Value>> {
-        // No cluster is asked, and a helm that was built from source takes it for an old one.
+        // helm renders without a cluster, and a helm that was built from source would assume an old version of Kubernetes.
         let template = ["template", RELEASE, CHART, "--kube-version", OLDEST_KUBERNETES];
         let text = self.run_in(namespace, &[&template, options].concat()).await?;
         let documents = serde_yaml::Deserializer::from_str(&text);
-        // Read by who refuses a key that is there twice.
+        // `Yaml` refuses duplicate keys, so it reads the text first.
         let objects = documents.map(Yaml::deserialize).collect::<Result<Vec<_>, _>>()?;
         let objects = objects.iter().filter(|object| !object.is_null());
         Ok(objects.map(serde_json::to_value).collect::<Result<_, _>>()?)
@@ -83,7 +83,7 @@ impl Helm {
     }
 }
 
-/// The objects in an order, and numbers in one spelling: kustomize writes 1 where it reads 1.0.
+/// The objects in a fixed order, with numbers in one spelling: kustomize writes 1 where it reads 1.0.
 fn sorted(mut objects: Vec<Value>) -> Vec<Value> {
     fn spell(value: &mut Value) {
         match value {

@@ -1,4 +1,4 @@
-//! What helm says after an installation.
+//! The notes that helm prints after an installation.
 
 use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
@@ -9,7 +9,7 @@ use super::{
 };
 use crate::support::beside_others;
 
-/// What a release with a `PeerPodConfig` of this spec says.
+/// The notes of a release with a `PeerPodConfig` of this spec.
 async fn with_config(helm: &Helm, spec: Value) -> Result<String> {
     installed(helm, &json!({ "provider": "libvirt", "peerPodConfig": { "create": true, "spec": spec } }))
         .await
@@ -22,7 +22,7 @@ fn what_a_configuration_needs_is_told_as_its_spec_has_it() -> Result<()> {
         let label = "kubectl label node NODE node.kubernetes.io/worker=\n";
         let told = with_config(&helm, json!({})).await?;
         let mut rest = &*told;
-        // In the order in which somebody gives them: the last one waits for what the others are for.
+        // The commands come in the order in which a user runs them. The last one waits for the effect of the others.
         for command in [
             "kubectl get runtimeclass kata-remote\n",
             label,

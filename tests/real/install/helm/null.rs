@@ -1,4 +1,4 @@
-//! Values with nothing after their colon, which helm takes for: as if nobody had said it.
+//! Values with nothing after their colon. helm treats them as if the user had not set them.
 
 use anyhow::{Context as _, Result, ensure};
 use peerpod_operator::api::v1alpha1::PeerPodConfig;
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::{CHART, Helm, theirs::installed};
 use crate::{install::kustomize::data, support::beside_others};
 
-/// Only what is empty among the values, as null.
+/// Keeps only the empty values, each as null.
 fn unset(values: &Value) -> Value {
     let is_empty = *values == "" || *values == json!([]) || *values == json!({});
     match values {
@@ -24,7 +24,7 @@ fn unset(values: &Value) -> Value {
     }
 }
 
-/// The objects of the chart with these values, and what helm says.
+/// The chart's objects with these values, and helm's output.
 async fn all(helm: &Helm, values: &Value) -> Result<(Vec<Value>, String)> {
     let file = helm.home.path().join("values.yaml");
     std::fs::write(&file, values.to_string())?;

@@ -1,4 +1,4 @@
-//! Where each value goes: its place, those that several share, and those that it must not reach.
+//! Where each value of the chart ends up: in its own place, in the places that several share, and not in others.
 
 use std::collections::HashSet;
 
@@ -128,7 +128,7 @@ fn digest() -> String {
     format!("sha256:{}", "01".repeat(32))
 }
 
-/// Something else than the default for everything that has an effect.
+/// A value other than the default for everything that has an effect.
 fn everything() -> Value {
     json!({
         "provider": "aws",

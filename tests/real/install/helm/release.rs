@@ -1,4 +1,4 @@
-//! What becomes of an installation by helm: upgrades, rollbacks, its end.
+//! The life of an installation by helm: upgrades, rollbacks, removal.
 
 use anyhow::{Context as _, Result, ensure};
 use kube::{
@@ -47,7 +47,7 @@ fn a_release_is_installed_upgraded_rolled_back_and_uninstalled_and_its_configura
             cluster.kubectl(&[&deployment[..], &["--output=jsonpath={.spec.replicas}"]].concat()).await
         };
         ensure!(replicas().await? == "2");
-        // By hand: what a value says comes back, and what none says stays.
+        // An edit by hand. The upgrade reverts fields that the values set, and keeps all others.
         let edit = json!({ "spec": { "limit": 7, "instanceType": "large" } });
         configs.patch("config", &PatchParams::default(), &Patch::Merge(edit)).await?;
         apply(&["--set", "operator.replicas=1"]).await?;
@@ -63,7 +63,7 @@ fn a_release_is_installed_upgraded_rolled_back_and_uninstalled_and_its_configura
             let now = spec(&configs).await?;
             ensure!(now["limit"] == "10" && now["instanceType"] == "large", "{now}");
         }
-        // Values without it leave it, too.
+        // An upgrade with values that no longer create a PeerPodConfig leaves it in place.
         helm.upgrade(&["--values", &values, "--set", NOWHERE]).await?;
         ensure!(configs.get("config").await?.uid() == made.uid(), "it was made anew");
         let left = "jobs,configmaps,serviceaccounts,roles,rolebindings";
@@ -77,7 +77,7 @@ fn a_release_is_installed_upgraded_rolled_back_and_uninstalled_and_its_configura
         let left =
             cluster.kubectl(&["get", "clusterroles,validatingadmissionpolicies", "--output=name"]).await?;
         ensure!(!left.contains("peerpod"), "{left}");
-        // What stays is no obstacle for the next one.
+        // The objects that stay do not hinder the next installation.
         apply(&[]).await?;
         ensure!(configs.get("config").await?.uid() != made.uid());
         hook::during(testbed, install::DRAIN_JOB, helm.run(&uninstall)).await.map(drop)
@@ -102,7 +102,7 @@ fn a_configuration_that_is_refused_fails_the_upgrade_by_name_and_changes_nothing
         let refused = format!("{:#}", refused.err().context("it was upgraded")?);
         ensure!(refused.contains(&format!("job {} failed", install::APPLY_JOB)), "{refused}");
         ensure!(spec(&configs).await? == before);
-        // The failed one, which is there for its log, is no obstacle.
+        // The failed Job, which stays for its log, does not hinder the upgrade.
         hook::during(
             testbed,
             install::APPLY_JOB,
@@ -139,7 +139,7 @@ fn uninstalling_waits_for_what_is_going_and_refuses_while_machines_are_left() ->
         scene.lives(&vm).await?;
         ensure!(scene.peerpods.get(&vm.name()).await?.metadata.deletion_timestamp.is_none());
 
-        // The Pod goes, and its machine hangs for a while: the operator stays until it is gone.
+        // The Pod is deleted, and the deletion of its machine hangs for a while. The operator stays until the machine is gone.
         alone.libvirtd.pause()?;
         scene.pods.delete("web").await?;
         scene.going(&vm.name()).await?;

@@ -1,4 +1,4 @@
-//! Uninstalling where a PeerPodConfig is in force.
+//! Uninstall while a PeerPodConfig is in force.
 
 use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::api::core::v1::Namespace;
@@ -16,7 +16,7 @@ use crate::{
     support::Alone,
 };
 
-/// Has the release take over what is there, and bring a configuration for the nodes of the stage.
+/// Makes the release take over the existing objects, and create a configuration for the nodes of the stage.
 async fn install(alone: &Alone<'_>, helm: &Helm, stage: &Stage) -> Result<()> {
     let spec = json!({ "nodeSelector": stage.label });
     let spec = format!("peerPodConfig.spec={spec}");
@@ -37,7 +37,7 @@ fn a_live_configuration_goes_with_the_release_and_neither_before_nor_beside_mach
         let scene = alone.scene();
         let (stays, goes) = (scene.pod_with_vm("stays").await?, scene.pod_with_vm("goes").await?);
 
-        // One machine goes and takes its time; another one lives.
+        // The deletion of one machine takes a while; another machine lives on.
         alone.libvirtd.pause()?;
         scene.pods.delete("goes").await?;
         scene.going(&goes.name()).await?;
@@ -58,7 +58,7 @@ fn a_live_configuration_goes_with_the_release_and_neither_before_nor_beside_mach
         ensure!(stage.configs.get("config").await?.metadata.deletion_timestamp.is_none());
         stage.shares(&[Some(2), Some(3)]).await?;
 
-        // Then none is left, but one comes while the configuration goes.
+        // Then no machine is left, but a new one appears while the configuration is being deleted.
         scene.pods.delete("stays").await?;
         scene.released(&stays.name()).await?;
         alone.operator.pause()?;
@@ -79,7 +79,7 @@ fn a_live_configuration_goes_with_the_release_and_neither_before_nor_beside_mach
         stage.shares(&[None, None]).await?;
         scene.lives(&late).await?;
 
-        // The operator is there still, so this machine goes, and then the operator may.
+        // The operator is still there, so it deletes this machine. Then the uninstallation may remove the operator.
         scene.pods.delete("late").await?;
         scene.reaped(&late).await?;
         hook::during(alone.testbed, install::DRAIN_JOB, helm.run(&uninstall)).await?;
@@ -92,10 +92,10 @@ fn a_live_configuration_goes_with_the_release_and_neither_before_nor_beside_mach
         let kinds = ["get", kinds, "--namespace", NAMESPACE, ours, "--output=name"];
         let left = alone.testbed.cluster().kubectl(&kinds).await?;
         ensure!(left.is_empty(), "{left}");
-        // Neither namespace waits for anything.
+        // The deletion of neither namespace is blocked.
         let namespaces: Api<Namespace> = Api::all(alone.testbed.client());
         for name in [&*alone.namespace, NAMESPACE] {
-            // An API server knows a moment later that the policy which kept the operator's is gone.
+            // The API server notices a moment later that the policy that kept the operator's namespace is gone.
             wait::eventually("the namespace may be deleted", DEADLINE, async || {
                 alone.testbed.cluster().kubectl(&["delete", "namespace", name, "--wait=false"]).await
             })
@@ -123,10 +123,10 @@ fn without_its_hook_a_release_goes_once_its_configuration_is_deleted_and_not_bef
         ensure!(format!("{refused:#}").contains("failed to delete release"), "{refused:#}");
         cluster.kubectl(&["get", "deployment", install::NAME, &namespace]).await?;
 
-        // As helm's notes say it.
+        // The command is the one of helm's notes.
         cluster.kubectl(&["delete", "peerpodconfigs", "--all", &namespace, "--timeout=180s"]).await?;
         stage.shares(&[None, None]).await?;
-        // An API server knows a moment later that there is none.
+        // The API server notices a moment later that the definition is gone.
         wait::eventually("the release goes", DEADLINE, async || helm.run(&uninstall).await).await?;
         ensure!(cluster.kubectl(&["get", "deployment", install::NAME, &namespace]).await.is_err());
         stage.leave().await?;

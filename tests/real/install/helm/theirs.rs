@@ -1,4 +1,4 @@
-//! The values file of somebody who has cloud-api-adaptor's own charts.
+//! The values file of a user of cloud-api-adaptor's own charts.
 
 use std::fs;
 
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::{CHART, Helm, RELEASE, of_kind};
 use crate::{install::kustomize::data, support::beside_others};
 
-/// Every value of their charts, of each release up to now: none of them is the default.
+/// Every value of their charts, of all releases up to now. None of them is the default.
 fn theirs() -> Value {
     json!({
         "provider": "aws",
@@ -71,17 +71,17 @@ fn values_file(helm: &Helm, values: &Value) -> Result<String> {
     Ok(file.to_str().context("UTF-8")?.to_owned())
 }
 
-/// What helm says of an installation with these values.
+/// helm's output for an installation with these values.
 pub async fn installed(helm: &Helm, values: &Value) -> Result<String> {
     let file = values_file(helm, values)?;
     let options = ["--dry-run=server", "--take-ownership", "--values", &file];
     let told = helm.run(&[&["upgrade", "--install", RELEASE, CHART], &options[..]].concat()).await?;
-    // What would be installed comes first.
+    // helm prints the rendered objects first.
     let (_, notes) = told.split_once("\nNOTES:\n").context("helm says nothing")?;
     Ok(notes.to_owned())
 }
 
-/// The values that helm says are without effect, in alphabetical order.
+/// The values that have no effect according to helm, in alphabetical order.
 pub fn in_vain(told: &str) -> Result<Vec<&str>> {
     let Some((_, list)) = told.split_once("have no effect here") else { return Ok(Vec::new()) };
     let (_, list) = list.split_once(": ").context("no list")?;
@@ -129,8 +129,8 @@ fn a_values_file_of_cloud_api_adaptors_charts_is_taken_and_what_it_says_in_vain_
     })
 }
 
-/// The values file of somebody who has these charts of late: all that their `values.yaml` says, and for one provider what its
-/// file and its template of credentials ask for.
+/// The values file of a user of the latest of these charts: everything of their `values.yaml`, and for one provider what its file and
+/// its template of credentials ask for.
 fn of_provider(name: &str, settings: &Value, credentials: &Value) -> Value {
     let off = json!({ "enabled": false });
     let mut values = json!({
@@ -160,7 +160,7 @@ fn of_provider(name: &str, settings: &Value, credentials: &Value) -> Value {
             "shims": { "qemu": off, "remote": { "enabled": true } },
         },
     });
-    // A file whose settings all are comments has nothing behind the provider's name.
+    // In a file whose settings are all comments, the provider's name has an empty value.
     values["providerConfigs"][name] = settings.clone();
     values["providerSecrets"][name] = credentials.clone();
     values

@@ -1,19 +1,19 @@
-//! A chart whose release has the objects that cloud-api-adaptor's own charts make, as far as they meet this operator's: with
-//! their names, labels, rights and finalizers, and without what runs in their Pods.
+//! A chart with the objects of cloud-api-adaptor's own charts that this operator meets: with their names, labels, rights and
+//! finalizers, and without the programs of their Pods.
 
 use std::{fs, path::Path};
 
 use anyhow::Result;
 use serde_json::{Value, json};
 
-/// The lease's holder and the webhook have the same label, and each its own prefix.
+/// The Pods that hold the lease and those of the webhook have the same label. Their names have different prefixes.
 const REAPER: &str = "peerpodctrl-controller-manager";
 const WEBHOOK: &str = "peer-pods-webhook-controller-manager";
 
-/// What helm fills in.
+/// The expressions that helm replaces.
 const NAMESPACE: &str = "{{ .Release.Namespace }}";
 
-/// Writes the chart into a folder that is there. Its values `resourceCtrl.enabled` and `webhook.enabled` are that chart's.
+/// Writes the chart into an existing folder. Its values `resourceCtrl.enabled` and `webhook.enabled` are those of that chart.
 pub fn write(folder: &Path, libvirt_uri: &str) -> Result<()> {
     for name in ["crds", "templates"] {
         fs::create_dir(folder.join(name))?;
@@ -36,7 +36,7 @@ pub fn write(folder: &Path, libvirt_uri: &str) -> Result<()> {
     Ok(())
 }
 
-/// The definition of PeerPods as it ships: all fields optional, nothing checked, and a status that nobody writes.
+/// The original definition of PeerPods: all fields optional, no validation, and a status that no program writes.
 fn definition() -> Value {
     let text = json!({ "type": "string" });
     let properties = json!({
@@ -80,7 +80,7 @@ fn object(api_version: &str, kind: &str, name: &str, further: Value) -> Value {
     object
 }
 
-/// A role of this kind, and whom it is given to.
+/// A role of this kind and its binding.
 fn rights(kind: &str, name: &str, account: &str, rules: &Value) -> [Value; 2] {
     const GROUP: &str = "rbac.authorization.k8s.io";
     let version = format!("{GROUP}/v1");
@@ -162,7 +162,7 @@ fn reaper() -> Vec<Value> {
     objects
 }
 
-/// The webhook. What cert-manager is to make are hooks, which helm never deletes by itself.
+/// The webhook. The objects for cert-manager are hooks, which helm never deletes by itself.
 fn webhook() -> Vec<Value> {
     const SERVICE: &str = "peer-pods-webhook-webhook-service";
     const ISSUER: &str = "peer-pods-webhook-selfsigned-issuer";

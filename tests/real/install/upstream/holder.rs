@@ -1,5 +1,4 @@
-//! A program that holds a Lease as cloud-api-adaptor's reaper does: by Go's own leader election, and without giving it up at
-//! its end.
+//! A program that holds a Lease as cloud-api-adaptor's reaper does: with Go's own leader election, and without releasing it when it ends.
 
 use std::{fs, path::Path, process::Command};
 
@@ -14,7 +13,7 @@ use testbed::{
     wait::{self, DEADLINE},
 };
 
-/// A scheduler that schedules nothing: what it does here is to hold the lease.
+/// A scheduler that schedules nothing. It only holds the lease.
 pub struct Holder {
     process: Process,
     leases: Api<Lease>,
@@ -32,7 +31,7 @@ impl Holder {
                 "resourceLock": "leases",
                 "resourceName": PEERPOD_CTRL_LEASE,
                 "resourceNamespace": NAMESPACE,
-                // Those of the reaper.
+                // The reaper's own values.
                 "leaseDuration": "15s", "renewDeadline": "10s", "retryPeriod": "2s",
             },
             "profiles": [{ "schedulerName": "nobody" }],
@@ -51,7 +50,7 @@ impl Holder {
         Ok(holder)
     }
 
-    /// Waits until it has renewed its lease; fails where it has lost it.
+    /// Waits until it has renewed its lease. Fails if it has lost it.
     pub async fn renews(&self) -> Result<()> {
         let before = self.leases.get(PEERPOD_CTRL_LEASE).await?;
         let renewed = |lease: &Lease| spec(lease).renew_time != spec(&before).renew_time;
@@ -63,7 +62,7 @@ impl Holder {
         Ok(())
     }
 
-    /// Ends it at once. The lease stays its own until it expires.
+    /// Kills the program. Its lease lasts until it expires.
     pub async fn kill(self) -> Result<()> {
         self.process.kill().await
     }

@@ -1,4 +1,4 @@
-//! From cloud-api-adaptor's own controllers to this operator, by the steps of docs/src/install/migrate.md.
+//! Migration from cloud-api-adaptor's own controllers to this operator, by the steps of docs/src/install/migrate.md.
 
 mod chart;
 mod holder;
@@ -40,7 +40,7 @@ struct Upstream {
 }
 
 impl Upstream {
-    /// Installs it where nothing of this operator is.
+    /// Installs it on a cluster without any object of this operator.
     async fn install(helm: &Helm, testbed: &Testbed, libvirt_uri: &str) -> Result<Self> {
         remove(testbed.cluster()).await?;
         testbed.apply("cert-manager", &chart::cert_manager()).await?;
@@ -53,7 +53,7 @@ impl Upstream {
         fs::write(&file, values.to_string())?;
         let file = file.to_str().context("UTF-8")?;
         helm.run(&["install", THEIRS, upstream.chart()?, "--create-namespace", "--values", file]).await?;
-        // What cert-manager makes of the Certificate, and leaves.
+        // The Secret that cert-manager makes for the Certificate, and leaves behind.
         let certificate = json!({
             "apiVersion": "v1", "kind": "Secret", "type": "Opaque",
             "metadata": { "name": "webhook-server-cert", "namespace": NAMESPACE },
@@ -72,8 +72,8 @@ async fn names(cluster: &Cluster, kinds: &str) -> Result<String> {
     cluster.kubectl(&["get", kinds, "--all-namespaces", "--output=name"]).await
 }
 
-/// Records a machine under their definition: under the rights that they grant no cluster takes it where it is strict about
-/// owners, so the administrator does.
+/// Records a machine under their definition. The administrator does it: on a cluster that is strict about owners, the rights that their
+/// charts grant do not suffice.
 async fn record(scene: &Scene<'_>, pod: &Pod) -> Result<Vm> {
     let machine: PodVm = scene.host.start_pod_vm(&vm_name(&pod.name_any())).await?;
     let object = peerpod_object(pod, "libvirt", &machine.domain.uuid.to_string());
@@ -82,7 +82,7 @@ async fn record(scene: &Scene<'_>, pod: &Pod) -> Result<Vm> {
     Ok(Vm { machine, peerpod: scene.peerpods.get(name).await? })
 }
 
-/// Starts the operator as the Deployment has it, with the settings that are there.
+/// Starts the operator with the Deployment's arguments and the present settings.
 async fn operator(alone: &Alone<'_>, dir: &TempDir, name: &str) -> Result<Operator> {
     let cluster = alone.testbed.cluster();
     let namespace = format!("--namespace={NAMESPACE}");
@@ -111,7 +111,7 @@ fn their_reaper_webhook_and_adaptor_are_replaced_step_by_step_and_no_machine_is_
         let dir = tempfile::tempdir()?;
         let uri = alone.libvirtd.host().uri().to_string();
         let helm = Helm::of(alone.testbed.cluster()).await?;
-        // Pods first: while their webhook does not answer, none can be made.
+        // The Pods come first: while their webhook does not answer, no Pod can be made.
         let (web, api) = (alone.scene().pods.run("web").await?, alone.scene().pods.run("api").await?);
         let upstream = Upstream::install(&helm, alone.testbed, &uri).await?;
         alone.testbed.collect_new_kinds().await?;
@@ -126,8 +126,8 @@ fn their_reaper_webhook_and_adaptor_are_replaced_step_by_step_and_no_machine_is_
         alone.testbed.apply("odd", &[odd]).await?;
         let theirs = Holder::start(alone.testbed, &dir.path().join("holder")).await?;
 
-        // 1. Beside it, with its lease.
-        // No Pod of the chart's operator runs, as one that is ready would be waited for.
+        // 1. This operator runs beside theirs and shares its lease.
+        // No Pod of the chart's operator runs. helm would wait for a ready one.
         let share = ["--set", &format!("operator.leaseName={PEERPOD_CTRL_LEASE},{NOWHERE}")];
         let refused = helm.upgrade(&share).await.err().context("helm took what another release has")?;
         ensure!(
@@ -149,14 +149,14 @@ fn their_reaper_webhook_and_adaptor_are_replaced_step_by_step_and_no_machine_is_
         scene.lives(&web).await?;
         ensure!(scene.writes()?.is_empty(), "{:?}", scene.writes()?);
 
-        // 2. Theirs ends, and this one takes its place.
+        // 2. Their controller ends, and this one takes its place.
         let off = ["--reuse-values", "--set", "resourceCtrl.enabled=false"];
         helm.run(&[&["upgrade", THEIRS, upstream.chart()?], &off[..]].concat()).await?;
         theirs.kill().await?;
         ensure!(!names(cluster, "deployments").await?.contains("peerpodctrl"));
         scene.reaped(&web).await?;
         scene.lives(&api).await?;
-        // What their definition took and this one would not can go as well.
+        // This operator also releases a PeerPod that only their definition accepted.
         scene.kubectl(&["delete", "peerpod", "odd", "--wait=false"]).await?;
         scene.abandon("odd").await?;
         scene.released("odd").await?;
@@ -174,7 +174,7 @@ fn their_reaper_webhook_and_adaptor_are_replaced_step_by_step_and_no_machine_is_
         ];
         cluster.kubectl(&[&["delete", "--namespace", NAMESPACE], &left[..]].concat()).await?;
         let values = values.to_str().context("UTF-8")?;
-        // What switched their reaper off would switch this one off, too. No webhook really runs here.
+        // The value that switched their reaper off would also switch this operator off. No webhook really runs here.
         let set =
             format!("resourceCtrl.enabled=true,peerPodConfig.create=true,admission.mode=Policy,{NOWHERE}");
         let upgrade = ["--reset-then-reuse-values", "--values", values, "--set", &set];
@@ -201,7 +201,7 @@ fn their_reaper_webhook_and_adaptor_are_replaced_step_by_step_and_no_machine_is_
     })
 }
 
-/// Takes away what no other test has.
+/// Removes the objects that no other test has.
 async fn clear(testbed: &Testbed) -> Result<()> {
     let cluster = testbed.cluster();
     cluster.kubectl(&["delete", "crd", "issuers.cert-manager.io", "certificates.cert-manager.io"]).await?;
@@ -210,7 +210,7 @@ async fn clear(testbed: &Testbed) -> Result<()> {
     testbed.install_objects().await
 }
 
-/// What a definition says, and not who wrote it or how far it is.
+/// The versions of a definition, without its metadata and its status.
 async fn definition(testbed: &Testbed) -> Result<Value> {
     let definition = testbed.crds().get(DEFINITION).await?;
     Ok(serde_json::to_value(definition.spec.versions)?)

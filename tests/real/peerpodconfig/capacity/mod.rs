@@ -1,4 +1,4 @@
-//! VMs on nodes, without an operator: the part of it that advertises them, with its own rights and no more.
+//! VMs on nodes, without an operator: only the part of it that advertises them, with that part's rights.
 
 mod refused;
 mod room;
@@ -34,26 +34,26 @@ use crate::support::without_operator;
 /// The extended resource.
 const VM: &str = "kata.peerpods.io/vm";
 
-/// The ServiceAccount that it all happens under.
+/// The ServiceAccount of the part under test.
 const ACCOUNT: &str = "capacity";
 
-/// What a question for Pods is.
+/// The request that lists Pods.
 const LIST: (&str, &str) = ("list", "pods");
 
-/// What is soon: no timer was waited for.
+/// Too short for a timer to have fired.
 const SOON: Duration = Duration::from_secs(10);
 
-/// Who advertises, and the nodes.
+/// The part that advertises, and the nodes.
 struct Stage<'a> {
     testbed: &'a Testbed,
     nodes: Api<Node>,
-    /// The nodes as who advertises sees them.
+    /// The nodes as that part sees them.
     known: Nodes,
     requests: watch::Sender<Vec<NodeRequest>>,
     summaries: watch::Receiver<Vec<Summary>>,
     /// Ends with the stage.
     _tasks: JoinSet<()>,
-    /// How many writes were looked at.
+    /// How many writes the method `written` has returned so far.
     written: usize,
 }
 
@@ -92,7 +92,7 @@ impl<'a> Stage<'a> {
         Ok(Self { testbed, nodes, known, requests, summaries, _tasks: tasks, written })
     }
 
-    /// Adds a worker that no kubelet runs on, so it is never ready. Returns when who advertises has seen it.
+    /// Adds a worker without a kubelet, so it is never ready. Returns when the part that advertises has seen it.
     async fn join(&self, name: &str) -> Result<()> {
         let labels = json!({ "node.kubernetes.io/worker": "" });
         let node = serde_json::from_value(json!({ "metadata": { "name": name, "labels": labels } }))?;
@@ -119,7 +119,7 @@ impl<'a> Stage<'a> {
         Ok(())
     }
 
-    /// Waits until a node advertises so many VMs, or none; how long that took.
+    /// Waits until a node advertises this number of VMs, or none. Returns how long that took.
     async fn advertises(&self, name: &str, vms: Option<&str>) -> Result<Duration> {
         let start = Instant::now();
         let what = format!("{name} advertises {vms:?}");
@@ -128,7 +128,7 @@ impl<'a> Stage<'a> {
                 node.metadata.annotations.iter().flatten().any(|(key, value)| key == MARK && value == VM);
             levels(node) == [vms, vms].map(|vms| vms.map(str::to_owned)) && mark == vms.is_some()
         };
-        // What fails waits a minute at last until it is tried again.
+        // The longest pause between two attempts at a failing write is a minute.
         wait::present(&self.nodes, name, &what, 2 * DEADLINE, holds).await?;
         Ok(start.elapsed())
     }
@@ -141,7 +141,7 @@ impl<'a> Stage<'a> {
         Ok(())
     }
 
-    /// Somebody else writes the resource of a node.
+    /// Writes the resource of a node, as another program would.
     async fn reset(&self, name: &str, vms: Option<&str>) -> Result<()> {
         let level = json!({ VM: vms });
         self.patch_status(name, &json!({ "capacity": level, "allocatable": level })).await
@@ -159,14 +159,14 @@ impl<'a> Stage<'a> {
         Ok(())
     }
 
-    /// How often this verb and resource were asked for so far.
+    /// How often the audit log has this verb and resource so far.
     fn asked(&self, (verb, resource): (&str, &str)) -> Result<usize> {
         let all = requests(self.testbed)?;
         Ok(all.iter().filter(|it| (it.verb.as_str(), it.resource.as_str()) == (verb, resource)).count())
     }
 
-    /// The nodes that were written to since this was asked for last, once a summary says that all is done. What was written
-    /// is seen a moment before it is in the audit log: there are so many writes `at_least`.
+    /// The nodes that were written to since the last call, once a summary says that nothing is pending. The audit log lags a moment
+    /// behind the summary, so this waits for `at_least` so many writes.
     async fn written(&mut self, at_least: usize) -> Result<Vec<String>> {
         let settled = |summaries: &Vec<Summary>| summaries.iter().all(|summary| summary.pending.is_empty());
         tokio::time::timeout(DEADLINE, self.summaries.wait_for(settled)).await??;
@@ -187,7 +187,7 @@ impl<'a> Stage<'a> {
     }
 }
 
-/// A client with the rights of this part, and no more.
+/// A client with exactly the rights of this part.
 async fn client(testbed: &Testbed) -> Result<kube::Client> {
     let rule = |permission: &operator_kit::Permission| json!({ "apiGroups": [permission.group], "resources": permission.resources, "verbs": permission.verbs });
     let rules: Vec<_> = PERMISSIONS.iter().map(rule).collect();
@@ -209,14 +209,14 @@ async fn client(testbed: &Testbed) -> Result<kube::Client> {
     testbed.client_of(ACCOUNT).await
 }
 
-/// What was written, or tried to, under the ServiceAccount so far.
+/// All writes under the ServiceAccount so far, also refused ones.
 fn writes(testbed: &Testbed) -> Result<Vec<Request>> {
     let mut requests = requests(testbed)?;
     requests.retain(Request::is_write);
     Ok(requests)
 }
 
-/// What was asked for under the ServiceAccount so far.
+/// All requests under the ServiceAccount so far.
 fn requests(testbed: &Testbed) -> Result<Vec<Request>> {
     let user = format!("system:serviceaccount:{NAMESPACE}:{ACCOUNT}");
     let mut requests = testbed.audit()?.requests(&mut 0)?;
@@ -254,7 +254,7 @@ fn nodes_advertise_their_shares_by_one_write_each_and_lose_them_again() -> Resul
         stage.shares(&[("a", "4"), ("b", "3"), ("c", "3")]).await?;
         assert_eq!(stage.written(3).await?, ["a", "b", "c"]);
 
-        // Heartbeats and cordons wake nobody; a node that joins costs two writes.
+        // Heartbeats and cordons cause no pass. A node that joins costs two writes.
         let ready =
             json!({ "type": "Ready", "status": "Unknown", "lastHeartbeatTime": "2026-01-01T00:00:00Z" });
         stage.patch_status("a", &json!({ "conditions": [ready] })).await?;
@@ -278,7 +278,7 @@ fn nodes_advertise_their_shares_by_one_write_each_and_lose_them_again() -> Resul
         stage.shares(&[("a", "4"), ("c", "4")]).await?;
         stage.join("b").await?;
         stage.shares(&[("a", "3"), ("b", "2"), ("c", "3")]).await?;
-        // Four, then one that goes, two, two, and three.
+        // Four writes, then one for the node that leaves, two, two, and three.
         stage.written(12).await?;
 
         stage.want(&[json!({ "limit": "8", "deleted": "2026-01-01T00:00:00Z" })])?;
@@ -309,13 +309,13 @@ fn a_reset_is_put_right_at_once_and_a_fight_is_not_taken_up() -> Result<()> {
             let took = stage.advertises(name, Some("3")).await?;
             ensure!(took < SOON, "{name}, set to {vms:?}, was put right after {took:?}");
         }
-        // What a cloud-api-adaptor does that ends: the capacity alone goes, and a kubelet is to follow.
+        // When cloud-api-adaptor ends, it removes the capacity alone. A kubelet would then remove the allocatable VMs.
         stage.patch_status("c", &json!({ "capacity": { VM: null } })).await?;
         let took = stage.advertises("c", Some("3")).await?;
         ensure!(took < SOON, "the capacity was put right after {took:?}");
         assert_eq!(stage.written(3).await?, ["a", "b", "c"]);
 
-        // The second reset of one node waits for seconds, and is put right all the same.
+        // After its second reset a node waits for seconds. Then the operator sets it right again.
         let start = Instant::now();
         let mut resets = 0;
         while start.elapsed() < Duration::from_secs(3) {
@@ -336,7 +336,7 @@ fn a_reset_is_put_right_at_once_and_a_fight_is_not_taken_up() -> Result<()> {
 fn many_nodes_in_a_fight_are_not_asked_about_while_they_wait() -> Result<()> {
     without_operator(async |testbed| {
         let stage = Stage::new(testbed).await?;
-        // More than are asked for one by one.
+        // More nodes than the operator lists Pods for one by one.
         let names: Vec<_> = (0..20).map(|number| format!("fought-{number:02}")).collect();
         for name in &names {
             stage.join(name).await?;
@@ -345,7 +345,7 @@ fn many_nodes_in_a_fight_are_not_asked_about_while_they_wait() -> Result<()> {
         for name in &names {
             stage.advertises(name, Some("3")).await?;
         }
-        // Each is put right at once for the first time.
+        // The first reset of each node is set right at once.
         for name in &names {
             stage.reset(name, None).await?;
         }
@@ -362,7 +362,7 @@ fn many_nodes_in_a_fight_are_not_asked_about_while_they_wait() -> Result<()> {
             resets += 1;
         }
         let lists = stage.asked(LIST)? - before;
-        // Those whose turn comes are asked for one by one.
+        // When a node's turn comes, the operator lists the Pods of that node alone.
         ensure!(lists <= 2 * names.len(), "{resets} resets of each: Pods were listed {lists} times");
         for name in &names {
             stage.advertises(name, Some("3")).await?;

@@ -21,7 +21,7 @@ use crate::support::{
 fn nodes_that_cannot_be_written_to_keep_no_others_from_their_turn_and_are_told_of() -> Result<()> {
     without_operator(async |testbed| {
         let mut stage = Stage::new(testbed).await?;
-        // More than a pass tries when all of them fail, and all before the good one.
+        // More nodes than a pass tries when all of them fail. All come before the good one.
         let bad: Vec<_> = (0..40).map(|number| format!("bad-{number:02}")).collect();
         for name in bad.iter().map(String::as_str).chain(["good"]) {
             stage.join(name).await?;
@@ -38,7 +38,7 @@ fn nodes_that_cannot_be_written_to_keep_no_others_from_their_turn_and_are_told_o
             finding.message.contains("bad-00") && finding.message.contains("not this one"),
             "{finding:?}"
         );
-        // While they are many, they are not asked about again and again, and another one does not wait for them.
+        // While many nodes fail, the operator does not ask about them again and again. The good node does not wait for them.
         let before = stage.asked(LIST)?;
         stage.reset("good", Some("0")).await?;
         let took = stage.advertises("good", Some("1")).await?;
@@ -64,7 +64,7 @@ fn a_node_that_took_the_place_of_the_one_meant_is_not_written_to() -> Result<()>
         stage.join("twin").await?;
         let (capacity, changes) = Capacity::watch(&client(testbed).await?);
         {
-            // Whoever sees no more changes acts on what was.
+            // Without further changes, the part acts on its old state.
             let mut changes = std::pin::pin!(changes);
             changes.next().await.context("the first list")?;
             stage.leave("twin").await?;

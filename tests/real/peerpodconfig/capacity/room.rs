@@ -1,4 +1,4 @@
-//! The room of peer pods that run.
+//! Nodes keep room for the peer pods that run.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -14,10 +14,10 @@ use testbed::{Pods, Testbed};
 use super::{Stage, VM};
 use crate::support::without_operator;
 
-/// How old a count may be on which something is written.
+/// How old a count of Pods may be when the operator writes because of it.
 const AGE_OF_COUNTS: Duration = Duration::from_secs(5);
 
-/// A Pod that asks for VMs, on this node or for a scheduler to find one.
+/// A Pod that asks for VMs. It is bound to this node, or waits for a scheduler.
 fn peer_pod(name: &str, node: Option<&str>, vms: u32) -> Result<Pod> {
     let request = BTreeMap::from([(VM, vms.to_string())]);
     let resources = json!({ "requests": request, "limits": request });
@@ -32,7 +32,7 @@ fn peer_pod(name: &str, node: Option<&str>, vms: u32) -> Result<Pod> {
     }))?)
 }
 
-/// What a scheduler does.
+/// Binds a Pod to a node, as a scheduler does.
 async fn bind(pods: &Api<Pod>, name: &str, node: &str) -> Result<()> {
     let binding = json!({ "metadata": { "name": name }, "target": { "kind": "Node", "name": node } });
     let _: Value = pods.create_subresource("binding", name, &PostParams::default(), &binding).await?;
@@ -45,7 +45,7 @@ fn peer_pods_that_run_keep_their_room() -> Result<()> {
         let namespace = testbed.namespace("capacity").await?;
         let pods: Api<Pod> = Api::namespaced(testbed.client(), &namespace);
         let mut stage = Stage::new(testbed).await?;
-        // More than are asked for one by one.
+        // More nodes than the operator lists Pods for one by one.
         let names: Vec<_> = (0..20).map(|number| format!("many-{number:02}")).collect();
         for name in &names {
             stage.join(name).await?;
@@ -62,7 +62,7 @@ fn peer_pods_that_run_keep_their_room() -> Result<()> {
                 bind(&pods, &name, node).await?;
             }
         }
-        // Whoever may create Pods may name any node and any number. No kubelet took this one.
+        // Any user who may create Pods may name any node and any number. No kubelet accepted this one.
         pods.create(&PostParams::default(), &peer_pod("huge", Some("many-02"), 1_000_000)?).await?;
         let ended = Patch::Merge(json!({ "status": { "phase": "Succeeded" } }));
         pods.patch_status("many-01-0", &PatchParams::default(), &ended).await?;
@@ -72,10 +72,10 @@ fn peer_pods_that_run_keep_their_room() -> Result<()> {
             stage.advertises(name, Some("1")).await?;
         }
         assert_eq!(stage.written(names.len()).await?, names);
-        // Few nodes change: each is asked for by itself. The one that is reset has room for what runs there again.
+        // Few nodes change, so the operator asks for the Pods of each one. The node that was reset has room for its running Pods again.
         stage.reset("many-00", Some("0")).await?;
         stage.advertises("many-00", Some("3")).await?;
-        // All peer pods of it go, and the next look evens it out, or whatever else is to be written before.
+        // All its peer pods are deleted. The next pass balances the shares, because of a timer or because of another write.
         for number in 0..3 {
             pods.delete(&format!("many-00-{number}"), &DeleteParams::default().grace_period(0)).await?;
         }
@@ -105,7 +105,7 @@ fn a_peer_pod_that_was_on_its_way_gets_its_room_back_from_whoever_takes_over() -
     })
 }
 
-/// Lowers shares while Pods are on their way to a node. `then` gives who goes on.
+/// Lowers shares while Pods are on their way to a node. `then` returns the stage that continues.
 fn on_its_way(
     namespace: &str,
     then: impl for<'a> AsyncFnOnce(&'a Testbed, Stage<'a>) -> Result<Stage<'a>>,
@@ -126,7 +126,7 @@ fn on_its_way(
         stage.shares(&[("a", "1"), ("b", "1")]).await?;
         let stage = then(testbed, stage).await?;
         stage.want(&[json!({ "limit": 2 })])?;
-        // The scheduler has not seen that yet.
+        // The scheduler does not know the new shares yet.
         for name in ["first", "second"] {
             bind(&pods, name, "a").await?;
         }

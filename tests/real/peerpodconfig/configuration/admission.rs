@@ -1,4 +1,4 @@
-//! What turns Pods into peer pods: the webhook, the policy, and how one takes the other's place.
+//! The admission that makes Pods peer pods: the webhook, the policy, and the change from one to the other.
 
 use std::time::Duration;
 
@@ -35,7 +35,7 @@ use crate::support::{Alone, alone_on};
 
 const NAME: &str = "peer-pods-config";
 
-/// Long before a configuration is looked at without being told to.
+/// Much less than the time until the operator looks at a configuration without a cause.
 pub const AT_ONCE: Duration = Duration::from_secs(30);
 
 pub fn mode(mode: &str) -> Value {
@@ -46,7 +46,7 @@ fn policies(client: &Client) -> [Api<DynamicObject>; 2] {
     policy::resources().map(|resource| Api::all_with(client.clone(), &resource))
 }
 
-/// Whether a Pod of the runtime class is made a peer pod, as a dry run tells.
+/// Whether the admission makes a Pod of the runtime class a peer pod, by a dry run.
 pub async fn makes_peer_pods(alone: &Alone<'_>) -> Result<bool> {
     let pods: Api<Pod> = Api::namespaced(alone.testbed.client(), &alone.namespace);
     let pod: Pod = serde_json::from_value(json!({
@@ -62,7 +62,7 @@ pub async fn makes_peer_pods(alone: &Alone<'_>) -> Result<bool> {
     Ok(resources.and_then(|it| it.limits).is_some_and(|limits| limits.contains_key(RESOURCE)))
 }
 
-/// What there is of a configuration's admission, as `Kind name`.
+/// The existing objects of a configuration's admission, as `Kind name`.
 async fn objects(client: &Client, policies_served: bool) -> Result<Vec<String>> {
     async fn of<K>(api: Api<K>, dynamic: &K::DynamicType) -> Result<Vec<String>>
     where
@@ -103,7 +103,7 @@ async fn until_there_is(client: &Client, expected: &[&str]) -> Result<()> {
     .await
 }
 
-/// Puts an authority into the webhook's Secret, as its Pods do: those of fake nodes do nothing.
+/// Writes an authority into the webhook's Secret, as the webhook's Pods do. The Pods of fake nodes do nothing.
 pub async fn trust(client: &Client) -> Result<()> {
     let config_maps: Api<ConfigMap> = Api::namespaced(client.clone(), NAMESPACE);
     let authorities = config_maps.get("kube-root-ca.crt").await?.data.context("it has data")?;
@@ -117,13 +117,13 @@ pub async fn trust(client: &Client) -> Result<()> {
     .await
 }
 
-/// Runs something meanwhile, and fails if there ever is neither webhook nor policy.
+/// Runs `meanwhile`. Fails if there is a moment without both webhook and policy.
 async fn never_without(client: &Client, meanwhile: impl Future<Output = Result<()>>) -> Result<()> {
     let webhooks: Api<MutatingWebhookConfiguration> = Api::all(client.clone());
     let [_, bindings] = policies(client);
     let watching = async {
         loop {
-            // Whichever is made is made before the other goes: so it is there in this look or was in the one before.
+            // The operator makes the new one before it deletes the old one. So this look finds it, or the one before did.
             let found = (webhooks.get_metadata_opt(NAME).await?, bindings.get_metadata_opt(NAME).await?);
             let again = webhooks.get_metadata_opt(NAME).await?;
             ensure!(found.0.is_some() || found.1.is_some() || again.is_some(), "there is neither");
@@ -175,7 +175,7 @@ fn what_keeps_pods_from_becoming_peer_pods_is_told_in_every_mode() -> Result<()>
         let message = stage.until("config", "AdmissionReady", "RuntimeClassMissing").await?;
         ensure!(message.contains("Kata Containers"), "{message}");
         stage.until("config", "Ready", "RuntimeClassMissing").await?;
-        // Somebody else's binding has the name.
+        // Another program's binding has the name.
         let [policies, bindings] = policies(&stage.client);
         let binding = json!({
             "apiVersion": policy::GROUP_VERSION, "kind": "MutatingAdmissionPolicyBinding",
@@ -217,7 +217,7 @@ fn one_admission_takes_the_others_place_without_a_gap_and_leaves_nothing() -> Re
         never_without(client, async {
             stage.configure("config", mode("Webhook")).await?;
             stage.until("config", "AdmissionReady", "WebhookStarting").await?;
-            // Pods that it could not answer for would be refused.
+            // The API server would refuse Pods that a webhook in this state could not answer for.
             until_there_is(client, &[&WEBHOOK[..3], &POLICY].concat()).await?;
             trust(client).await?;
             stage.until("config", "AdmissionReady", "WebhookRunning").await?;
@@ -248,7 +248,7 @@ fn where_policies_are_not_known_it_is_said_and_what_works_stays() -> Result<()> 
         stage.configure("config", mode("Policy")).await?;
         let message = stage.until("config", "AdmissionReady", "PolicyUnsupported").await?;
         assert!(message.contains("use the mode Webhook"), "{message}");
-        // What works stays, and is looked after.
+        // The operator keeps the working admission, and still repairs it.
         Stage::kubectl(alone, &["delete", "deployment", "config-webhook"]).await?;
         wait::eventually("all of it is there", DEADLINE, async || {
             let found = objects(&stage.client, false).await?;
@@ -265,7 +265,7 @@ fn where_policies_are_not_known_it_is_said_and_what_works_stays() -> Result<()> 
     })
 }
 
-/// Has the schema allow these modes.
+/// Makes the schema allow these modes.
 async fn allow(client: &Client, modes: &[&str]) -> Result<()> {
     let crds: Api<CustomResourceDefinition> = Api::all(client.clone());
     let field =
@@ -290,7 +290,7 @@ fn one_that_was_stored_with_the_mode_auto_gets_a_webhook_and_others_are_looked_a
         stored?;
         wait::eventually("another one is refused", DEADLINE, async || {
             let Err(problem) = stage.configure("other", mode("Auto")).await else {
-                // A stored one would not be refused again.
+                // The API server stored it. A stored object would not be validated again, so delete it.
                 stage.delete("other").await?;
                 bail!("it is stored");
             };
@@ -299,7 +299,7 @@ fn one_that_was_stored_with_the_mode_auto_gets_a_webhook_and_others_are_looked_a
             Ok(())
         })
         .await?;
-        // What the operator writes to it does not fail because of the stored mode.
+        // The operator's own writes to it do not fail because of the stored mode.
         alone.operator.stop().await?;
         let dir = tempfile::tempdir()?;
         alone.operator = operator(alone.testbed, dir.path(), &alone.libvirtd).await?;
@@ -322,7 +322,7 @@ fn a_younger_configuration_shares_the_admission_of_an_older_one_as_far_as_that_i
         let older = |mode: &str| json!({ "nodeSelector": nowhere, "admission": { "mode": mode } });
         stage.configure("config", older("Webhook")).await?;
         stage.until("config", "AdmissionReady", "WebhookStarting").await?;
-        // Which one is older is told by whole seconds.
+        // Creation times are whole seconds. The older one needs a second of its own.
         wait::second_after(Timestamp::now()).await?;
         stage.configure("sharing", mode("Policy")).await?;
         let message = stage.until("sharing", "AdmissionReady", "SharedNotReady").await?;

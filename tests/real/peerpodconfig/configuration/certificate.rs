@@ -1,4 +1,4 @@
-//! The webhook's certificate where it is there already: of an earlier version, or somebody else's.
+//! A certificate of the webhook that already exists: an earlier version's, or another program's.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -51,7 +51,7 @@ async fn write_as_cert_manager(client: &Client, data: &Data) -> Result<Secret> {
     Ok(secrets(client).patch(SECRET, &params, &Patch::Apply(secret)).await?)
 }
 
-/// Waits until the API server is told to trust these authorities.
+/// Waits until the webhook configuration trusts these authorities.
 async fn until_trusted(client: &Client, data: &Data) -> Result<()> {
     let configurations: Api<MutatingWebhookConfiguration> = Api::all(client.clone());
     wait::eventually("the API server is told whom to trust", DEADLINE, async || {
@@ -63,7 +63,7 @@ async fn until_trusted(client: &Client, data: &Data) -> Result<()> {
     .await
 }
 
-/// Fails unless the Secret is as somebody else made it.
+/// Fails if the operator changed the Secret that another program made.
 async fn is_theirs(client: &Client, data: &Data) -> Result<()> {
     let secret = secrets(client).get(SECRET).await?;
     ensure!(secret.data.as_ref() == Some(data), "it holds something else");
@@ -78,7 +78,7 @@ fn one_that_somebody_else_made_is_used_if_it_is_good_and_never_touched() -> Resu
         let client = &stage.client;
         forget_certificate(alone).await?;
         let before = writes(alone)?.len();
-        // Upstream's is for its own Service.
+        // The certificate of upstream's webhook names upstream's own Service.
         write_as_cert_manager(client, &issue("peerpods-webhook-svc.confidential-containers-system.svc")?)
             .await?;
         stage.configure("config", mode("Webhook")).await?;
@@ -98,7 +98,7 @@ fn one_that_somebody_else_made_is_used_if_it_is_good_and_never_touched() -> Resu
         until_trusted(client, &data).await?;
         stage.until("config", "AdmissionReady", "WebhookRunning").await?;
         is_theirs(client, &data).await?;
-        // Another one without its authority: API servers trust that of before.
+        // A new certificate without its authority: API servers trust only the authority of the former one.
         let mut alone_there = issue(CALLED)?;
         alone_there.remove("ca.crt");
         write_as_cert_manager(client, &alone_there).await?;
@@ -128,13 +128,13 @@ fn one_that_comes_while_the_secret_is_made_stays() -> Result<()> {
         let stage = Stage::set(alone, 1).await?;
         let client = &stage.client;
         forget_certificate(alone).await?;
-        // One that fills the Secret as soon as there is an empty one.
+        // A webhook that fills the Secret as soon as it finds it empty.
         let dir = tempfile::tempdir()?;
         let webhook = webhook(alone, dir.path()).await?;
         for round in 0..8 {
             let data = issue(CALLED)?;
             let theirs = async {
-                // The Lease is made right before the Secret is looked for.
+                // The operator makes the Lease right before it looks for the Secret.
                 wait::present(&leases(client), LEASE, "there is the Lease", DEADLINE, |_| true).await?;
                 tokio::time::sleep(Duration::from_millis(round)).await;
                 write_as_cert_manager(client, &data).await
@@ -166,7 +166,7 @@ fn one_that_an_earlier_version_made_goes_on_and_goes_with_the_configuration() ->
         let made = secrets(client).get(SECRET).await?;
         stage.delete("config").await?;
         until_gone(client).await?;
-        // Its webhook made both itself, owned by nobody.
+        // An earlier webhook made both itself, without an owner.
         let ObjectMeta { name, annotations, .. } = made.metadata;
         let metadata = ObjectMeta { name, annotations, ..ObjectMeta::default() };
         let before = Secret { metadata, ..made };

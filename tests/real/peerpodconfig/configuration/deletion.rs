@@ -1,4 +1,4 @@
-//! What is left of a configuration that is gone: nothing.
+//! Nothing is left of a deleted configuration.
 
 use std::{collections::BTreeMap, path::Path, process::Command, time::Duration};
 
@@ -42,7 +42,7 @@ fn deletion_leaves_no_trace_on_nodes_or_in_the_cluster() -> Result<()> {
         let account = json!({ "serviceAccountAnnotations": { "cloud.example.com/role": "adaptor" } });
         let spec = |mode: &str| json!({ "limit": 4, "adaptor": account, "admission": { "mode": mode } });
         stage.configure("config", spec("Webhook")).await?;
-        // The Pods of fake nodes do nothing: this is one of the webhook, with its rights.
+        // The Pods of fake nodes do nothing, so the test runs a webhook itself, with the webhook's rights.
         let dir = tempfile::tempdir()?;
         let webhook = webhook(alone, dir.path()).await?;
         stage.until("config", "AdmissionReady", "WebhookRunning").await?;
@@ -50,7 +50,7 @@ fn deletion_leaves_no_trace_on_nodes_or_in_the_cluster() -> Result<()> {
         for shared in [format!("/Secret {NAMESPACE}/{SECRET}"), format!("/Lease {NAMESPACE}/{LEASE}")] {
             ensure!(served.keys().any(|name| name.ends_with(&shared)), "no {shared} in {:?}", served.keys());
         }
-        // In the middle of a change from one admission to the other, so that both are there.
+        // The change from one admission to the other is in progress, so both are there.
         stage.until("config", "AdaptorReady", "AdaptorRunning").await?;
         stage.shares(&[Some(2), Some(2)]).await?;
         stage.configure("config", spec("Policy")).await?;
@@ -62,13 +62,13 @@ fn deletion_leaves_no_trace_on_nodes_or_in_the_cluster() -> Result<()> {
 
         stage.delete("config").await?;
         until_as(&stage.client, &before).await?;
-        // All this time it was there to make again what is missing.
+        // The webhook ran until now and could have made its objects again.
         webhook.stop(DEADLINE).await?.context("how it ended is not known")?;
         stage.leave().await
     })
 }
 
-/// A webhook that runs as its Pods do.
+/// A webhook, run as its Pods run it.
 pub async fn webhook(alone: &Alone<'_>, dir: &Path) -> Result<Process> {
     let mut command = Command::new(PROGRAM);
     command.env("KUBECONFIG", alone.testbed.kubeconfig_of(SERVICE_ACCOUNT).await?).arg("webhook");
@@ -128,7 +128,7 @@ fn what_others_copied_its_labels_to_stays() -> Result<()> {
         let services: Api<Service> = Api::namespaced(stage.client.clone(), NAMESPACE);
         let theirs = services.get("theirs").await?;
         ensure!(theirs.labels().contains_key(CONFIG_LABEL), "no label was copied: {:?}", theirs.metadata);
-        // It is made again by a pass that saw the other one.
+        // A pass that saw the other program's Service makes the operator's again.
         services.delete("config-webhook", &DeleteParams::default()).await?;
         let is_new = |service: &Service| service.metadata.deletion_timestamp.is_none();
         wait::present(&services, "config-webhook", "it is there again", DEADLINE, is_new).await?;
@@ -168,7 +168,7 @@ fn annotations_that_cannot_be_are_told_on_whoever_asks_for_them_and_hold_up_nobo
 fn a_finalizer_that_came_with_the_configuration_goes_and_those_of_others_stay() -> Result<()> {
     configuring(async |alone| {
         let stage = Stage::set(alone, 1).await?;
-        // As a backup that is restored brings it, here and where it is not honoured.
+        // A restored backup brings these finalizers: here, and in a namespace that the operator ignores.
         let finalizers = json!([FINALIZER, "example.com/other"]);
         let config =
             json!({ "metadata": { "name": "config", "finalizers": finalizers }, "spec": { "limit": 1 } });
@@ -198,7 +198,7 @@ fn nobody_gets_its_nodes_before_the_last_pod_of_the_adaptor_ended() -> Result<()
         let pods: Api<Pod> = Api::namespaced(stage.client.clone(), NAMESPACE);
         let label = format!("{CONFIG_LABEL}=older");
         let pod = pods.list(&ListParams::default().labels(&label)).await?.items.pop().context("a Pod")?;
-        // One whose node does not answer ends as late.
+        // A Pod on a node that does not answer also ends late.
         let finalized = |finalizers: Value| json!({ "metadata": { "finalizers": finalizers } });
         let stuck = Patch::Merge(finalized(json!(["example.com/hold"])));
         pods.patch(&pod.name_any(), &PatchParams::default(), &stuck).await?;
@@ -242,7 +242,7 @@ fn nodes_that_cannot_be_written_to_hold_a_deletion_up_and_are_tried_ever_more_sl
         let passes = stage.reconciles(alone).await? - before;
         ensure!(passes < 15.0, "{passes} passes in 20 s");
         take_writes_to_nodes(alone.testbed).await?;
-        // By now the pause may be the longest, which is a minute.
+        // By now the pause between attempts may be at its maximum, a minute.
         wait::gone(&stage.configs, "config", 2 * DEADLINE).await?;
         stage.shares(&[None, None]).await?;
         stage.leave().await

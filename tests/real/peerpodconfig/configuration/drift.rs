@@ -1,4 +1,4 @@
-//! Others who change the operator's objects: what they may add stays, what they keep undoing is left after a few times.
+//! Other programs change the operator's objects. What they may add stays. The operator stops reverting a change that keeps coming back.
 
 use std::time::Duration;
 
@@ -25,10 +25,10 @@ use crate::support::Alone;
 
 const NAME: &str = "peer-pods-config";
 
-/// The most that the operator may write to one object in a minute.
+/// The most writes of the operator to one object in a minute.
 const MOST: usize = 5;
 
-/// Someone else who writes the operator's webhook configuration.
+/// Another program, which writes the operator's webhook configuration.
 struct Other(Api<MutatingWebhookConfiguration>);
 
 impl Other {
@@ -37,7 +37,7 @@ impl Other {
         webhooks.into_iter().next().context("there is one")
     }
 
-    /// Changes the webhook, if it is not so yet. A conflict is none: it is tried again.
+    /// Changes the webhook unless it already has the change. A conflict is retried and does not count as one.
     async fn change(&self, change: impl Fn(&mut MutatingWebhook)) -> Result<bool> {
         let mut configuration = self.0.get(NAME).await?;
         let before = configuration.webhooks.clone();
@@ -53,7 +53,7 @@ impl Other {
         }
     }
 
-    /// Does it again and again.
+    /// Changes it again and again.
     async fn keep_changing(&self, change: impl Fn(&mut MutatingWebhook)) -> Result<()> {
         loop {
             self.change(&change).await?;
@@ -62,7 +62,7 @@ impl Other {
     }
 }
 
-/// What AKS adds to the selector of every webhook, as it writes it.
+/// The terms that AKS adds to the selector of every webhook, spelled as AKS does.
 fn enforced(webhook: &mut MutatingWebhook) {
     let further = json!([
         { "key": "control-plane", "operator": "NotIn", "values": ["true"] },
@@ -79,7 +79,7 @@ fn emptied(webhook: &mut MutatingWebhook) {
     webhook.rules = None;
 }
 
-/// How often the operator wrote the webhook configuration so far.
+/// How often the operator has written the webhook configuration so far.
 fn written(alone: &Alone<'_>) -> Result<usize> {
     let registrations = |it: &&testbed::Request| it.resource == "mutatingwebhookconfigurations";
     Ok(writes(alone)?.iter().filter(registrations).count())
@@ -118,7 +118,7 @@ fn what_an_enforcer_adds_to_the_selector_stays_and_real_drift_is_put_back() -> R
                 stage.look_again(alone).await?;
             }
             assert_eq!(written(alone)?, before + 1, "one write for one drift");
-            // What is asked for is written, whatever others added.
+            // The operator writes a change of the spec, whatever other programs added.
             let admission = json!({ "mode": "Webhook", "excludedNamespaces": ["elsewhere"] });
             stage.configure("config", json!({ "limit": 2, "admission": admission })).await?;
             wait::eventually("another namespace is excluded", AT_ONCE, async || {
@@ -166,7 +166,7 @@ fn drift_that_keeps_coming_back_is_left_and_told_and_what_is_new_is_written_all_
             outcome = left => outcome?,
             outcome = other.keep_changing(emptied) => outcome?,
         }
-        // The other one is gone.
+        // The other program is gone.
         let admission = json!({ "mode": "Webhook", "excludedNamespaces": ["elsewhere"] });
         stage.configure("config", json!({ "limit": 2, "admission": admission })).await?;
         stage.until_gone("config", "Conflict").await?;
@@ -176,7 +176,7 @@ fn drift_that_keeps_coming_back_is_left_and_told_and_what_is_new_is_written_all_
     })
 }
 
-/// What the container says of its readiness probe, as somebody replaces it.
+/// A readiness probe that another program sets in the container.
 fn another_probe() -> Value {
     json!({ "template": { "spec": { "containers": [
         { "name": "cloud-api-adaptor", "readinessProbe": { "httpGet": null, "tcpSocket": { "port": 1 } } },

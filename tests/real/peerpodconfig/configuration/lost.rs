@@ -1,4 +1,4 @@
-//! Nodes that are not ready: in a large cluster there is always one.
+//! Nodes that are not ready. In a large cluster there is always one.
 
 use anyhow::{Result, ensure};
 use k8s_openapi::api::core::v1::Pod;
@@ -22,7 +22,7 @@ fn a_lost_node_is_told_of_and_keeps_no_configuration_from_being_ready() -> Resul
         stage.until("config", "Ready", "AllReady").await?;
         let message = stage.until("config", "AdaptorReady", "AdaptorRunning").await?;
         ensure!(message.contains("runs on 2 nodes") && message.contains(first), "{message}");
-        // It has its share when it comes back.
+        // The node gets its share when it comes back.
         stage.shares(&[Some(2), Some(2), Some(2)]).await?;
         for other in others {
             stage.nodes.lose(other).await?;
@@ -34,7 +34,7 @@ fn a_lost_node_is_told_of_and_keeps_no_configuration_from_being_ready() -> Resul
         for name in stage.nodes.names() {
             stage.nodes.find(name).await?;
         }
-        // Of Pods that run, only real kubelets say again that they are ready.
+        // Only real kubelets report running Pods as ready again, so the test makes new Pods.
         let pods: Api<Pod> = Api::namespaced(stage.client.clone(), NAMESPACE);
         let adaptors = ListParams::default().labels("app.kubernetes.io/component=adaptor");
         pods.delete_collection(&DeleteParams::default().grace_period(0), &adaptors).await?;

@@ -51,7 +51,7 @@ fn one_configuration_runs_the_adaptor_and_shares_the_limit_out() -> Result<()> {
         let daemon_set = stage.daemon_set("config").await?;
         assert_eq!(daemon_set.status.map(|status| status.number_ready), Some(3));
 
-        // The scheduler takes exactly as many peer pods.
+        // The scheduler places exactly as many peer pods.
         let pods: Api<Pod> = Api::namespaced(stage.client.clone(), &alone.namespace);
         let pod: Pod = serde_json::from_value(json!({
             "metadata": { "generateName": "peer-" },
@@ -87,12 +87,12 @@ fn nodes_that_come_and_go_and_kubelets_that_reset_are_followed() -> Result<()> {
         let stage = Stage::set(alone, 2).await?;
         stage.configure("config", json!({ "limit": 5 })).await?;
         stage.shares(&[Some(2), Some(3)]).await?;
-        // A kubelet that restarts sets it to zero.
+        // A kubelet that restarts sets the resource to zero.
         let reset = json!({ "status": { "capacity": { RESOURCE: "0" }, "allocatable": { RESOURCE: "0" } } });
         let node = &stage.nodes.names()[0];
         stage.nodes.api().patch_status(node, &PatchParams::default(), &Patch::Merge(reset)).await?;
         stage.shares(&[Some(2), Some(3)]).await?;
-        // One leaves the selection.
+        // One node leaves the selection.
         let label = json!({ "metadata": { "labels": { "test": "other" } } });
         stage.nodes.api().patch(node, &PatchParams::default(), &Patch::Merge(label)).await?;
         stage.shares(&[None, Some(5)]).await?;
@@ -117,7 +117,7 @@ fn where_it_is_seen_why_something_does_not_start_is_said() -> Result<()> {
         let probe: Pod = serde_json::from_value(json!({
             "metadata": { "name": "probe" }, "spec": { "containers": [{ "name": "main", "image": "any" }] },
         }))?;
-        // The API server hears of a quota a moment after it was made.
+        // The API server enforces a new quota only a moment later.
         wait::eventually("no Pod can be made", DEADLINE, async || {
             let dry_run = PostParams { dry_run: true, ..PostParams::default() };
             let problem = pods.create(&dry_run, &probe).await.err().context("it can be made")?.to_string();
@@ -144,7 +144,7 @@ fn where_it_is_seen_why_something_does_not_start_is_said() -> Result<()> {
         let message = stage.until("config", "AdaptorReady", "AdaptorStarting").await?;
         ensure!(message.contains("neither the ConfigMap peer-pods-cm nor"), "{message}");
         ensure!(message.contains(" has LIBVIRT_URI; "), "{message}");
-        // That is no refusal: once its Pods are made they may start all the same.
+        // Missing settings are no refusal: once its Pods are created, they may start all the same.
         quotas.delete("no-more", &DeleteParams::default()).await?;
         let running = stage.until("config", "AdaptorReady", "AdaptorRunning").await?;
         ensure!(!running.contains("kubectl") && !running.contains("LIBVIRT_URI"), "{running}");
@@ -156,7 +156,7 @@ fn where_it_is_seen_why_something_does_not_start_is_said() -> Result<()> {
 fn what_cannot_work_is_said() -> Result<()> {
     configuring(async |alone| {
         let stage = Stage::set(alone, 1).await?;
-        // Somebody else advertises VMs there.
+        // Another program advertises VMs there.
         let level = json!({ RESOURCE: "7" });
         let status = json!({ "status": { "capacity": level, "allocatable": level } });
         let node = &stage.nodes.names()[0];
@@ -188,7 +188,7 @@ fn what_cannot_work_is_said() -> Result<()> {
         api.delete("cloud-api-adaptor-daemonset", &DeleteParams::background()).await?;
         stage.until("config", "Ready", "AllReady").await?;
         stage.shares(&[Some(2)]).await?;
-        // What runs goes on without the settings that it started with.
+        // The running cloud-api-adaptor continues without the settings that it started with.
         stage.configure("config", json!({ "limit": 3, "configMapName": "later" })).await?;
         stage.until("config", "AdaptorReady", "SettingsMissing").await?;
         stage.shares(&[Some(3)]).await?;

@@ -1,4 +1,4 @@
-//! The API server goes away for a while, and with it everything that is watched.
+//! The API server stops for a while, and all watches with it.
 
 use std::time::{Duration, Instant};
 
@@ -25,7 +25,7 @@ fn nodes_are_looked_after_again_soon_after_an_outage() -> Result<()> {
         }
         stage.shares(&[Some(2), Some(2)]).await?;
         let took = start.elapsed();
-        // Each watch waits ever longer, but no more than about twice as long as it was refused for.
+        // Each watch waits longer after each refusal, in total about twice as long as the outage at most.
         ensure!(
             took < Duration::from_secs(10) + 3 * outage,
             "nodes were put right after {took:?}, {outage:?} long"

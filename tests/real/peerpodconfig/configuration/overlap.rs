@@ -26,7 +26,7 @@ fn of_two_configurations_for_one_node_the_older_one_keeps_it() -> Result<()> {
         stage.until("younger", "Ready", "NodesTaken").await?;
         ensure!(stage.daemon_set("younger").await.is_err(), "two would run on a node");
         stage.shares(&[Some(2), Some(2)]).await?;
-        // With the older one gone the nodes are the younger one's.
+        // When the older one is gone, the younger one gets the nodes.
         stage.configs.delete("older", &DeleteParams::default()).await?;
         stage.until("younger", "Ready", "AllReady").await?;
         stage.shares(&[Some(10), Some(10)]).await?;
@@ -45,7 +45,7 @@ fn a_node_that_two_configurations_come_to_select_never_runs_two_adaptors() -> Re
         };
         place(first, "older").await?;
         place(second, "younger").await?;
-        // With a surge a Pod comes before the one whose place it takes has ended.
+        // With a surge, the new Pod starts before the old one has ended.
         let spec = |name: &str, round: &str| {
             let surge = json!({ "maxSurge": 1, "maxUnavailable": 0 });
             let strategy = json!({ "type": "RollingUpdate", "rollingUpdate": surge });
@@ -58,7 +58,7 @@ fn a_node_that_two_configurations_come_to_select_never_runs_two_adaptors() -> Re
         }
         let pods: Api<Pod> = Api::namespaced(stage.client.clone(), NAMESPACE);
         let adaptors = ListParams::default().labels("app.kubernetes.io/component=adaptor");
-        // Where Pods run, by their configuration and round; one that is not bound is nowhere.
+        // The nodes of running Pods, with their configuration and round. A Pod that is not bound has an empty node.
         let running = async || -> Result<Vec<_>> {
             let of = |pod: &Pod| {
                 let text = |it: Option<&String>| it.cloned().unwrap_or_default();
@@ -82,7 +82,7 @@ fn a_node_that_two_configurations_come_to_select_never_runs_two_adaptors() -> Re
         stage.configure("older", spec("older", "second")).await?;
         let younger = (second, "younger", "first");
         until("its own Pods do not hinder each other", &[(first, "older", "second"), younger]).await?;
-        // The DaemonSet controller does not ask anybody.
+        // The DaemonSet controller does not wait for the operator.
         place(second, "older").await?;
         stage.until("older", "Conflict", "AnotherAdaptor").await?;
         let waiting = [("", "older", "second"), (first, "older", "second"), younger];
@@ -126,20 +126,20 @@ fn what_two_configurations_contested_settles_when_either_leaves_it() -> Result<(
             stage.until(name, "Ready", "AllReady").await?;
         }
         settled([Some(4), Some(7)]).await?;
-        // The older one comes to select the younger one's node, and leaves it again.
+        // The older configuration selects the younger one's node, and then no longer.
         place(second, "older", true).await?;
         stage.until("older", "Conflict", "AnotherAdaptor").await?;
         stage.until("younger", "Conflict", "NodesTaken").await?;
         place(second, "older", false).await?;
         settled([Some(4), Some(7)]).await?;
-        // It comes again, and the younger one makes room.
+        // It selects the node again, and the younger one gives it up.
         place(second, "older", true).await?;
         stage.until("younger", "Conflict", "NodesTaken").await?;
         place(first, "apart", true).await?;
         place(first, "older", false).await?;
         stage.configure("younger", spec(7, "apart")).await?;
         settled([Some(4), Some(7)]).await?;
-        // One that was never deployed is when the older one's selectors leave it a node.
+        // The operator deploys a younger configuration that never was deployed, once the older one's selector leaves it a node.
         stage.delete("younger").await?;
         place(first, "older", true).await?;
         stage.until("older", "Ready", "AllReady").await?;

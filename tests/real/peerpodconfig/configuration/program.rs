@@ -1,4 +1,4 @@
-//! Which image the webhook runs, what it is pulled with, and on which nodes.
+//! The webhook's image, its pull secrets, and its nodes.
 
 use std::{fs, path::Path};
 
@@ -25,12 +25,12 @@ use crate::{
     support::{Alone, alone_with},
 };
 
-/// A Pod that is not there.
+/// The name of a Pod that does not exist.
 const POD: &str = "operator-itself";
 
 const IMAGE: &str = "registry.example/mine/peerpod-operator:v9";
 
-/// The overlay with an image of one's own, as kustomize's users name it, and what they patch the Deployment with.
+/// The overlay with the user's own image, as kustomize's users set it, and their patch of the Deployment.
 fn kustomization(patch: &Value) -> Result<tempfile::TempDir> {
     let dir = tempfile::tempdir()?;
     // kustomize takes relative paths alone.
@@ -44,7 +44,7 @@ fn kustomization(patch: &Value) -> Result<tempfile::TempDir> {
     Ok(dir)
 }
 
-/// The operator's Deployment by this kustomization: with a Secret that its image is pulled with, and these fields of the Pod.
+/// The operator's Deployment by this kustomization, with a pull secret and these fields of the Pod.
 async fn deployment(alone: &Alone<'_>, placement: &[(&str, Value)]) -> Result<Value> {
     let pull = ("imagePullSecrets", json!([{ "name": "pull" }]));
     let fields = placement.iter().cloned().chain([pull]);
@@ -56,7 +56,7 @@ async fn deployment(alone: &Alone<'_>, placement: &[(&str, Value)]) -> Result<Va
     objects.into_iter().find(|object| object["kind"] == "Deployment").context("none")
 }
 
-/// What a Deployment runs.
+/// The image that a Deployment runs.
 fn image(deployment: &Deployment) -> Option<&str> {
     deployment.spec.as_ref()?.template.spec.as_ref()?.containers.first()?.image.as_deref()
 }
@@ -75,7 +75,7 @@ fn the_webhook_is_pulled_and_placed_as_the_operators_own_pod_is() -> Result<()> 
         ensure!(message.contains(POD) && message.contains("PEERPOD_OPERATOR_IMAGE"), "{message}");
         alone.operator.stop().await?;
 
-        // Whoever does as it says is helped.
+        // The advice in the message works.
         let deployments: Api<Deployment> = Api::namespaced(stage.client.clone(), NAMESPACE);
         let told = [format!("--pod-name={POD}"), "--image=registry.example/told".to_owned()];
         let told = told.each_ref().map(String::as_str);
@@ -86,7 +86,7 @@ fn the_webhook_is_pulled_and_placed_as_the_operators_own_pod_is() -> Result<()> 
         deployments.delete("config-webhook", &DeleteParams::foreground()).await?;
         wait::gone(&deployments, "config-webhook", DEADLINE).await?;
 
-        // A cluster none of whose nodes is for everybody.
+        // In this cluster every node has a taint, so no node takes all Pods.
         let taint = ["taint", "nodes", "--all", "infra=yes:NoSchedule"];
         Stage::kubectl(alone, &taint).await?;
         let placement = [
@@ -113,11 +113,11 @@ fn the_webhook_is_pulled_and_placed_as_the_operators_own_pod_is() -> Result<()> 
         let pod = to_value(pod)?;
         ensure!(pod["imagePullSecrets"] == json!([{ "name": "pull" }]), "{pod:#}");
         for (field, expected) in &placement {
-            // What API servers put into the operator's Pod is not there.
+            // The webhook's Pod lacks what API servers add to the operator's Pod.
             ensure!(pod[*field] == *expected, "{field} is {}", pod[*field]);
         }
 
-        // The operator may not go before the configuration, nor its Pods' node before them.
+        // The configuration must be deleted before the operator, and the Pods before their node.
         stage.delete("config").await?;
         deployments.delete(&own, &DeleteParams::foreground()).await?;
         wait::gone(&deployments, &own, DEADLINE).await?;

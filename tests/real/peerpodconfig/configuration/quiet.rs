@@ -1,4 +1,4 @@
-//! What the operator writes while nothing changes: nothing.
+//! The operator writes nothing while nothing changes.
 
 use std::time::Duration;
 
@@ -25,11 +25,11 @@ use super::{
 };
 use crate::support::Alone;
 
-/// How long nothing is written.
+/// How long the operator must write nothing.
 const WINDOW: Duration = Duration::from_secs(60);
 
-/// What the API server was asked to change since its start, by anybody, of the kinds of objects that nobody has a reason to
-/// write to meanwhile. (Nodes have heartbeats, and Pods that others left on nodes that are gone are collected, with events.)
+/// The API server's counts of all writes since its start, by any client, to kinds that no client has a reason to write meanwhile.
+/// (Nodes have heartbeats. The garbage collector deletes Pods of nodes that other tests removed, with events.)
 async fn all_writes(alone: &Alone<'_>) -> Result<Vec<(&'static str, &'static str, f64)>> {
     const RESOURCES: [&str; 11] = [
         "configmaps",
@@ -62,7 +62,7 @@ async fn all_writes(alone: &Alone<'_>) -> Result<Vec<(&'static str, &'static str
 fn nothing_is_written_for_a_minute_in_which_nothing_changes() -> Result<()> {
     configuring(async |alone| {
         let stage = Stage::set(alone, 2).await?;
-        // One of each mode. All of a webhook is there, also where its runtime class is not.
+        // One configuration of each mode. The webhook's objects are complete even though its runtime class does not exist.
         forget_certificate(alone).await?;
         let admission = json!({ "mode": "Webhook", "runtimeClassName": "another" });
         let webhook = json!({ "nodeSelector": { "nowhere": "yes" }, "admission": admission });
@@ -90,7 +90,7 @@ fn nothing_is_written_for_a_minute_in_which_nothing_changes() -> Result<()> {
                 && status.and_then(|it| it.observed_generation) == it.metadata.generation
         })
         .await?;
-        // What others do about a Pod that became ready may still be under way.
+        // Other controllers may still be writing because a Pod became ready.
         tokio::time::sleep(Duration::from_secs(5)).await;
         let (own, all) = (writes(alone)?.len(), all_writes(alone).await?);
         tokio::time::sleep(WINDOW).await;
@@ -110,13 +110,13 @@ fn a_look_that_finds_nothing_new_writes_nothing_and_drift_is_put_back() -> Resul
         let spec = |instance_type: &str| json!({ "limit": 4, "instanceType": instance_type, "admission": { "mode": "Policy" } });
         stage.configure("config", spec("any")).await?;
         stage.until("config", "Ready", "AllReady").await?;
-        // What a look finds is told before it is over; the first of these may have begun before all was ready.
+        // A look writes its findings before it ends. The first of these two may have begun before all was ready.
         for _ in 0..2 {
             stage.look_again(alone).await?;
         }
         let generation = stage.daemon_set("config").await?.metadata.generation;
         let before = writes(alone)?.len();
-        // Something that the controller looks at and that changes nothing, again and again.
+        // A change that makes the controller look, but that leads to no write.
         for _ in 0..5 {
             stage.configure("config", spec("")).await?;
             stage.look_again(alone).await?;
@@ -144,7 +144,7 @@ fn an_operator_that_starts_again_writes_nothing_where_all_is_as_it_is_told() -> 
     let dir = tempfile::tempdir()?;
     configuring(async |alone| {
         let stage = Stage::set(alone, 1).await?;
-        // What it has not seen before counts for new, unless it is told to be in force.
+        // After a restart the operator does not take the policy for a new one if the status says that it is in force.
         stage.configure("config", json!({ "limit": 2, "admission": { "mode": "Policy" } })).await?;
         stage.until("config", "Ready", "AllReady").await?;
         alone.operator.stop().await?;

@@ -1,4 +1,4 @@
-//! The operator runs under exactly the generated rights: whatever it does about configurations, they suffice.
+//! The operator runs under exactly the generated rights. They suffice for everything that it does about configurations.
 
 use std::collections::BTreeSet;
 
@@ -35,7 +35,7 @@ fn whatever_the_operator_does_about_configurations_it_has_the_right_to() -> Resu
         stage.until("config", "Ready", "AllReady").await?;
         stage.configure("config", mode("Policy")).await?;
         stage.until("config", "AdmissionReady", "PolicyInForce").await?;
-        // One of each mode is deleted.
+        // The test deletes one configuration of each mode.
         let admission = json!({ "mode": "Webhook", "runtimeClassName": "another" });
         stage
             .configure("other", json!({ "nodeSelector": { "nowhere": "yes" }, "admission": admission }))

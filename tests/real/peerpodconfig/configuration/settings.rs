@@ -22,7 +22,7 @@ fn changed_settings_wait_and_are_said_to() -> Result<()> {
         assert!(message.contains("config-cloud-api-adaptor-"), "{message}");
         assert_eq!(stage.daemon_set("config").await?.metadata.generation, template, "it was rolled");
 
-        // Somebody restarts them by hand.
+        // An administrator restarts them by hand.
         let adaptors = ["delete", "pods", "--selector", "app.kubernetes.io/component=adaptor"];
         Stage::kubectl(alone, &adaptors).await?;
         stage.until_gone("config", "SettingsPending").await?;
@@ -64,7 +64,7 @@ fn another_cloud_replaces_no_pod_until_that_is_asked_for() -> Result<()> {
         assert_eq!(probe.map(|probe| &probe.port), Some(&IntOrString::Int(9000)));
         assert!(!pod.volumes.iter().flatten().any(|volume| volume.name == "ssh"), "libvirt's alone");
 
-        // Whoever takes the wish back does not restart anything by that.
+        // Withdrawing the wish restarts nothing.
         stage
             .configure("config", json!({ "limit": 2, "adaptor": { "restartOnSettingsChange": false } }))
             .await?;
@@ -86,7 +86,7 @@ fn settings_that_the_operator_does_not_have_are_told_of() -> Result<()> {
             message.starts_with("configMapName is others, but the operator has peer-pods-cm mounted;"),
             "{message}"
         );
-        // It is no obstacle.
+        // The warning does not block the deployment.
         stage.until("config", "Ready", "AllReady").await?;
         stage.configure("config", json!({ "limit": 2, "configMapName": "peer-pods-cm" })).await?;
         stage.until_gone("config", "SettingsDiverge").await?;

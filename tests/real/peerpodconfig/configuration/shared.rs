@@ -1,4 +1,4 @@
-//! The Secret and the Lease that all webhooks share: there while one needs them, and never anybody else's.
+//! The Secret and the Lease that all webhooks share. They exist while a webhook needs them. The operator never takes another program's.
 
 use std::collections::BTreeSet;
 
@@ -22,22 +22,22 @@ use super::{
 };
 use crate::support::Alone;
 
-/// Where the Secret is.
+/// The namespace's Secrets.
 pub fn secrets(client: &Client) -> Api<Secret> {
     Api::namespaced(client.clone(), NAMESPACE)
 }
 
-/// Where the Lease is.
+/// The namespace's Leases.
 pub fn leases(client: &Client) -> Api<Lease> {
     Api::namespaced(client.clone(), NAMESPACE)
 }
 
-/// Deletes the Secret that another test may have left: a webhook would use the certificate in it.
+/// Deletes the Secret that another test may have left. A webhook would use the certificate in it.
 pub async fn forget_certificate(alone: &Alone<'_>) -> Result<()> {
     Stage::kubectl(alone, &["delete", "secret", SECRET, "--ignore-not-found"]).await.map(drop)
 }
 
-/// Their owners by name, `None` if one of the two is missing.
+/// Names of both objects' owners; `None` if one of the two is missing.
 async fn owners(client: &Client) -> Result<[Option<BTreeSet<String>>; 2]> {
     async fn of<K>(api: Api<K>, name: &str) -> Result<Option<BTreeSet<String>>>
     where
@@ -49,7 +49,7 @@ async fn owners(client: &Client) -> Result<[Option<BTreeSet<String>>; 2]> {
     Ok([of(secrets(client), SECRET).await?, of(leases(client), LEASE).await?])
 }
 
-/// Waits until both are owned by these.
+/// Waits until both have exactly these owners.
 pub async fn until_owned(client: &Client, expected: &[&str]) -> Result<()> {
     let expected: BTreeSet<_> = expected.iter().map(|name| (*name).to_owned()).collect();
     wait::eventually(&format!("both are owned by {expected:?}"), AT_ONCE, async || {
@@ -70,7 +70,7 @@ pub async fn until_gone(client: &Client) -> Result<()> {
     .await
 }
 
-/// What the operator asks for while it looks at everything five times.
+/// The operator's requests while it looks at everything five times.
 async fn asked_meanwhile(alone: &Alone<'_>, stage: &Stage) -> Result<Vec<Request>> {
     let audit = alone.testbed.audit()?;
     let before = audit.of_operator()?.len();
@@ -92,7 +92,7 @@ fn they_are_not_asked_for_while_nothing_changes_and_come_back_at_once_when_they_
         let asked = asked_meanwhile(alone, &stage).await?;
         let settings = asked.iter().filter(|it| it.verb == "get" && it.name == "peer-pods-cm").count();
         ensure!(settings >= 5, "it did not look: {asked:#?}");
-        // A request for no resource asks what the API server serves.
+        // A request without a resource asks which resources the API server serves.
         let needless = |it: &&Request| [SECRET, LEASE].contains(&&*it.name) || it.resource.is_empty();
         let needless: Vec<_> = asked.iter().filter(needless).collect();
         ensure!(needless.is_empty(), "{needless:#?}");
@@ -121,7 +121,7 @@ fn they_go_when_no_configuration_has_a_webhook_any_more() -> Result<()> {
         let first = secrets.get_metadata(SECRET).await?.uid();
         trust(client).await?;
         stage.until("config", "AdmissionReady", "WebhookRunning").await?;
-        // While its webhook stands beside the policy it needs them.
+        // The configuration needs them as long as its webhook runs beside the policy.
         stage.configure("config", mode("Policy")).await?;
         stage.until("config", "AdmissionReady", "PolicyStarting").await?;
         until_owned(client, &["config", "other"]).await?;

@@ -1,4 +1,4 @@
-//! What is in a cluster, compared.
+//! Compares the contents of a cluster at two moments.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,7 +14,7 @@ use testbed::wait::{self, DEADLINE};
 /// The objects of a cluster, by kind, namespace and name.
 pub type Snapshot = BTreeMap<String, Value>;
 
-/// Every object of the cluster. Events, and the leases of nodes, come and go by themselves.
+/// Every object of the cluster, without events and node leases, which change by themselves.
 pub async fn everything(client: &Client) -> Result<Snapshot> {
     let mut all = BTreeMap::new();
     let discovery = Discovery::new(client.clone()).run().await?;
@@ -40,7 +40,7 @@ pub async fn everything(client: &Client) -> Result<Snapshot> {
     Ok(all)
 }
 
-/// What of an object nobody but its maker changes; of a node also what it has.
+/// The part of an object that only its creator changes; of a node also its capacity.
 fn lasting(kind: &str, mut object: Value) -> Value {
     for field in ["resourceVersion", "managedFields", "generation"] {
         object["metadata"].as_object_mut().expect("an object has metadata").remove(field);

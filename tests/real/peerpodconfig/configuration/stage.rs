@@ -1,4 +1,4 @@
-//! What tests of configurations stand on.
+//! Helpers of the tests of configurations.
 
 use std::{collections::BTreeMap, path::Path};
 
@@ -22,17 +22,17 @@ use testbed::{
 
 use crate::support::{Alone, PROGRAM, alone_with};
 
-/// What stands for one VM.
+/// The extended resource of VMs.
 pub const RESOURCE: &str = "kata.peerpods.io/vm";
 /// The runtime class of peer pods.
 pub const RUNTIME_CLASS: &str = "kata-remote";
 
-/// Runs a test with an operator that looks after configurations, too.
+/// Runs a test with an operator that also handles configurations.
 pub fn configuring(test: impl AsyncFnOnce(&mut Alone) -> Result<()>) -> Result<()> {
     alone_with(operator, test)
 }
 
-/// Starts an operator that looks after configurations, too.
+/// Starts an operator that also handles configurations.
 pub async fn operator(testbed: &Testbed, dir: &Path, libvirtd: &Libvirtd) -> Result<Operator> {
     operator_with(testbed, dir, libvirtd, &[]).await
 }
@@ -76,7 +76,7 @@ impl Stage {
         Ok(stage)
     }
 
-    /// Makes an object in the operator's namespace, or makes it be so.
+    /// Creates or updates an object in the operator's namespace, by server-side apply.
     pub async fn make<K>(&self, object: Value) -> Result<K>
     where
         K: kube::Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope>
@@ -92,7 +92,7 @@ impl Stage {
         Ok(api.patch(&name, &PatchParams::apply("test").force(), &Patch::Apply(object)).await?)
     }
 
-    /// A configuration for the stage's nodes that leaves the admission to others.
+    /// A configuration for the stage's nodes without an admission of its own.
     pub async fn configure(&self, name: &str, further: Value) -> Result<PeerPodConfig> {
         let mut spec = json!({ "nodeSelector": self.label, "admission": { "mode": "None" } });
         if let (Some(spec), Value::Object(further)) = (spec.as_object_mut(), further) {
@@ -113,7 +113,7 @@ impl Stage {
         .await
     }
 
-    /// Waits until the status is that of the present configuration and has no such condition.
+    /// Waits until the status is up to date and has no such condition.
     pub async fn until_gone(&self, name: &str, type_: &str) -> Result<()> {
         wait::eventually(&format!("{name} is not {type_} any more"), DEADLINE, async || {
             let config = self.configs.get(name).await?;
@@ -140,26 +140,26 @@ impl Stage {
         Ok(api.get(&format!("{config}-cloud-api-adaptor")).await?)
     }
 
-    /// Somebody deletes it.
+    /// Deletes the DaemonSet, as a user would.
     pub async fn delete_daemon_set(&self, config: &str) -> Result<()> {
         let api: Api<DaemonSet> = Api::namespaced(self.client.clone(), NAMESPACE);
         api.delete(&format!("{config}-cloud-api-adaptor"), &DeleteParams::background()).await?;
         Ok(())
     }
 
-    /// The settings of cloud-api-adaptor.
+    /// Writes the settings of cloud-api-adaptor.
     pub async fn settings(&self, data: Value) -> Result<()> {
         let config_map = json!({ "metadata": { "name": "peer-pods-cm" }, "data": data });
         self.make::<ConfigMap>(config_map).await.map(drop)
     }
 
-    /// How often the controller looked at a configuration so far.
+    /// How often the controller has looked at a configuration so far.
     pub async fn reconciles(&self, alone: &Alone<'_>) -> Result<f64> {
         let metrics = alone.operator.metrics().await?;
         Ok(metrics.sum("peerpod_operator_reconciles_total", &[("controller", "peerpodconfig")]))
     }
 
-    /// Has the controller look at everything again, for something that changes nothing; returns when it has.
+    /// Makes the controller look at everything again, with a change that has no effect. Returns when it has.
     pub async fn look_again(&self, alone: &Alone<'_>) -> Result<()> {
         let before = self.reconciles(alone).await?;
         let mark = json!({ "metadata": { "annotations": { "looks": before.to_string() } } });
@@ -172,7 +172,7 @@ impl Stage {
         .await
     }
 
-    /// kubectl in the operator's namespace.
+    /// Runs kubectl in the operator's namespace.
     pub async fn kubectl(alone: &Alone<'_>, arguments: &[&str]) -> Result<String> {
         let mut all = vec!["--namespace", NAMESPACE];
         all.extend(arguments);
@@ -185,7 +185,7 @@ impl Stage {
         wait::gone(&self.configs, config, DEADLINE).await
     }
 
-    /// The same, until the nodes' shares are gone, too; then the nodes go.
+    /// The same, and also waits until the nodes' shares are gone. Then removes the nodes.
     pub async fn clear(self, config: &str) -> Result<()> {
         self.delete(config).await?;
         let none = vec![None; self.nodes.names().len()];
@@ -193,7 +193,7 @@ impl Stage {
         self.leave().await
     }
 
-    /// Waits until the nodes' Pods are gone, which nobody but a garbage collector would end later, then takes the nodes away.
+    /// Waits until the nodes' Pods are gone, then removes the nodes. On a removed node only the garbage collector would end a Pod.
     pub async fn leave(self) -> Result<()> {
         let pods: Api<Pod> = Api::all(self.client.clone());
         for node in self.nodes.names() {
@@ -210,7 +210,7 @@ impl Stage {
     }
 }
 
-/// What the operator wrote so far, leases aside.
+/// The operator's writes so far, without those to leases.
 pub fn writes(alone: &Alone<'_>) -> Result<Vec<Request>> {
     let mut requests = alone.testbed.audit()?.of_operator()?;
     requests.retain(|request| request.is_write() && request.resource != "leases");

@@ -1,4 +1,4 @@
-//! What people and scripts see of a configuration.
+//! What users and scripts see of a configuration.
 
 use std::time::Duration;
 
@@ -47,7 +47,7 @@ fn kubectl_waits_for_it_and_shows_it() -> Result<()> {
 fn what_was_ready_before_a_change_is_not_taken_for_ready_after_it() -> Result<()> {
     configuring(async |alone| {
         let stage = Stage::set(alone, 1).await?;
-        // Of every odd generation all is well, and of no even one.
+        // Every odd generation is fine, and every even one lacks its settings.
         let change = async |name: &str| {
             let spec = json!({ "spec": { "configMapName": name } });
             stage.configs.patch("config", &PatchParams::default(), &Patch::Merge(spec)).await
@@ -74,7 +74,7 @@ fn what_was_ready_before_a_change_is_not_taken_for_ready_after_it() -> Result<()
                 stage.until("config", "Ready", "SettingsMissing").await?;
                 change("peer-pods-cm").await?;
             }
-            // Faster than the operator looks.
+            // The changes come faster than the operator looks.
             for _ in 0..10 {
                 change("missing").await?;
                 change("peer-pods-cm").await?;
@@ -111,7 +111,7 @@ fn what_a_backup_restored_of_a_status_goes_and_nothing_is_written_then() -> Resu
         let params = PatchParams { field_manager: Some("restore".to_owned()), ..PatchParams::default() };
         stage.configs.patch_status("config", &params, &restored).await?;
         stage.until_gone("config", "Conflict").await?;
-        // What that look had to tell is told before the next one ends.
+        // That look writes its findings before the next one ends.
         stage.look_again(alone).await?;
         let before = writes(alone)?.len();
         for _ in 0..3 {
@@ -135,7 +135,7 @@ fn what_is_told_is_looked_at_a_second_time_as_another_look_may_have_read_what_st
         let mut before = 0.0;
         wait::eventually("nothing has it looked at", DEADLINE, async || {
             before = stage.reconciles(alone).await?;
-            // Longer than until the second look at what was told before.
+            // Longer than the time until the second look after a written status.
             tokio::time::sleep(Duration::from_secs(8)).await;
             ensure!(stage.reconciles(alone).await? <= before);
             Ok(())
@@ -183,7 +183,7 @@ fn what_the_api_server_refuses_is_told_in_its_words_and_the_rest_is_done() -> Re
         ensure!(message.contains("tolerations[0].operator"), "{message}");
         stage.until("config", "Ready", "InvalidSpec").await?;
         stage.until("config", "AdmissionReady", "AdmissionElsewhere").await?;
-        // A peer pod would find nobody there.
+        // A peer pod would find no cloud-api-adaptor there.
         let message = stage.until("config", "CapacityAdvertised", "NoAdaptor").await?;
         ensure!(message.ends_with("the operator has not created the DaemonSet yet"), "{message}");
         stage.look_again(alone).await?;
@@ -191,12 +191,12 @@ fn what_the_api_server_refuses_is_told_in_its_words_and_the_rest_is_done() -> Re
         stage.configure("config", json!({ "limit": 2 })).await?;
         stage.until("config", "Ready", "AllReady").await?;
         stage.shares(&[Some(2)]).await?;
-        // What ran goes on.
+        // The running DaemonSet stays.
         stage.configure("config", json!({ "limit": 3, "adaptor": adaptor })).await?;
         stage.until("config", "Ready", "InvalidSpec").await?;
         stage.shares(&[Some(3)]).await?;
         ensure!(stage.daemon_set("config").await?.status.is_some_and(|status| status.number_ready == 1));
-        // It does not come back.
+        // The operator does not create it again.
         stage.delete_daemon_set("config").await?;
         stage.shares(&[None]).await?;
         stage.until("config", "CapacityAdvertised", "NoAdaptor").await?;
@@ -204,7 +204,7 @@ fn what_the_api_server_refuses_is_told_in_its_words_and_the_rest_is_done() -> Re
     })
 }
 
-/// What the API server says to a limit.
+/// The API server's answer to a limit.
 async fn limit(stage: &Stage, limit: &Value) -> Result<()> {
     stage.configure("config", json!({ "limit": limit })).await.map(drop)
 }

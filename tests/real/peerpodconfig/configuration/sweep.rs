@@ -1,4 +1,4 @@
-//! What is left of configurations whose finalizer somebody removed by force.
+//! Leftovers of configurations whose finalizer a user removed by force.
 
 use anyhow::{Result, ensure};
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
@@ -21,7 +21,7 @@ use super::{
     stage::{Stage, configuring},
 };
 
-/// Removes a configuration, however it is held.
+/// Removes a configuration by force, whatever finalizers it has.
 async fn remove_by_force(configs: &Api<PeerPodConfig>, name: &str) -> Result<()> {
     let released = Patch::Merge(json!({ "metadata": { "finalizers": null } }));
     configs.patch(name, &PatchParams::default(), &released).await?;
@@ -58,7 +58,7 @@ fn what_was_left_while_no_operator_ran_goes_at_the_next_start() -> Result<()> {
         for name in ["webhook", "policy"] {
             remove_by_force(&stage.configs, name).await?;
         }
-        // That of somebody else, whatever it says.
+        // Another program's object, whatever its labels say.
         let webhooks: Api<MutatingWebhookConfiguration> = Api::all(stage.client.clone());
         let labels = json!({ CONFIG_LABEL: "webhook", MANAGED_BY: MANAGER });
         let foreign = json!({ "metadata": { "name": "foreign", "labels": labels } });
@@ -99,7 +99,7 @@ fn what_may_be_for_a_configuration_elsewhere_stays_until_that_is_gone() -> Resul
         })
         .await?;
         stage.shares(&[Some(2)]).await?;
-        // The operator runs when that one goes.
+        // The operator runs when this configuration is removed.
         remove_by_force(&elsewhere, "config").await?;
         until_as(&stage.client, &before).await?;
         stage.leave().await

@@ -45,12 +45,12 @@ fn tainted_nodes_are_told_of_and_have_no_more_vms_than_run_there() -> Result<()>
         stage.shares(&[Some(1), Some(2), Some(3)]).await?;
         let message = stage.until("config", "CapacityAdvertised", "Advertised").await?;
         ensure!(message.contains(node), "{message}");
-        // It is tolerated by cloud-api-adaptor.
+        // cloud-api-adaptor tolerates the taint.
         let tolerant = json!({ "tolerations": [{ "key": "for", "operator": "Exists" }] });
         stage.configure("config", json!({ "limit": 6, "adaptor": tolerant })).await?;
         stage.until("config", "Ready", "AllReady").await?;
         stage.shares(&[Some(2), Some(2), Some(2)]).await?;
-        // It goes.
+        // The taint is removed.
         stage.configure("config", json!({ "limit": 6 })).await?;
         stage.until("config", "AdaptorReady", "NodesTainted").await?;
         stage.nodes.api().patch(node, &PatchParams::default(), &taints(json!(null))).await?;

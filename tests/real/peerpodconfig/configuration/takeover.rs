@@ -1,4 +1,4 @@
-//! There is one admission for each runtime class. When its configuration goes or is edited, the next one takes over.
+//! Each runtime class has one admission. When its configuration is deleted or edited, the next one takes over.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ use super::{
     stage::{RUNTIME_CLASS, Stage, configuring},
 };
 
-/// Whether Pods of the runtime class are led to the admission of this configuration.
+/// Whether the admission of this configuration handles Pods of the runtime class.
 async fn admits(client: &Client, config: &str) -> Result<bool> {
     let name = format!("peer-pods-{config}");
     let webhooks: Api<MutatingWebhookConfiguration> = Api::all(client.clone());
@@ -37,11 +37,11 @@ async fn admits(client: &Client, config: &str) -> Result<bool> {
     Ok(classes.any(|class| class == RUNTIME_CLASS))
 }
 
-/// Does something meanwhile; fails if neither configuration ever has the admission.
+/// Runs `meanwhile`. Fails if there is a moment in which neither configuration has the admission.
 async fn never_without(client: &Client, meanwhile: impl Future<Output = Result<()>>) -> Result<()> {
     let watching = async {
         loop {
-            // Whichever is made is made before the other goes: so it is there in this look or was in the one before.
+            // The operator makes the new one before it deletes the old one. So this look finds it, or the one before did.
             let found = admits(client, "older").await? || admits(client, "younger").await?;
             ensure!(found || admits(client, "older").await?, "there is neither");
             tokio::time::sleep(Duration::from_millis(20)).await;
@@ -53,11 +53,11 @@ async fn never_without(client: &Client, meanwhile: impl Future<Output = Result<(
     }
 }
 
-/// Has two configurations of one runtime class, of which the older one's admission is in force.
+/// Makes two configurations of one runtime class. The older one's admission is in force.
 async fn two(stage: &Stage, younger: &str) -> Result<()> {
     stage.configure("older", mode("Policy")).await?;
     stage.until("older", "AdmissionReady", "PolicyInForce").await?;
-    // Which one is older is told by whole seconds.
+    // Creation times are whole seconds. The older one needs a second of its own.
     wait::second_after(Timestamp::now()).await?;
     stage.configure("younger", mode(younger)).await?;
     stage.until("younger", "AdmissionReady", "AdmissionShared").await?;
@@ -79,7 +79,7 @@ fn what_the_next_one_wants_is_there_before_the_admission_of_one_that_is_deleted_
         ensure!(makes_peer_pods(alone).await?);
         stage.delete("younger").await?;
 
-        // The Pods of fake nodes do nothing, so there never is a certificate. Nobody waits for that.
+        // The Pods of fake nodes do nothing, so there never is a certificate. The operator must not wait for it.
         two(&stage, "Webhook").await?;
         never_without(&stage.client, async {
             stage.configs.delete("older", &DeleteParams::default()).await?;
@@ -117,7 +117,7 @@ fn the_next_one_takes_over_from_one_that_is_edited_and_gives_it_back() -> Result
             .await?;
             ensure!(!admits(&stage.client, "younger").await?, "there are two admissions");
         }
-        // A webhook that cannot answer yet: what the younger one has stays, and is looked after.
+        // A webhook that cannot answer yet. The operator keeps the younger one's admission, and still repairs it.
         never_without(&stage.client, async {
             stage.configure("older", mode("None")).await?;
             stage.until("older", "AdmissionReady", "AdmissionElsewhere").await?;
@@ -145,7 +145,7 @@ fn one_whose_admission_is_in_force_learns_of_itself_that_an_older_one_is_ready()
         let older =
             |mode: &str| json!({ "nodeSelector": { "nowhere": "yes" }, "admission": { "mode": mode } });
         stage.configure("older", older("None")).await?;
-        // Which one is older is told by whole seconds.
+        // Creation times are whole seconds. The older one needs a second of its own.
         wait::second_after(Timestamp::now()).await?;
         stage.configure("younger", mode("Policy")).await?;
         stage.until("younger", "Ready", "AllReady").await?;
@@ -156,7 +156,7 @@ fn one_whose_admission_is_in_force_learns_of_itself_that_an_older_one_is_ready()
         trust(&stage.client).await?;
         stage.until("older", "AdmissionReady", "WebhookStarting").await?;
         stage.until("younger", "AdmissionReady", "SharedNotReady").await?;
-        // After so long nothing that was told or made has it looked at again.
+        // After this time no earlier event causes another look.
         tokio::time::sleep(Duration::from_secs(12)).await;
         stage.until("younger", "AdmissionReady", "SharedNotReady").await?;
         let quotas: Api<ResourceQuota> = Api::namespaced(stage.client.clone(), NAMESPACE);
@@ -176,11 +176,11 @@ fn a_webhook_whose_server_goes_first_goes_at_once_and_the_next_one_is_set_up() -
         stage.configure("older", mode("Webhook")).await?;
         trust(&stage.client).await?;
         stage.until("older", "AdmissionReady", "WebhookRunning").await?;
-        // Which one is older is told by whole seconds.
+        // Creation times are whole seconds. The older one needs a second of its own.
         wait::second_after(Timestamp::now()).await?;
         stage.configure("younger", mode("Webhook")).await?;
         stage.until("younger", "AdmissionReady", "AdmissionShared").await?;
-        // The Pods of fake nodes make no certificate, so the younger one's never is ready.
+        // The Pods of fake nodes make no certificate, so the younger one's admission never becomes ready.
         forget_certificate(alone).await?;
         Stage::kubectl(alone, &["delete", "peerpodconfig", "older", "--cascade=foreground", "--wait=false"])
             .await?;

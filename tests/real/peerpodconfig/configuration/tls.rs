@@ -1,4 +1,4 @@
-//! The settings' demands on TLS, which the webhook is told.
+//! The TLS settings, which the operator passes to the webhook.
 
 use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::api::{apps::v1::Deployment, core::v1::ConfigMap};
@@ -22,7 +22,7 @@ async fn demand(stage: &Stage, demands: Value) -> Result<()> {
     stage.settings(settings).await
 }
 
-/// What the webhook's Pods are told of TLS, and how often their Deployment was changed.
+/// The webhook's arguments about TLS, and the generation of its Deployment.
 async fn told(stage: &Stage) -> Result<(Vec<String>, i64)> {
     let deployments: Api<Deployment> = Api::namespaced(stage.client.clone(), NAMESPACE);
     let deployment = deployments.get("config-webhook").await?;
@@ -74,7 +74,7 @@ fn demands_roll_the_webhook_once_and_those_that_cannot_be_met_are_said_and_chang
         stage.until_gone("config", "SettingsRefused").await?;
         until_told(&stage, &arguments, first + 1).await?;
 
-        // A policy speaks no TLS.
+        // A policy needs no TLS.
         demand(&stage, json!({ "TLS_MIN_VERSION": "1.3" })).await?;
         stage.until("config", "SettingsRefused", "TlsRefused").await?;
         stage.configure("config", mode("Policy")).await?;

@@ -1,4 +1,4 @@
-//! Taking over from the controller that this operator takes the place of.
+//! Migration from the controller that this operator replaces.
 
 use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::api::apps::v1::DaemonSet;
@@ -8,7 +8,7 @@ use testbed::wait::{self, DEADLINE};
 
 use super::stage::{Stage, configuring};
 
-/// The DaemonSet as that controller makes it, for the stage's nodes.
+/// The DaemonSet that the former controller makes, for the stage's nodes.
 fn daemon_set(stage: &Stage, owners: &Value) -> Value {
     json!({
         "metadata": { "name": "peerpodconfig-ctrl-caa-daemon", "ownerReferences": owners },
@@ -35,7 +35,7 @@ fn the_daemon_set_of_the_former_controller_is_replaced_when_somebody_says_so() -
     configuring(async |alone| {
         let stage = Stage::set(alone, 2).await?;
         stage.make::<DaemonSet>(daemon_set(&stage, &json!([]))).await?;
-        // As it was written for that one, but for the admission, which that one never made.
+        // The spec as users wrote it for the former controller, without an admission, which that one never made.
         let spec =
             json!({ "limit": "4", "cloudSecretName": "peer-pods-secret", "configMapName": "peer-pods-cm" });
         let config = stage.configure("config", spec).await?;

@@ -1,4 +1,4 @@
-//! What the metrics show of the capacity.
+//! The metrics of the capacity.
 
 use anyhow::{Result, ensure};
 use k8s_openapi::api::core::v1::Pod;
@@ -12,7 +12,7 @@ use testbed::wait::{self, DEADLINE};
 use super::stage::{RESOURCE, Stage, configuring};
 use crate::support::Alone;
 
-/// Waits until the metrics show these VMs of a configuration: advertised, used and free ones; of what is `None` nothing.
+/// Waits until the metrics show these VMs of a configuration: advertised, used and free ones. `None`: no such metric.
 async fn shown(alone: &Alone<'_>, config: &str, expected: [Option<u32>; 3]) -> Result<()> {
     let names = ["advertised", "used", "free"].map(|what| format!("peerpod_operator_capacity_{what}_vms"));
     wait::eventually(&format!("{expected:?} of {config} is shown"), DEADLINE, async || {
@@ -40,7 +40,7 @@ fn the_metrics_show_the_capacity_of_each_configuration_until_it_is_deleted() -> 
                 "containers": [{ "name": "main", "image": "any", "resources": { "limits": { RESOURCE: "1" } } }],
             },
         }))?;
-        // A Pod runs before the first count of the configuration that counts.
+        // A Pod runs before the operator first counts the Pods of the configuration under test.
         stage.configure("first", json!({ "limit": 3 })).await?;
         stage.shares(&[Some(1), Some(2)]).await?;
         pods.create(&PostParams::default(), &running).await?;

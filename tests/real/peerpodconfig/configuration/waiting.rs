@@ -42,7 +42,7 @@ fn the_pods_that_cloud_api_adaptor_waits_for_are_named_with_their_node() -> Resu
         wait::second_after(Timestamp::now()).await?;
         make("newer").await?;
 
-        // Nothing asks the probe of a fake node's Pod.
+        // No kubelet runs the probe of a fake node's Pod.
         let own: Api<Pod> = Api::namespaced(stage.client.clone(), NAMESPACE);
         let of_adaptor = ListParams::default().labels("app.kubernetes.io/component=adaptor");
         let adaptor = own.list(&of_adaptor).await?.items.pop().context("cloud-api-adaptor has a Pod")?;

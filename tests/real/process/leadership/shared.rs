@@ -1,4 +1,4 @@
-//! The lease of upstream's reaper, shared with it: while one of the two acts, the other does not.
+//! The lease of upstream's reaper, which the operator shares: while one of the two acts, the other does not.
 
 use std::time::{Duration, Instant};
 
@@ -32,7 +32,7 @@ impl Reaper {
         Self { leases: Api::namespaced(client, NAMESPACE), seen: None }
     }
 
-    /// One attempt to take the lease or to renew it; whether it holds it then.
+    /// Tries once to take or renew the lease. Returns whether it then holds it.
     async fn attempt(&mut self) -> Result<bool> {
         let now = MicroTime(Timestamp::now());
         let mine = LeaseSpec {
@@ -66,7 +66,7 @@ impl Reaper {
         Ok(self.leases.replace(PEERPOD_CTRL_LEASE, &params, &lease).await.is_ok())
     }
 
-    /// Attempts every two seconds for as long as this; how many of them succeeded.
+    /// Tries every two seconds for this time. Returns the number of attempts and of successes.
     async fn attempts_for(&mut self, time: Duration) -> Result<(usize, usize)> {
         let (start, mut all, mut successful) = (Instant::now(), 0, 0);
         while start.elapsed() < time {
@@ -78,7 +78,7 @@ impl Reaper {
     }
 }
 
-/// Longer than a lease that is not renewed lasts.
+/// Longer than an unrenewed lease lasts.
 const PAST_EXPIRY: Duration = Duration::from_secs(18);
 
 #[test]
@@ -99,7 +99,7 @@ fn while_upstreams_reaper_holds_the_shared_lease_nothing_is_touched() -> Result<
         alone.scene().lives(&vm).await?;
         ensure!(alone.scene().writes()?.is_empty(), "{:?}", alone.scene().writes()?);
 
-        // It renews no more.
+        // The reaper stops renewing.
         alone.scene().released(&vm.name()).await
     })
 }

@@ -1,4 +1,4 @@
-//! What the scenarios stand on.
+//! Helpers of the scenarios.
 
 use std::{
     convert::Infallible,
@@ -34,11 +34,11 @@ use crate::{
 
 static SHARED: OnceCell<Shared> = OnceCell::const_new();
 
-/// A replica of one of the webhooks leads the renewal of the certificate that all of them show. A test in which that replica must
-/// stay holds this alone.
+/// A replica of one of the webhooks leads the renewal of their common certificate. A test that must keep that
+/// replica locks this exclusively.
 static LEADER: RwLock<()> = RwLock::const_new(());
 
-/// How many ask for Pods at once where the webhook is under load. Several tests may put theirs under load at the same time.
+/// How many clients create Pods at once under load. Several tests may do so at the same time.
 const CLIENTS: usize = 2;
 
 pub struct Shared {
@@ -52,10 +52,10 @@ impl Shared {
         let dir = run_dir()?.join("service");
         let options = Options { fake_nodes: 2, runs_own_pods: true, ..Options::new(&dir) };
         let testbed = Testbed::start(&options).await?;
-        // A new certificate is shown when it has been trusted for a twentieth of its life: after 6 s.
+        // The webhook presents a new certificate once it has been trusted for a twentieth of its life: after 6 s.
         let environment = [("PEERPOD_OPERATOR_TLS_LIFETIME", "2m")];
         let runner = PodRunner::start(&testbed, PROGRAM, dir.join("pods"), &environment)?;
-        // It has no PeerPods to look after, so it asks no libvirtd for anything.
+        // This operator handles no PeerPods, so it never calls libvirtd.
         let settings = Settings::libvirt("test:///default");
         let arguments = ["--leader-elect=false", "--controllers=peerpodconfig"].map(str::to_owned).to_vec();
         let options = OperatorOptions::new(PROGRAM, dir.join("operator"), settings);
@@ -64,7 +64,7 @@ impl Shared {
     }
 }
 
-/// A webhook of its own for one test, and a namespace whose Pods it is asked about.
+/// One test's own webhook, and the namespace of its Pods.
 pub struct Stage<'a> {
     pub shared: &'a Shared,
     pub configs: Api<PeerPodConfig>,
@@ -74,7 +74,7 @@ pub struct Stage<'a> {
 }
 
 impl<'a> Stage<'a> {
-    /// Asks for a webhook and waits until the API server calls it.
+    /// Creates a configuration with a webhook, and waits until the API server calls it.
     async fn set(shared: &'a Shared, name: &'static str) -> Result<Self> {
         let (client, runtime_class) = (shared.testbed.client(), format!("kata-{name}"));
         let namespace = shared.testbed.namespace(name).await?;
@@ -94,12 +94,12 @@ impl<'a> Stage<'a> {
     pub async fn configure(&self, name: &str) -> Result<()> {
         let config = json!({ "apiVersion": "confidentialcontainers.org/v1alpha1", "kind": "PeerPodConfig",
             "metadata": { "name": name, "namespace": NAMESPACE },
-            // No node is selected: nothing else than the admission is looked at here.
+            // The configuration selects no node, because these tests need only the admission.
             "spec": { "nodeSelector": { "test": name }, "admission": { "runtimeClassName": self.runtime_class } } });
         self.shared.testbed.apply(name, &[config]).await
     }
 
-    /// Waits until the admission of a configuration is as far.
+    /// Waits until the admission of a configuration has this reason.
     pub async fn until(&self, name: &str, reason: &str) -> Result<()> {
         let admission = |config: &PeerPodConfig| {
             let mut conditions = config.status.iter().flat_map(|status| &status.conditions);
@@ -109,7 +109,7 @@ impl<'a> Stage<'a> {
         wait::present(&self.configs, name, &what, DEADLINE, admission).await.map(drop)
     }
 
-    /// Waits until peer pods are changed.
+    /// Waits until the webhook changes peer pods.
     pub async fn is_called(&self) -> Result<()> {
         wait::eventually("the API server calls the webhook", DEADLINE, async || {
             let pod = self.dry_run(&self.peer_pod()?).await?;
@@ -127,12 +127,12 @@ impl<'a> Stage<'a> {
         Ok(self.pods.create(&PostParams { dry_run: true, ..PostParams::default() }, pod).await?)
     }
 
-    /// Does something while peer pods are asked for without a pause; fails if one request does. Gives how many there were.
+    /// Does `work` while clients create peer pods without a pause. Fails if one creation does. Returns the number of creations.
     pub async fn under_load(&self, work: impl Future<Output = Result<()>>) -> Result<usize> {
         self.loaded(work, |_| false).await
     }
 
-    /// The same, but requests may fail because no webhook answers yet. A Pod that is admitted must be changed all the same.
+    /// The same, but a creation may be refused because no webhook answers yet. Every admitted Pod must still be changed.
     pub async fn under_load_with_refusals(&self, work: impl Future<Output = Result<()>>) -> Result<usize> {
         self.loaded(work, |refusal| refusal.contains("failed calling webhook")).await
     }
@@ -174,8 +174,8 @@ impl<'a> Stage<'a> {
         Ok(pods.list(&of_config).await?.items)
     }
 
-    /// Connects to every Pod of the webhook, again and again, as an API server that has just heard whom to trust. Returns
-    /// when one is not trusted.
+    /// Connects to every Pod of the webhook again and again, each time with the authorities that API servers trust at that moment.
+    /// Returns when a certificate is not trusted.
     pub async fn always_trusted(&self) -> Result<Infallible> {
         let configurations: Api<MutatingWebhookConfiguration> = Api::all(self.shared.testbed.client());
         let pods = self.webhook_pods().await?;
@@ -192,8 +192,8 @@ impl<'a> Stage<'a> {
         }
     }
 
-    /// Waits until a Pod of the webhook is no endpoint any more, of which every API server hears at a time of its own, and
-    /// checks that it serves those that have not.
+    /// Waits until a Pod of the webhook is no longer an endpoint. API servers notice that at different times, so checks that the Pod
+    /// still serves those that have not noticed.
     pub async fn serves_on_when_it_is_no_endpoint_any_more(&self, pod: &Pod) -> Result<()> {
         let address = pod.status.clone().and_then(|status| status.pod_ip).context("it has an address")?;
         let slices: Api<EndpointSlice> = Api::namespaced(self.shared.testbed.client(), NAMESPACE);

@@ -1,4 +1,4 @@
-//! The cgroup that a node's Pods are in, in every hierarchy of this machine.
+//! The cgroup of a node's Pods, in every hierarchy of this machine.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -13,18 +13,18 @@ use serde::{Deserialize, Serialize};
 use crate::process::Identity;
 
 const PREFIX: &str = "peerpod-operator";
-/// How long processes that were killed may take to be gone.
+/// How long killed processes may take to disappear.
 const REMOVE_DEADLINE: Duration = Duration::from_secs(30);
 const LOOK_INTERVAL: Duration = Duration::from_millis(20);
 
-/// A cgroup of its own. Its name tells which process it is there for, so that one which nobody could remove is known.
+/// A node's own cgroup. Its name contains the process that it belongs to, so that a later program can recognize a leftover one.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Cgroup {
     name: String,
 }
 
 impl Cgroup {
-    /// Makes one for the processes of a namespace, whose first process this is. Removes those whose process has ended.
+    /// Makes the cgroup for the processes of a namespace with this first process. Removes cgroups whose process has ended.
     pub(super) fn create(process: &Identity) -> Result<Self> {
         let hierarchies = hierarchies()?;
         remove_stale(&hierarchies);
@@ -33,7 +33,7 @@ impl Cgroup {
             let dir = root.join(&cgroup.name);
             fs::create_dir(&dir).with_context(|| format!("creating the cgroup {}", dir.display()))?;
             match version {
-                // Before it has these, nothing can be put into it.
+                // A cpuset cgroup accepts no process before it has these values.
                 Version::One => {
                     for file in ["cpuset.cpus", "cpuset.mems"] {
                         if let Ok(all) = fs::read_to_string(root.join(file)) {
@@ -52,7 +52,7 @@ impl Cgroup {
         format!("/{}", self.name)
     }
 
-    /// What is accounted for a Pod.
+    /// The memory of a Pod.
     pub(super) fn memory(&self, pod_uid: &str) -> Result<PodMemory> {
         for Hierarchy { root, version } in hierarchies()? {
             for class in ["burstable/", "besteffort/", ""] {
@@ -65,7 +65,7 @@ impl Cgroup {
         bail!("the Pod {pod_uid} has no memory cgroup on the real node")
     }
 
-    /// Removes it, once the processes in it, which were killed, are gone. Fine where there is none.
+    /// Removes it, once its killed processes are gone. Succeeds if there is none.
     pub(super) fn remove(&self) -> Result<()> {
         let until = Instant::now() + REMOVE_DEADLINE;
         for Hierarchy { root, .. } in hierarchies()? {
@@ -81,14 +81,14 @@ impl Cgroup {
     }
 }
 
-/// What the cgroup of a Pod on the real node accounts for.
+/// The memory of a Pod on the real node, by its cgroup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PodMemory {
-    /// The bytes that no file backs.
+    /// Bytes that no file backs.
     pub anonymous: u64,
-    /// The most bytes that there ever were, whatever is behind them. A limit is for these.
+    /// The highest number of bytes so far, with or without a file behind them. A memory limit applies to these.
     pub peak: u64,
-    /// How many processes were killed as there was no more, in the containers that are there.
+    /// How many processes the kernel killed for lack of memory, in the containers that exist.
     pub kills: u64,
 }
 
@@ -101,7 +101,7 @@ fn memory(dir: &Path, version: Version) -> Result<PodMemory> {
     let most = fs::read_to_string(&most).with_context(|| format!("reading {}", most.display()))?;
     let mut kills = value(&dir.join(events), "oom_kill")?;
     if version == Version::One {
-        // There a cgroup does not count what those below it do.
+        // In the first version a cgroup does not count the kills of its children.
         for entry in fs::read_dir(dir).with_context(|| format!("reading {}", dir.display()))? {
             let entry = entry?;
             if entry.file_type()?.is_dir() {
@@ -135,7 +135,7 @@ enum Version {
     Two,
 }
 
-/// Where cgroups are mounted.
+/// The mounted cgroup hierarchies.
 fn hierarchies() -> Result<Vec<Hierarchy>> {
     let mounts = fs::read_to_string("/proc/self/mounts").context("reading /proc/self/mounts")?;
     Ok(parse(&mounts))
@@ -155,7 +155,7 @@ fn parse(mounts: &str) -> Vec<Hierarchy> {
     mounts.lines().filter_map(hierarchy).collect()
 }
 
-/// Whether a kubelet can account for its Pods here; else what it lacks.
+/// Checks that a kubelet can account for its Pods here. The error says what is missing.
 pub(super) fn usable() -> Result<()> {
     let hierarchies = hierarchies()?;
     let all = hierarchies
@@ -177,7 +177,7 @@ pub(super) fn usable() -> Result<()> {
     Ok(())
 }
 
-/// Gives the controllers of the second version to the cgroups below.
+/// Enables the controllers of the second version for the cgroups below.
 fn delegate(root: &Path) -> Result<()> {
     let offered = fs::read_to_string(root.join("cgroup.controllers"))?;
     let all: Vec<_> = offered.split_ascii_whitespace().map(|name| format!("+{name}")).collect();
@@ -185,30 +185,30 @@ fn delegate(root: &Path) -> Result<()> {
     fs::write(&file, all.join(" ")).with_context(|| format!("writing {}", file.display()))
 }
 
-/// Removes what programs left that were killed before they could.
+/// Removes the cgroups of programs that were killed before they could.
 fn remove_stale(hierarchies: &[Hierarchy]) {
     let Ok(namespace) = pid_namespace() else { return };
     for Hierarchy { root, .. } in hierarchies {
         for entry in fs::read_dir(root).into_iter().flatten().flatten() {
             if entry.file_name().to_str().is_some_and(|name| is_stale(name, namespace)) {
-                // Where a process is left in it after all, it is somebody's, and stays.
+                // The removal fails if the cgroup still has a process. Then the cgroup is in use and stays.
                 let _ = remove_tree(&entry.path());
             }
         }
     }
 }
 
-/// The name of the cgroup that is there for this process of a process namespace.
+/// The name of the cgroup of this process in this process namespace.
 fn name_of(process: &Identity, namespace: u64) -> String {
     format!("{PREFIX}.{namespace}.{}.{}", process.pid, process.started)
 }
 
-/// The process namespace of this process: a number that no other one has at the same time.
+/// The number of this process's process namespace. No other one has it at the same time.
 fn pid_namespace() -> Result<u64> {
     Ok(fs::metadata("/proc/self/ns/pid").context("looking at /proc/self/ns/pid")?.ino())
 }
 
-/// Whether a cgroup of this name was there for a process that has ended. A process of another namespace may run unseen.
+/// Whether a cgroup of this name belongs to a process that has ended. Unknown for processes of another namespace, so false.
 fn is_stale(name: &str, namespace: u64) -> bool {
     let numbers = || {
         let mut numbers = name.strip_prefix(PREFIX)?.strip_prefix('.')?.split('.');
@@ -228,7 +228,7 @@ fn remove_tree(dir: &Path) -> std::io::Result<()> {
     };
     for entry in entries {
         let entry = entry?;
-        // The files of a cgroup go with it.
+        // The kernel removes a cgroup's files with it.
         if entry.file_type()?.is_dir() {
             remove_tree(&entry.path())?;
         }

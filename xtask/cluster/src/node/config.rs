@@ -1,4 +1,4 @@
-//! What the programs of a node are told.
+//! The configuration of a node's programs.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -11,7 +11,7 @@ use super::cgroups::Cgroup;
 use super::network::Network;
 use super::tools::{CNI_PLUGINS, PAUSE_IMAGE, RUNC};
 
-/// Where containerd listens, in the node's own file systems.
+/// containerd's socket, in the node's own file systems.
 pub(super) const SOCKET: &str = "/run/containerd/containerd.sock";
 
 /// The files of a node's configuration.
@@ -21,7 +21,7 @@ pub(super) struct Files<'a> {
 }
 
 impl<'a> Files<'a> {
-    /// Those in this folder.
+    /// The files in this folder.
     pub(super) fn at(dir: &'a Path) -> Self {
         Self { dir }
     }
@@ -38,12 +38,12 @@ impl<'a> Files<'a> {
         self.dir.join("cni")
     }
 
-    /// The folder of the plugin that gates hold back.
+    /// The folder of the plugin at which gates hold sandboxes.
     fn gated(self) -> PathBuf {
         self.dir.join("gated")
     }
 
-    /// Where the gate of the Pods of this name is.
+    /// The gate of Pods of this name.
     pub(super) fn gate(self, pod: &str) -> PathBuf {
         self.dir.join("gates").join(pod)
     }
@@ -69,10 +69,10 @@ fn write(path: &Path, text: &str) -> Result<()> {
     fs::write(path, text).with_context(|| format!("writing {}", path.display()))
 }
 
-/// The extension of the file in which a sandbox that comes to a gate leaves a byte.
+/// The extension of the file to which a sandbox adds a byte when it arrives at a gate.
 pub(super) const ARRIVALS: &str = "arrivals";
 
-/// The plugin `bridge`. Where a gate is, the plugin waits until a test says whether the sandbox gets its network.
+/// The plugin `bridge` with a gate. If there is a gate, the plugin waits until a test decides whether the sandbox gets its network.
 const GATED_BRIDGE: &str = "gated-bridge";
 
 fn gated_bridge(gates: &Path) -> String {
@@ -176,13 +176,13 @@ fn kubelet(ca: &Path, network: &Network, cgroup: &Cgroup) -> Value {
         "failCgroupV1": false,
         "failSwapOn": false,
         "enforceNodeAllocatable": [],
-        // Nobody serves names here; lookups fail at once.
+        // There is no name server here, so lookups fail at once.
         "resolvConf": "",
         "clusterDomain": "cluster.local",
-        // Changed ConfigMaps and Secrets reach their Pods within that time.
+        // Changed ConfigMaps and Secrets reach their Pods within this time.
         "syncFrequency": "1s",
-        // Images come from nowhere but here, and a machine whose disk or page cache is full is not this node's to clear:
-        // its Pods would be evicted for what other programs use.
+        // No garbage collection of images and no eviction. Images are only imported, and other programs fill this machine's disk and
+        // page cache, so an eviction would not help.
         "imageGCHighThresholdPercent": 100,
         "evictionHard": {
             "memory.available": "0%",
@@ -192,7 +192,7 @@ fn kubelet(ca: &Path, network: &Network, cgroup: &Cgroup) -> Value {
             "imagefs.inodesFree": "0%",
         },
         "oomScoreAdj": 0,
-        // Its usual place is a folder of the machine.
+        // The default is a folder of the machine.
         "volumePluginDir": "/var/lib/kubelet/volume-plugins",
     })
 }

@@ -1,4 +1,4 @@
-//! Holds back the sandboxes of a Pod, as a VM does that takes long to start.
+//! Holds the sandboxes of a Pod back, like a VM that is slow to start.
 
 use std::fs::{self, OpenOptions};
 use std::io::Write as _;
@@ -12,8 +12,7 @@ use rustix::fs::{CWD, FileType, Mode, OFlags, mknodat};
 use super::config::{ARRIVALS, Files};
 use crate::control_plane::Cluster;
 
-/// Holds back each new sandbox of the Pods of one name on the real node, before it has its network. When it is dropped, it holds
-/// back no further one.
+/// Holds back each new sandbox of Pods of one name on the real node, before it has its network. Once dropped, it holds back no more.
 #[derive(Debug)]
 pub struct Gate {
     path: PathBuf,
@@ -21,12 +20,12 @@ pub struct Gate {
 }
 
 impl Gate {
-    /// Lets the sandbox that waits at the gate go on. Fails where none does.
+    /// Lets the waiting sandbox continue. Fails if none waits.
     pub fn pass(&self) -> Result<()> {
         self.tell("pass")
     }
 
-    /// Makes the sandbox that waits at the gate fail; the kubelet then tries again with another one. Fails where none waits.
+    /// Makes the waiting sandbox fail. The kubelet then tries again with another one. Fails if none waits.
     pub fn fail(&self) -> Result<()> {
         self.tell("fail")
     }
@@ -40,7 +39,7 @@ impl Gate {
 
     fn tell(&self, verdict: &str) -> Result<()> {
         self.holds_one()?;
-        // Should the one that waits have been ended meanwhile, this fails at once.
+        // If the waiting sandbox has ended meanwhile, this fails at once.
         let nonblocking = OFlags::NONBLOCK.bits().cast_signed();
         let gate = OpenOptions::new().write(true).custom_flags(nonblocking).open(&self.path);
         writeln!(gate.context("opening a gate")?, "{verdict}").context("writing to a gate")?;
@@ -48,7 +47,7 @@ impl Gate {
         Ok(())
     }
 
-    /// Its name ends with the only dot.
+    /// The gate's name has no dot, so this only adds an extension.
     fn arrivals(&self) -> PathBuf {
         self.path.with_extension(ARRIVALS)
     }
@@ -56,7 +55,7 @@ impl Gate {
 
 impl Drop for Gate {
     fn drop(&mut self) {
-        // None waits, or the next cluster has other gates.
+        // An error means that none waits, or that the cluster is gone.
         let _ = self.pass();
         let _ = fs::remove_file(&self.path);
         let _ = fs::remove_file(self.arrivals());
@@ -70,7 +69,7 @@ impl Cluster {
         let node = self.plan.node.as_ref().context("the cluster has no real node")?;
         let path = Files::at(&node.dir).gate(pod);
         let gate = Gate { path, verdicts: AtomicU64::new(0) };
-        // A sandbox that was being made when an earlier gate went may have left them.
+        // A sandbox that was being made when an earlier gate was dropped may have left these files.
         for stale in [&gate.path, &gate.arrivals()] {
             let _ = fs::remove_file(stale);
         }

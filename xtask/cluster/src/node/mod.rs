@@ -1,7 +1,7 @@
 //! A real node: kubelet, containerd, runc and kube-proxy on this machine, in [namespaces] of their own.
 //!
-//! Needs root. Everything that is not in the cluster's folder ends with the namespaces, save a cgroup, which is removed when
-//! the cluster ends or, if this program was killed, by the next one that starts a node.
+//! Needs root. Everything outside of the cluster's folder ends with the namespaces, except for a cgroup. That is removed when the
+//! cluster ends or, if this program was killed, by the next program that starts a node.
 
 mod cgroups;
 mod config;
@@ -29,10 +29,10 @@ use crate::component::{Component, Plan, flag};
 use crate::control_plane::{Cluster, START_DEADLINE, is_ready};
 use crate::process::{Lifetime, Process};
 
-/// The node's name, which its certificate has too.
+/// The node's name, also in its certificate.
 pub const NAME: &str = "node";
 
-/// Why this machine can run no real node; none if it can.
+/// Why this machine cannot run a real node; `None` if it can.
 pub fn obstacle() -> Option<String> {
     if !rustix::process::geteuid().is_root() {
         return Some("a real node needs root".to_owned());
@@ -40,12 +40,12 @@ pub fn obstacle() -> Option<String> {
     cgroups::usable().err().map(|error| format!("a real node needs cgroups: {error:#}"))
 }
 
-/// Makes sure that all programs of a node are there, so that no start has to.
+/// Builds and installs all programs of a node, so that no start has to.
 pub async fn install() -> Result<()> {
     NodeTools::ensure().await.map(drop)
 }
 
-/// All that a node's command lines are made of.
+/// Everything that a node's command lines need.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Node {
     pub(crate) dir: PathBuf,
@@ -68,7 +68,7 @@ impl Node {
         Ok(Self { dir, tools: NodeTools::ensure().await?, network: Network::unused()?, cgroup: None })
     }
 
-    /// The command line of one of its programs; `namespaces` is the process that they begin with.
+    /// The command line of one of its programs. `namespaces` is the first process of the node's namespaces.
     pub(crate) fn command(
         &self,
         plan: &Plan,
@@ -99,43 +99,42 @@ impl Node {
                 flag(&mut command, "hostname-override", NAME);
                 flag(&mut command, "proxy-mode", "iptables");
                 flag(&mut command, "cluster-cidr", self.network.subnet());
-                // All are neighbours on one bridge: answers come back through the Service only to the node itself.
+                // All Pods are neighbours on one bridge, so without masquerading an answer would bypass the Service.
                 command.arg("--masquerade-all");
-                // These are settings of the machine.
+                // These settings belong to the whole machine, so kube-proxy must not change them.
                 flag(&mut command, "conntrack-max-per-core", "0");
                 flag(&mut command, "oom-score-adj", "0");
             }
         }
-        // The shim is found there, and what Debian has beside it is iptables.
+        // containerd finds its shim by the path, and kube-proxy finds Debian's iptables.
         let path = std::env::var("PATH").unwrap_or_default();
         let shim = self.tools.shim.parent().map(|dir| dir.display().to_string()).unwrap_or_default();
         command.env("PATH", format!("{shim}:{path}:/usr/sbin:/sbin"));
         Ok(command)
     }
 
-    /// Removes what outlives the processes.
+    /// Removes what the processes leave behind.
     pub(crate) fn remove(&self) -> Result<()> {
         self.network.disconnect();
         self.cgroup.as_ref().map_or(Ok(()), Cgroup::remove)
     }
 }
 
-/// What is to be removed when a cluster ends that ends with this program.
+/// Removes what is left of a node when a cluster ends together with this program.
 #[derive(Debug)]
 pub(crate) struct Leftovers(pub(crate) Option<Node>);
 
 impl Drop for Leftovers {
     fn drop(&mut self) {
         if let Some(node) = &self.0 {
-            // What is left is removed by the next program that starts a node.
+            // The next program that starts a node removes what this one could not.
             let _ = node.remove();
         }
     }
 }
 
 impl Cluster {
-    /// Where Pods on the real node find this machine, and servers on this machine should listen for them; none if the
-    /// cluster has no real node.
+    /// The address of this machine for Pods on the real node. Servers on this machine should listen there. `None` without a real node.
     pub fn host_address(&self) -> Option<Ipv4Addr> {
         self.plan.node.as_ref().map(|node| node.network.host())
     }
@@ -146,7 +145,7 @@ impl Cluster {
         cgroup.context("the cluster has no real node")?.memory(pod_uid)
     }
 
-    /// Puts an image on the real node, under its name. Pods that use it should not want to pull it.
+    /// Imports an image into the real node, under its name. Pods that use it must not pull it.
     pub async fn import(&self, image: &Image) -> Result<()> {
         let node = self.plan.node.as_ref().context("the cluster has no real node to put an image on")?;
         let file = node.dir.join(format!("{}.tar", image.name.replace(['/', ':'], "-")));
@@ -155,7 +154,7 @@ impl Cluster {
         fs::remove_file(&file).with_context(|| format!("removing {}", file.display()))
     }
 
-    /// Puts the image of an OCI archive on the real node, under the name that the archive says.
+    /// Imports the image of an OCI archive into the real node, under the name in the archive.
     pub async fn import_archive(&self, archive: &Path) -> Result<()> {
         let node = self.plan.node.as_ref().context("the cluster has no real node to put an image on")?;
         let archive = std::path::absolute(archive)?;
@@ -166,7 +165,7 @@ impl Cluster {
         imported.map(drop).with_context(|| format!("importing the image of {}", archive.display()))
     }
 
-    /// Starts the namespaces, in which this machine gets the address that the API server listens on.
+    /// Starts the namespaces, and gives this machine the address that the API server listens on.
     pub(crate) async fn start_namespaces(&mut self) -> Result<()> {
         let Some(node) = self.plan.node.clone() else { return Ok(()) };
         self.spawn(Component::Namespaces)?;
@@ -199,7 +198,7 @@ impl Cluster {
         self.start_component(Component::Kubelet).await
     }
 
-    /// Waits until a program of the node is of use.
+    /// Waits until a program of the node is usable.
     pub(crate) async fn wait_for_node(&self, component: Component) -> Result<()> {
         let Some(node) = &self.plan.node else { return Ok(()) };
         let process = self.running(component)?;
@@ -216,7 +215,7 @@ impl Cluster {
             Component::Kubelet => {
                 let healthz = format!("/api/v1/nodes/{NAME}/proxy/healthz");
                 let probe = || async {
-                    // What is known of the node may be what a kubelet before this one said.
+                    // The node's conditions may still be those of an earlier kubelet, so ask this one first.
                     self.kubectl(&["get", "--raw", &healthz]).await?;
                     let node = self.kubectl(&["get", "node", NAME, "--output=json"]).await?;
                     let node: Value = serde_json::from_str(&node)?;

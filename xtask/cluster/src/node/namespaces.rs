@@ -1,13 +1,13 @@
-//! The namespaces that a node lives in: of its own are network, mounts and processes.
+//! The namespaces of a node: network, mounts and processes.
 //!
-//! What it does to the network, mounts and starts therefore ends with the namespaces' first process, whatever that ends
-//! of, and two nodes, or a node and the machine's own kubelet, know nothing of each other.
+//! Everything that the node does to the network and mounts, and every process that it starts, ends with the namespaces' first process,
+//! however that ends. Two nodes, or a node and the machine's own kubelet, do not see each other.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// What a kubelet sets for the whole machine, and finds set in its own view of it, so that the machine stays as it is.
+/// Settings that a kubelet makes for the whole machine. The node sees its own values of them, so the machine's stay as they are.
 const KERNEL_SETTINGS: [(&str, &str); 6] = [
     ("vm/overcommit_memory", "1"),
     ("vm/panic_on_oom", "0"),
@@ -17,8 +17,8 @@ const KERNEL_SETTINGS: [(&str, &str); 6] = [
     ("kernel/keys/root_maxbytes", "25000000"),
 ];
 
-/// Makes the folders that programs of a node have as of right into folders of this cluster, says so, and stays as the
-/// first process, which reaps what nobody else does.
+/// Mounts folders of this cluster over the system folders that a node's programs use, and reports that it is ready. Then it stays as
+/// the first process, and reaps orphaned processes.
 const RUN: &str = r#"set -e
 dir=$1
 shift
@@ -49,16 +49,16 @@ pub(super) fn command(dir: &Path) -> Command {
     unshare
 }
 
-/// The file that is there once the namespaces are as they should be.
+/// The file that exists once the namespaces are ready.
 pub(super) fn ready(dir: &Path) -> PathBuf {
     dir.join("ready")
 }
 
-/// A program in the namespaces of the process with this pid. It ends with the `nsenter` that is started.
+/// Runs a program in the namespaces of the process with this pid. The program ends with the `nsenter` process.
 pub(super) fn enter(pid: i32, program: impl AsRef<OsStr>) -> Command {
     let mut nsenter = Command::new("nsenter");
     nsenter.arg(format!("--target={pid}")).args(["--net", "--mount"]);
-    // The process itself is outside of the process namespace that it made for its children.
+    // The process itself is not in the process namespace that it made for its children.
     nsenter.arg(format!("--pid=/proc/{pid}/ns/pid_for_children"));
     nsenter.args(["setpriv", "--pdeathsig", "KILL", "--"]).arg(program);
     nsenter

@@ -1,4 +1,4 @@
-//! The network that a node, its Pods and this machine have in common.
+//! The network of a node, its Pods and this machine.
 
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher as _;
@@ -10,14 +10,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::component::SERVICE_RANGE;
 
-/// How many subnets are tried.
+/// How many subnets to try.
 const ATTEMPTS: usize = 50;
 
-/// Makes the bridge in the network namespace of process `$1`, and the cable from it to this machine.
+/// Makes the bridge in the network namespace of process `$1`, and a veth pair from it to this machine.
 ///
-/// The node has a default route, as any node: programs on its network reach Services only where the kernel finds a route before
-/// kube-proxy's rules apply, and cloud-api-adaptor looks for the interface that has it. Nothing but Services takes it, so there is no
-/// way further out, and whoever looks for one is told so at once.
+/// The node has a default route, as any node: without a route the kernel would not apply kube-proxy's rules to programs on the
+/// node's network, and cloud-api-adaptor looks for the interface of the default route. Traffic to Services has a
+/// route of its own. All other traffic fails at once.
 const CONNECT: &str = r#"set -e
 PATH=$PATH:/usr/sbin:/sbin
 pid=$1 interface=$2 node=$3 host=$4 services=$5
@@ -37,8 +37,8 @@ inside ip route add unreachable 128.0.0.0/1
 inside sh -c 'echo 1 > /proc/sys/net/ipv4/ip_forward'
 "#;
 
-/// A subnet of one cluster, 10.X.Y.0/24. On it are the node (.1), this machine (.2) and the Pods (from .16), all of them
-/// neighbours on a bridge in the node's network namespace.
+/// A cluster's subnet, 10.X.Y.0/24. The node (.1), this machine (.2) and the Pods (from .16) are neighbours on a bridge in the node's
+/// network namespace.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Network {
     x: u8,
@@ -49,7 +49,7 @@ impl Network {
     /// A random subnet that this machine has no route to.
     pub(crate) fn unused() -> Result<Self> {
         for _ in 0..ATTEMPTS {
-            // A RandomState is keyed at random; this is the only use of it. The lower half is where Services are.
+            // A RandomState is keyed at random; this is the only use of it. The lower half is the range of Services.
             let [x, y, ..] = RandomState::new().hash_one(std::process::id()).to_be_bytes();
             let network = Self { x: x | 0x80, y };
             let routes =
@@ -61,12 +61,12 @@ impl Network {
         anyhow::bail!("this machine has routes to all of {ATTEMPTS} random subnets in 10.128.0.0/9")
     }
 
-    /// Where the node is.
+    /// The node's address.
     pub(crate) fn node(&self) -> Ipv4Addr {
         self.address(1)
     }
 
-    /// Where Pods find this machine.
+    /// This machine's address for Pods.
     pub(crate) fn host(&self) -> Ipv4Addr {
         self.address(2)
     }
@@ -84,12 +84,12 @@ impl Network {
         Ipv4Addr::new(10, self.x, self.y, last)
     }
 
-    /// This machine's end of the cable.
+    /// This machine's end of the veth pair.
     fn interface(&self) -> String {
         format!("node-{}-{}", self.x, self.y)
     }
 
-    /// Puts the network into the namespace of the process with this pid.
+    /// Sets the network up in the namespace of the process with this pid.
     pub(crate) fn connect(&self, pid: i32) -> Result<()> {
         let mut command = Command::new("sh");
         command.args(["-c", CONNECT, "sh", &pid.to_string(), &self.interface()]);
@@ -98,9 +98,9 @@ impl Network {
         output(&mut command).context("connecting the node's network").map(drop)
     }
 
-    /// Takes the cable away, with which the namespace has lost its last tie. Fine where that is done.
+    /// Removes the veth pair, the namespace's last link to this machine. Succeeds if it is already gone.
     pub(crate) fn disconnect(&self) {
-        // It fails when the namespace went first and took the cable along.
+        // It fails if the namespace ended first and removed the pair.
         let _ = Command::new("ip")
             .args(["link", "delete", &self.interface()])
             .stdin(Stdio::null())
@@ -110,7 +110,7 @@ impl Network {
     }
 }
 
-/// What a short command prints.
+/// The output of a short command.
 pub(super) fn output(command: &mut Command) -> Result<String> {
     let name = command.get_program().to_string_lossy().into_owned();
     let output = command.stdin(Stdio::null()).output().with_context(|| format!("running {name}"))?;

@@ -12,14 +12,14 @@ use super::network::output;
 use crate::packages;
 use crate::tools::{KUBERNETES_LDFLAGS, LDFLAGS, Module, Places};
 
-/// What Debian has: the program that makes containers, their network plugins, and what Services are made with.
+/// Debian's packages: the program that makes containers, their network plugins, and the tools for Services.
 const PACKAGES: [&str; 4] = ["containernetworking-plugins", "iptables", "iproute2", "runc"];
 
-/// Where that package has its program.
+/// runc's path in its package.
 pub(super) const RUNC: &str = "/usr/sbin/runc";
-/// Where that package has its plugins.
+/// The folder of the network plugins in their package.
 pub(super) const CNI_PLUGINS: &str = "/usr/lib/cni";
-/// The image of the first container of every Pod, which does nothing. It is on every real node.
+/// The image of the first container of every Pod, which does nothing. Every real node has it.
 pub const PAUSE_IMAGE: &str = "peerpod-operator-pause:1";
 
 const KUBERNETES_NODE: Module = Module {
@@ -36,7 +36,7 @@ const KUBERNETES_NODE: Module = Module {
 const CONTAINERD: Module = Module {
     name: "containerd",
     source: concat!(env!("CARGO_MANIFEST_DIR"), "/tools/containerd"),
-    // The file systems of these need C libraries.
+    // These file systems need C libraries.
     tags: "no_btrfs no_zfs no_devmapper",
     ldflags: LDFLAGS,
     programs: &[
@@ -47,7 +47,7 @@ const CONTAINERD: Module = Module {
     data: None,
 };
 
-/// Where each program is.
+/// The path of each program.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct NodeTools {
     pub(super) kubelet: PathBuf,
@@ -58,7 +58,7 @@ pub(crate) struct NodeTools {
 }
 
 impl NodeTools {
-    /// Finds every program; installs the packages and builds the programs that are missing first.
+    /// Finds every program. First installs missing packages and builds missing programs.
     pub(super) async fn ensure() -> Result<Self> {
         packages::ensure(&PACKAGES)?;
         let places = Places::from_environment()?;
@@ -73,14 +73,14 @@ impl NodeTools {
     }
 }
 
-/// The image that the programs of every Pod stand on: one static program that does nothing.
+/// The image of the first container of every Pod: one static program that does nothing.
 pub(super) fn pause(dir: &Path) -> Result<Image> {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tools/pause/pause.rs");
     static_program(&source, dir, PAUSE_IMAGE, "/pause", "65535:65535")
 }
 
-/// An image of one static program at `path`, which this user runs. It is built in `dir`, from one Rust source file that
-/// needs the standard library alone, and ends at once when it is to end.
+/// An image of one static program at `path`, which runs as this user. The program is built in `dir`, from one Rust source file that
+/// needs only the standard library, and ends at once on its stop signal.
 fn static_program(source: &Path, dir: &Path, name: &str, path: &str, user: &str) -> Result<Image> {
     let program = dir.join(source.file_stem().context("a source file without a name")?);
     let mut rustc = Command::new("rustc");
@@ -91,7 +91,7 @@ fn static_program(source: &Path, dir: &Path, name: &str, path: &str, user: &str)
         "-Cstrip=symbols",
         "-Ctarget-feature=+crt-static",
     ]);
-    // The toolchain is the one that this repository asks for.
+    // The toolchain is the one of this repository.
     rustc.arg("-o").arg(&program).arg(source).current_dir(env!("CARGO_MANIFEST_DIR"));
     output(&mut rustc).with_context(|| format!("building {}", source.display()))?;
     let mut files = Files::new();
@@ -99,7 +99,7 @@ fn static_program(source: &Path, dir: &Path, name: &str, path: &str, user: &str)
     let config = Config {
         entrypoint: vec![path.to_owned()],
         user: user.to_owned(),
-        // The standard library has no way to ask for SIGTERM.
+        // The standard library cannot handle SIGTERM.
         stop_signal: Some("SIGKILL"),
         ..Config::default()
     };

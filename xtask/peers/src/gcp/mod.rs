@@ -1,9 +1,9 @@
-//! Google Compute Engine: a server on Google's own types, private to whoever starts it.
+//! Google Compute Engine: a server on Google's own types, for one test.
 //!
-//! Google has no Compute Engine to run. The server in `xtask/peers/gcp/` has paths, parameters and messages of Google's client
-//! library (`cloud.google.com/go/compute`): that library's types decode each request and encode each answer, and what they do not
-//! know is refused. The places that give access tokens are on the same server: one for service accounts, one for workload
-//! identity federation, and the metadata server.
+//! There is no Compute Engine to run locally. The server in `xtask/peers/gcp/` has paths, parameters and messages of Google's client
+//! library (`cloud.google.com/go/compute`). That library's types decode each request and encode each answer, and the server refuses
+//! what they do not know. The same server gives access tokens to service accounts and for workload identity federation, and is the
+//! metadata server.
 
 use std::{fs, net::SocketAddr, path::Path, process::Command, time::Duration};
 
@@ -24,10 +24,10 @@ pub const OTHER_PROJECT: &str = "elsewhere-1";
 pub const ZONE: &str = "europe-west4-a";
 /// A zone in another region.
 pub const OTHER_ZONE: &str = "us-central1-a";
-/// What a service account must be allowed to delete pod VMs.
+/// The permissions that a service account needs to delete pod VMs.
 pub const PERMISSIONS: [&str; 3] =
     ["compute.instances.delete", "compute.instances.get", "compute.instances.list"];
-/// The service account of the machine that asks the metadata server.
+/// The service account of the machine that the metadata server belongs to.
 pub const NODE_ACCOUNT: &str = "node@peer-pods.iam.gserviceaccount.com";
 
 const PROGRAM: &str = "compute-engine";
@@ -54,13 +54,13 @@ pub struct Instance<'a> {
     pub name: &'a str,
     /// Its status, such as RUNNING.
     pub status: &'a str,
-    /// Whether a disk is attached to it that stays when it goes.
+    /// Whether a disk is attached to it that stays when it is deleted.
     pub user_disk: bool,
     /// Whether it is protected against deletion.
     pub protected: bool,
 }
 
-/// What is there of an instance.
+/// What is left of an instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct State {
     /// The instance itself.
@@ -71,25 +71,25 @@ pub struct State {
     pub user_disk: bool,
 }
 
-/// How the server behaves. Lists are by name.
+/// How the server behaves. Instances and zones are given by name.
 #[derive(Clone, Debug, Default)]
 pub struct Behavior<'a> {
-    /// Operations stay under way.
+    /// Operations do not end.
     pub hold_operations: bool,
     /// Instances of this name are not shown.
     pub hidden: Option<&'a str>,
-    /// This zone does not answer: a list says so.
+    /// This zone does not answer, and lists say so.
     pub unreachable: Option<&'a str>,
-    /// A list has so many instances on a page, those included that its filter leaves out.
+    /// The number of instances on a page of a list. It includes instances that the list's filter then omits.
     pub page_size: Option<u32>,
     /// The API is off in this project.
     pub disabled: Option<&'a str>,
-    /// The code of a warning that a whole list has.
+    /// The code of a warning in a complete list.
     pub warning: Option<&'a str>,
 }
 
 impl<'a> Instance<'a> {
-    /// A running one in [`PROJECT`] and [`ZONE`].
+    /// A running instance in [`PROJECT`] and [`ZONE`].
     pub fn running(name: &'a str) -> Self {
         Self { project: PROJECT, zone: ZONE, name, status: "RUNNING", user_disk: false, protected: false }
     }
@@ -105,12 +105,12 @@ impl<'a> Instance<'a> {
 }
 
 impl ComputeEngine {
-    /// Makes sure that the server is built, so that [`start`](Self::start) need not: a few minutes.
+    /// Builds the server, so that [`start`](Self::start) need not. That takes a few minutes.
     pub async fn install() -> Result<()> {
         tools::program(&MODULE, PROGRAM).await.map(drop)
     }
 
-    /// Starts a server with its log in `dir`, which it has to itself. It is built first if need be.
+    /// Starts a server with its log in `dir`, a folder of its own. Builds it first if needed.
     pub async fn start(dir: &Path) -> Result<Self> {
         let program = tools::program(&MODULE, PROGRAM).await?;
         let file = dir.join("address");
@@ -123,20 +123,20 @@ impl ComputeEngine {
         Ok(Self { address: address.parse()?, control, _process: process })
     }
 
-    /// Where it listens.
+    /// Its address.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Makes a service account with these permissions, or changes them. Gives the JSON document of its key, which is used at
-    /// `through`: this server, or a relay before it.
+    /// Makes a service account with these permissions, or changes them. Returns the JSON document of its key, for use at `through`:
+    /// this server, or a relay before it.
     pub async fn account(&self, email: &str, permissions: &[&str], through: SocketAddr) -> Result<String> {
         let token_uri = format!("http://{through}/token");
         let wanted = json!({ "Email": email, "Permissions": permissions, "TokenURI": token_uri });
         Ok(self.control.ask("accounts", &wanted).await?.to_string())
     }
 
-    /// Makes a workload identity pool's provider with this audience. Gives a token that a Pod of this subject has.
+    /// Makes a provider of a workload identity pool with this audience. Returns the token of a Pod with this subject.
     pub async fn pool(&self, audience: &str, subject: &str) -> Result<String> {
         let answer = self.control.ask("pools", &json!({ "Audience": audience, "Subject": subject })).await?;
         Ok(answer["token"].as_str().context("the server gave no token")?.to_owned())
@@ -151,12 +151,12 @@ impl ComputeEngine {
         self.control.ask("instances", &wanted).await.map(drop)
     }
 
-    /// Removes an instance with the disk of its own at once.
+    /// Removes an instance with its own disk at once.
     pub async fn remove(&self, instance: &Instance<'_>) -> Result<()> {
         self.control.ask("remove", &instance.place()).await.map(drop)
     }
 
-    /// What is there of an instance.
+    /// What is left of an instance.
     pub async fn state(&self, instance: &Instance<'_>) -> Result<State> {
         let answer = self.control.ask("state", &instance.place()).await?;
         let is =
@@ -164,7 +164,7 @@ impl ComputeEngine {
         Ok(State { instance: is("instance")?, disk: is("disk")?, user_disk: is("userDisk")? })
     }
 
-    /// From now on it behaves so.
+    /// Makes the server behave so from now on.
     pub async fn behave(&self, behavior: &Behavior<'_>) -> Result<()> {
         let list = |entry: Option<&str>| entry.map_or_else(Vec::new, |entry| vec![entry.to_owned()]);
         let wanted = json!({

@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result, ensure};
 use cluster::process::{Lifetime, Process};
 use libvirt_client::{Client, ConnectUri, Options};
 
-/// What a daemon of either driver needs: the daemon itself and virsh. Not the package that runs libvirtd as a service.
+/// The packages of a daemon of either driver: the daemon itself and virsh, but not the package that runs libvirtd as a service.
 pub(super) const PACKAGES: [&str; 2] = ["libvirt-clients", "libvirt-daemon"];
 
 /// libvirt's folders, and the folder of the instance that each one is inside the namespace.
@@ -22,14 +22,14 @@ const FOLDERS: [(&str, &str); 5] = [
     ("log", "/var/log/libvirt"),
 ];
 
-/// The databases of users and groups, with the line that each one gets where it names no [`QEMU_USER`].
+/// The databases of users and groups, with the line to add to each one that lacks [`QEMU_USER`].
 const ACCOUNTS: [(&str, &str); 2] = [
     ("/etc/passwd", "libvirt-qemu:x:64055:64055:Libvirt Qemu:/var/lib/libvirt:/usr/sbin/nologin"),
     ("/etc/group", "libvirt-qemu:x:64055:"),
 ];
-/// The user and group that the QEMU driver looks up before it reads `qemu.conf`. libvirtd ends where one is missing, also
-/// when only its test driver is used. The package that makes them, `libvirt-daemon-system`, would also start a libvirtd of
-/// the machine's own, so the instance gets account databases of its own instead.
+/// The user and group that the QEMU driver looks up before it reads `qemu.conf`. libvirtd ends if one is missing, even if only its test
+/// driver is used. The package that makes them, `libvirt-daemon-system`, would also start the machine's own libvirtd. So the instance
+/// gets account databases of its own instead.
 const QEMU_USER: &str = "libvirt-qemu";
 
 /// How long a daemon may take until it answers.
@@ -38,7 +38,7 @@ const READY_DEADLINE: Duration = Duration::from_secs(60);
 /// A path of a unix socket has 107 bytes at most.
 const MAX_SOCKET_PATH: usize = 107;
 
-/// What a daemon is started for.
+/// The driver that a daemon is started for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Purpose {
     /// The test driver: the process that is supervised is libvirtd itself, so it can be paused.
@@ -60,19 +60,19 @@ done
 set -- libvirtd --listen --config "$dir/libvirtd.conf" --pid-file "$dir/libvirtd.pid"
 "#;
 
-/// The shell stays as the namespace's first process: it reaps what nobody else does.
+/// The shell stays as the namespace's first process, and reaps orphaned processes.
 const RUN_AND_REAP: &str = r#""$@" & wait $!"#;
 const REPLACE: &str = r#"exec "$@""#;
 
-/// The configuration of a daemon that only its socket reaches.
+/// The configuration of a daemon that listens only on its socket.
 pub(super) const NO_LISTENER: &str = "listen_tcp = 0\nlisten_tls = 0\n";
 
-/// Writes the configuration into `dir`, which the instance has to itself; `listeners` are the lines for the network.
+/// Writes the configuration into `dir`, a folder of its own. `listeners` are the lines for the network.
 pub(super) fn prepare(dir: &Path, listeners: &str) -> Result<()> {
     for folder in FOLDERS.iter().map(|(folder, _)| *folder).chain(["sock"]) {
         let folder = dir.join(folder);
         fs::create_dir_all(&folder).with_context(|| format!("creating {}", folder.display()))?;
-        // QEMU may run as another user.
+        // QEMU may run as another user, which must be able to enter the folder.
         fs::set_permissions(&folder, Permissions::from_mode(0o755))?;
     }
     let socket = socket(dir);
@@ -86,7 +86,7 @@ pub(super) fn prepare(dir: &Path, listeners: &str) -> Result<()> {
         &format!(
             "host_uuid = \"{}\"\nunix_sock_dir = \"{}\"\nunix_sock_group = \"root\"\nauth_unix_rw = \"none\"\nauth_unix_ro = \"none\"\n\
              log_outputs = \"3:stderr\"\n{listeners}",
-            // A host of its own, like any other machine, and the same one whenever it starts.
+            // Its own host UUID, like any other machine's. It stays the same when the daemon restarts.
             uuid(),
             dir.join("sock").display()
         ),
@@ -96,7 +96,7 @@ pub(super) fn prepare(dir: &Path, listeners: &str) -> Result<()> {
             fs::read_to_string(database).with_context(|| format!("reading the accounts in {database}"))?;
         write(&account(dir, database), &with_account(lines, line))?;
     }
-    // QEMU's output goes to files instead of a virtlogd; QEMU runs as the user that libvirtd runs as.
+    // QEMU's output is written to files instead of a virtlogd. QEMU runs as the user that libvirtd runs as.
     write(
         &dir.join("etc/qemu.conf"),
         "stdio_handler = \"file\"\nuser = \"root\"\ngroup = \"root\"\nsecurity_driver = \"none\"\n\
@@ -136,7 +136,7 @@ fn account(dir: &Path, database: &str) -> PathBuf {
     dir.join(database.trim_start_matches("/etc/"))
 }
 
-/// Where the daemon of this folder listens.
+/// The socket of the daemon in this folder.
 pub(super) fn socket(dir: &Path) -> PathBuf {
     dir.join("sock/libvirt-sock")
 }
@@ -173,7 +173,8 @@ pub(super) fn start(dir: &Path, purpose: Purpose, lifetime: Lifetime) -> Result<
 
 /// A client of the daemon behind `process`, once it answers.
 pub(super) async fn connect(process: &Process, uri: &ConnectUri) -> Result<Client> {
-    // The test driver's state lives as long as a connection is open, so no slow answer may make this client leave its own.
+    // The test driver's state lives only as long as a connection is open. So this client must not drop its
+    // connection because of a slow answer.
     let options = Options::default();
     let client = Client::new(uri.clone(), Options { stalled_after: options.call_timeout, ..options });
     let probe = || async { Ok(client.lib_version().await?) };

@@ -1,4 +1,4 @@
-//! Pod VMs on a libvirt host, in the shape that cloud-api-adaptor gives them.
+//! Pod VMs on a libvirt host, as cloud-api-adaptor makes them.
 
 use std::fmt::Write as _;
 
@@ -9,7 +9,7 @@ use libvirt_client::{Client, ConnectUri, Domain, Pool, Volume};
 use super::virsh::Virsh;
 use super::{BASE_VOLUME, POD_VM_DESCRIPTION, POOL};
 
-/// Domains made at the same time; the client queues what libvirtd would not work on yet.
+/// How many domains are made at the same time. The client queues calls that libvirtd cannot handle yet.
 const CONCURRENCY: usize = 20;
 
 /// Which hypervisor runs the domains.
@@ -20,7 +20,7 @@ pub(super) enum Hypervisor {
     Qemu,
 }
 
-/// A libvirt host: where domains and volumes are made and looked at.
+/// A libvirt host, with functions to make and observe domains and volumes.
 #[derive(Clone, Debug)]
 pub struct Host {
     client: Client,
@@ -32,7 +32,7 @@ pub struct Host {
 /// A pod VM: a domain and its own volumes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodVm {
-    /// The domain, as it was when it had been started.
+    /// The domain as it was just after its start.
     pub domain: Domain,
     /// `NAME-root.qcow2`, based on the base volume.
     pub root: Volume,
@@ -51,7 +51,7 @@ impl Host {
         Ok(host)
     }
 
-    /// What `LIBVIRT_URI` is set to.
+    /// The value of `LIBVIRT_URI`.
     pub fn uri(&self) -> &ConnectUri {
         self.client.uri()
     }
@@ -61,7 +61,7 @@ impl Host {
         &self.client
     }
 
-    /// The pool that pod VMs' volumes are in.
+    /// The pool with the volumes of pod VMs.
     pub fn pool(&self) -> &Pool {
         &self.pool
     }
@@ -89,25 +89,25 @@ impl Host {
         Ok(PodVm { domain, root, cloudinit })
     }
 
-    /// Makes and starts many pod VMs at the same time, in any order; they are given back in the order of `names`.
+    /// Makes and starts many pod VMs at the same time, in any order. Returns them in the order of `names`.
     pub async fn start_pod_vms(&self, names: &[String]) -> Result<Vec<PodVm>> {
         let vms = stream::iter(names).map(|name| self.start_pod_vm(name));
         vms.buffered(CONCURRENCY).try_collect().await
     }
 
-    /// Makes and starts a domain with this description and these volumes, which need not be a pod VM.
+    /// Makes and starts a domain with this description and these volumes. It need not be a pod VM.
     pub async fn start_domain(&self, name: &str, description: &str, volumes: &[&Volume]) -> Result<Domain> {
         let xml = self.domain_xml(name, description, volumes);
         let domain =
             self.client.domain_define(&xml).await.with_context(|| format!("defining the domain {name}"))?;
         self.client.domain_create(&domain).await.with_context(|| format!("starting the domain {name}"))?;
-        // It has an id only from now on.
+        // A domain gets its id only when it starts.
         Ok(self.client.domain_lookup_by_uuid(domain.uuid).await?)
     }
 
     /// Makes a volume in the pool: 1 MiB, in `format`, with `extra` elements.
     pub async fn volume(&self, name: &str, format: &str, extra: &str) -> Result<Volume> {
-        // The version of qcow2 that can keep what backups need.
+        // This version of qcow2 can store the bitmaps of backups.
         let compat = if format == "qcow2" { "<compat>1.1</compat>" } else { "" };
         let xml = format!(
             "<volume><name>{name}</name><capacity unit='MiB'>1</capacity>\

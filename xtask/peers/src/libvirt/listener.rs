@@ -10,10 +10,10 @@ use rcgen::{
     IsCa, Issuer, KeyIdMethod, KeyPair, KeyUsagePurpose, RevokedCertParams, date_time_ymd,
 };
 
-/// The number of the server's certificate.
+/// The serial number of the server's certificate.
 const SERVER_SERIAL: u64 = 4711;
 
-/// What a client of the tcp listener must do.
+/// The authentication of the tcp listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TcpAuth {
     /// Nothing.
@@ -24,19 +24,19 @@ pub enum TcpAuth {
 
 /// libvirtd's listeners: tcp at port 16509 and tls at 16514.
 ///
-/// The tls listener lets in who presents a certificate of its authority.
+/// The tls listener accepts clients with a certificate of its authority.
 #[derive(Clone, Debug)]
 pub struct Listener {
-    /// The address; the server's certificate is made out to it.
+    /// The address, which the server's certificate names.
     pub address: Ipv4Addr,
-    /// A folder as `?pkipath=` wants it: `cacert.pem`, `clientcert.pem` and `clientkey.pem`.
+    /// A folder for `?pkipath=`: `cacert.pem`, `clientcert.pem` and `clientkey.pem`.
     pub pki: PathBuf,
     /// The same with a `cacrl.pem`, in which the authority revokes the server's certificate.
     pub revoking: PathBuf,
 }
 
 impl Listener {
-    /// Makes the server's and a client's certificates in `dir`; gives the configuration, too.
+    /// Makes the server's and a client's certificates in `dir`. Also returns the configuration.
     pub(super) fn prepare(dir: &Path, auth: TcpAuth, address: Ipv4Addr) -> Result<(Self, String)> {
         let [pki, revoking, server] = ["pki", "pki-revoking", "pki-server"].map(|name| dir.join(name));
         let authority = Authority::new()?;
@@ -61,7 +61,7 @@ impl Listener {
     }
 }
 
-/// Makes a folder as `?pkipath=` wants it, of an authority that no daemon knows.
+/// Makes a folder for `?pkipath=`, from an authority that no daemon knows.
 pub fn stranger(dir: &Path) -> Result<()> {
     Authority::new()?.client(dir)
 }
@@ -81,7 +81,7 @@ impl Authority {
         Ok(Self { certificate: params.self_signed(&key)?.pem(), issuer: Issuer::new(params, key) })
     }
 
-    /// A list with the one certificate of this number.
+    /// A revocation list with the certificate of this number.
     fn revoke(&self, serial: u64) -> Result<String> {
         let revoked = RevokedCertParams {
             serial_number: serial.into(),
@@ -106,10 +106,10 @@ impl Authority {
         self.issue(dir, "client", params)
     }
 
-    /// Writes the authority's certificate, and a certificate and its key with the names that libvirt gives them.
+    /// Writes the authority's certificate, and a certificate and its key, under the names that libvirt expects.
     fn issue(&self, dir: &Path, role: &str, mut params: CertificateParams) -> Result<()> {
         params.distinguished_name.push(DnType::CommonName, role);
-        // What libvirt asks of a certificate that has key usages at all.
+        // libvirt requires these usages of a certificate that has any.
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature, KeyUsagePurpose::KeyEncipherment];
         let key = KeyPair::generate()?;
         let certificate = params.signed_by(&key, &self.issuer)?.pem();

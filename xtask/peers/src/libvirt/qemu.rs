@@ -14,7 +14,7 @@ const QEMU_PACKAGES: [&str; 3] = ["ovmf", "qemu-system-x86", "qemu-utils"];
 
 /// A private libvirtd that serves `qemu:///system`: domains are QEMU processes without KVM, volumes are files.
 ///
-/// When it ends, however that comes about, all its domains end with it.
+/// When it ends, for whatever reason, all its domains end with it.
 #[derive(Debug)]
 pub struct QemuLibvirtd {
     dir: PathBuf,
@@ -23,10 +23,10 @@ pub struct QemuLibvirtd {
 }
 
 impl QemuLibvirtd {
-    /// Starts one with its state, its volumes and its log in `dir`, which it has to itself; it has the pool
-    /// [`POOL`](super::POOL) and the base volume. Missing packages are installed first. Only root can.
+    /// Starts one with its state, its volumes and its log in `dir`, a folder of its own. It has the pool [`POOL`](super::POOL) and the
+    /// base volume. Installs missing packages first. Needs root.
     pub async fn start(dir: &Path) -> Result<Self> {
-        // A user namespace would do for the daemon, but lets it not start QEMU.
+        // The daemon would run in a user namespace, but could not start QEMU there.
         ensure!(
             rustix::process::geteuid().is_root(),
             "a daemon for qemu:///system needs root: run this command as root"
@@ -43,12 +43,12 @@ impl QemuLibvirtd {
         Ok(Self { dir: dir.to_owned(), process, host })
     }
 
-    /// Where pod VMs are made and looked at.
+    /// The host, to make and observe pod VMs.
     pub fn host(&self) -> &Host {
         &self.host
     }
 
-    /// The file with the UEFI variables of a domain, which goes when the domain is undefined with its NVRAM.
+    /// The file with the UEFI variables of a domain. libvirt deletes it when the domain is undefined with its NVRAM.
     pub fn nvram(&self, domain: &str) -> PathBuf {
         self.dir.join("lib/qemu/nvram").join(format!("{domain}_VARS.fd"))
     }

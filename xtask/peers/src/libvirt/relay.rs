@@ -1,4 +1,4 @@
-//! A slow way to a daemon, on which some calls get lost and others are refused.
+//! A slow relay to a daemon, which loses some calls and refuses others.
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -19,16 +19,16 @@ use super::Host;
 const LENGTH_SIZE: u32 = 4;
 /// libvirt's own limit.
 const MAX_PACKET: u32 = 32 * 1024 * 1024;
-/// Answers on their way.
+/// The most answers that may be in transit.
 const UNDER_WAY: usize = 1024;
-/// Where a packet says which procedure is meant.
+/// The position of the procedure's number in a packet.
 const PROCEDURE: Range<usize> = 12..16;
-/// A packet's head, and an error without text.
+/// The size of a packet's head, and of an error without text.
 const REFUSAL_SIZE: i32 = 28 + 44;
 
-/// Relays connections to a daemon's socket. Each answer comes late, as over a long way, however many are under way; calls
-/// that [`lose`](Self::lose) names never arrive, and those that [`refuse`](Self::refuse) names are answered here. Dropped,
-/// it ends with all of its connections.
+/// Relays connections to a daemon's socket. Each answer is delayed, as by a long distance, however many are in transit. Calls that
+/// match [`lose`](Self::lose) never arrive. The relay itself answers calls that match [`refuse`](Self::refuse). Dropping it ends all of
+/// its connections.
 #[derive(Debug)]
 pub struct Relay {
     socket: PathBuf,
@@ -37,7 +37,7 @@ pub struct Relay {
     _connections: JoinSet<()>,
 }
 
-/// What becomes of calls that are not merely passed on.
+/// The rules for calls that are not just forwarded.
 #[derive(Debug, Default)]
 struct Rules {
     lost: Vec<Vec<u8>>,
@@ -49,13 +49,13 @@ struct Rules {
 #[derive(Debug)]
 struct Refusal {
     procedure: i32,
-    /// What the call ends with.
+    /// The last bytes of the call.
     ending: Vec<u8>,
     code: i32,
 }
 
 impl Relay {
-    /// Listens on a socket in `dir`; each answer of the daemon comes so `late`. Must be called within a tokio runtime.
+    /// Listens on a socket in `dir`, and delays each answer of the daemon by `late`. Must be called within a tokio runtime.
     pub fn start(host: &Host, dir: &Path, late: Duration) -> Result<Self> {
         let socket = dir.join("relay-sock");
         let listener =
@@ -71,34 +71,34 @@ impl Relay {
         Ok(Self { socket, uri, rules, _connections: connections })
     }
 
-    /// What `LIBVIRT_URI` is set to, to come this way.
+    /// The value of `LIBVIRT_URI` for this relay.
     pub fn uri(&self) -> &ConnectUri {
         &self.uri
     }
 
-    /// From now on, a call that has one of these anywhere in its packet is lost: a domain's UUID in its binary form, part
-    /// of a volume's path.
+    /// Loses calls from now on that contain one of these marks anywhere in their packet: a domain's UUID in its binary form, or part of
+    /// a volume's path.
     pub fn lose(&self, marks: impl IntoIterator<Item = Vec<u8>>) {
         self.rules().lost.extend(marks);
     }
 
-    /// From now on, no call is lost.
+    /// Loses no calls from now on.
     pub fn lose_none(&self) {
         self.rules().lost.clear();
     }
 
-    /// From now on, a call of this procedure whose packet ends so is answered with libvirt's error of this code, and never
-    /// arrives.
+    /// Refuses calls of this procedure from now on whose packet has this ending. The answer is libvirt's error of this code, and the
+    /// call never arrives.
     pub fn refuse(&self, procedure: i32, ending: &[u8], code: i32) {
         self.rules().refused.push(Refusal { procedure, ending: ending.to_vec(), code });
     }
 
-    /// From now on, no call is refused.
+    /// Refuses no calls from now on.
     pub fn refuse_none(&self) {
         self.rules().refused.clear();
     }
 
-    /// How many calls came so far.
+    /// The number of calls so far.
     pub fn calls(&self) -> usize {
         self.rules().calls
     }
@@ -110,7 +110,7 @@ impl Relay {
 
 impl Drop for Relay {
     fn drop(&mut self) {
-        // It may be gone with its folder.
+        // The socket may already be gone with its folder.
         let _ = std::fs::remove_file(&self.socket);
     }
 }
@@ -120,7 +120,7 @@ async fn accept(listener: UnixListener, upstream: PathBuf, late: Duration, rules
     while let Ok((client, _)) = listener.accept().await {
         let (upstream, rules) = (upstream.clone(), Arc::clone(&rules));
         connections.spawn(async move {
-            // Either side's end is the connection's: the other one is told by its being closed.
+            // If one side closes the connection, so does the relay towards the other side.
             let Ok(server) = UnixStream::connect(upstream).await else { return };
             let ((calls, answered), (answers, called)) = (client.into_split(), server.into_split());
             let (sender, under_way) = mpsc::channel(UNDER_WAY);
@@ -137,7 +137,7 @@ async fn accept(listener: UnixListener, upstream: PathBuf, late: Duration, rules
 /// An answer, and when it arrives.
 type Answer = (Instant, Vec<u8>);
 
-/// Passes calls on, but for those that get lost or are refused.
+/// Forwards calls, except for those that are lost or refused.
 async fn forward(
     from: impl AsyncRead + Unpin,
     mut to: impl AsyncWrite + Unpin,
@@ -159,7 +159,7 @@ async fn forward(
 }
 
 impl Rules {
-    /// Whether a call is lost, and with which error it is refused.
+    /// Whether to lose a call, and the error with which to refuse it.
     fn judge(&mut self, packet: &[u8]) -> (bool, Option<i32>) {
         self.calls += 1;
         let lost =
@@ -171,17 +171,17 @@ impl Rules {
     }
 }
 
-/// The answer to a call that says that it failed, with this code and no text.
+/// The answer to a failed call, with this code and no text.
 fn refusal(call: &[u8], code: i32) -> Vec<u8> {
     let word = |word: i32| word.to_be_bytes();
     let (reply, failed, length) = (word(1), word(1), word(REFUSAL_SIZE));
-    // Neither part of libvirt nor text; the error's level; no domain, no further texts, numbers and network.
+    // The error's fields: its code, no part of libvirt, no text, its level. All others are empty.
     let error = [word(code), word(0), word(0), word(2)].concat();
     let (program_to_procedure, serial) = (&call[4..16], &call[20..24]);
     [&length, program_to_procedure, &reply, serial, &failed, &error, &[0; 28]].concat()
 }
 
-/// Takes answers, to be delivered each so long after it came.
+/// Reads answers. Each is to be delivered at this delay after its arrival.
 async fn receive(from: impl AsyncRead + Unpin, answers: &mpsc::Sender<Answer>, late: Duration) {
     let mut from = BufReader::new(from);
     while let Some(packet) = packet(&mut from).await {
@@ -200,7 +200,7 @@ async fn deliver(mut under_way: mpsc::Receiver<Answer>, mut to: impl AsyncWrite 
     }
 }
 
-/// The next packet, whole; none when the stream has ended or makes no sense.
+/// The next complete packet; `None` if the stream has ended or makes no sense.
 async fn packet(from: &mut (impl AsyncRead + Unpin)) -> Option<Vec<u8>> {
     let length = from.read_u32().await.ok()?;
     let rest = length.checked_sub(LENGTH_SIZE).filter(|_| length <= MAX_PACKET)?;

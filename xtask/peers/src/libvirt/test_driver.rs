@@ -14,17 +14,17 @@ use super::daemon::{self, NO_LISTENER, PACKAGES, Purpose};
 use super::host::{Host, Hypervisor};
 use super::listener::{Listener, TcpAuth};
 
-/// Any path will do: the test driver makes no files.
+/// Any path works: the test driver makes no files.
 const POOL_PATH: &str = "/pool";
-/// Names the processes of a detached daemon, for [`Libvirtd::stop_detached`].
+/// The file that records the processes of a detached daemon, for [`Libvirtd::stop_detached`].
 const PROCESSES: &str = "processes.json";
 /// How long virsh may take to connect.
 const FOLLOWER_DEADLINE: Duration = Duration::from_secs(60);
 
 /// A private libvirtd that serves `test:///default`.
 ///
-/// The driver's state lives in the daemon as long as one connection to it is open. [`Host::client`] keeps one; beside a
-/// detached daemon, a process does.
+/// The driver's state lives in the daemon as long as a connection to it is open. [`Host::client`] keeps one. For a detached daemon, a
+/// process of its own keeps one.
 #[derive(Debug)]
 pub struct Libvirtd {
     dir: PathBuf,
@@ -34,21 +34,20 @@ pub struct Libvirtd {
 }
 
 impl Libvirtd {
-    /// Makes sure that the packages are installed, so that [`start`](Self::start) need not.
+    /// Installs the packages, so that [`start`](Self::start) need not.
     pub fn install() -> Result<()> {
         cluster::packages::ensure(&PACKAGES)
     }
 
-    /// Starts one with its state and its log in `dir`, which it has to itself; it has the driver's one domain `test`,
-    /// the pool [`POOL`](super::POOL) and the base volume. Missing packages are installed first. Any user can, where the
-    /// kernel lets users have namespaces.
+    /// Starts one with its state and its log in `dir`, a folder of its own. It has the driver's one domain `test`, the pool
+    /// [`POOL`](super::POOL) and the base volume. Installs missing packages first. Any user can, if the kernel allows user namespaces.
     pub async fn start(dir: &Path, lifetime: Lifetime) -> Result<Self> {
         Self::install()?;
         daemon::prepare(dir, NO_LISTENER)?;
         Self::start_prepared(dir, lifetime).await
     }
 
-    /// The same, with listeners on the network beside the socket: at this address, or at a loopback address of their own.
+    /// The same, also with listeners on the network: at this address, or at a loopback address of their own.
     pub async fn start_listening(
         dir: &Path,
         auth: TcpAuth,
@@ -57,7 +56,7 @@ impl Libvirtd {
         Self::start_listener(dir, auth, address.unwrap_or_else(loopback), Lifetime::Owned).await
     }
 
-    /// The same for those to whom this machine has that address: anybody there may come by tcp.
+    /// The same at an address of this machine. Every client that can reach it may connect by tcp.
     pub async fn start_at(address: Ipv4Addr, dir: &Path, lifetime: Lifetime) -> Result<Self> {
         Ok(Self::start_listener(dir, TcpAuth::None, address, lifetime).await?.0)
     }
@@ -84,7 +83,7 @@ impl Libvirtd {
         match Self::furnish(dir, &process, lifetime).await {
             Ok(host) => Ok((process, host)),
             Err(error) => {
-                // A detached one would stay, and nobody would know of it.
+                // A detached daemon would stay, and no record would say so.
                 process.kill().await?;
                 Err(error)
             }
@@ -96,7 +95,7 @@ impl Libvirtd {
         let client = daemon::connect(process, &uri).await?;
         let host = Host::new(client, Hypervisor::Test, POOL_PATH.to_owned()).await?;
         if lifetime == Lifetime::Detached {
-            // It is told of events that nobody reads, and keeps its connection.
+            // This process keeps the connection open. It subscribes to events, but its output is never read.
             let holder = follow("libvirt-holder", dir, &host, lifetime).await?;
             let processes = serde_json::to_vec(&[holder.identity(), process.identity()])?;
             fs::write(dir.join(PROCESSES), processes).context("noting the processes that stay")?;
@@ -121,12 +120,12 @@ impl Libvirtd {
         fs::remove_file(&path).with_context(|| format!("removing {}", path.display()))
     }
 
-    /// Where pod VMs are made and looked at.
+    /// The host, to make and observe pod VMs.
     pub fn host(&self) -> &Host {
         &self.host
     }
 
-    /// Starts virsh to write down, as `NAME.log` in the daemon's folder, a line for each start and end of a domain.
+    /// Starts virsh, which writes a line for each start and end of a domain to `NAME.log` in the daemon's folder.
     /// It ends with this program.
     pub async fn follow(&self, name: &str) -> Result<Process> {
         follow(name, &self.dir, &self.host, Lifetime::Owned).await
@@ -137,12 +136,12 @@ impl Libvirtd {
         self.process.kill().await
     }
 
-    /// Lets the daemon hang: connections stay, and nothing is answered, until [`resume`](Self::resume).
+    /// Makes the daemon hang: connections stay, but get no answers until [`resume`](Self::resume).
     pub fn pause(&self) -> Result<()> {
         self.process.signal(Signal::STOP)
     }
 
-    /// Lets a daemon that hangs go on.
+    /// Resumes a daemon that hangs.
     pub fn resume(&self) -> Result<()> {
         self.process.signal(Signal::CONT)
     }
@@ -155,14 +154,14 @@ impl Libvirtd {
     }
 }
 
-/// Starts virsh to wait for events, and returns once it is connected and told of them.
+/// Starts virsh to wait for events. Returns once virsh is connected and receives them.
 async fn follow(name: &str, dir: &Path, host: &Host, lifetime: Lifetime) -> Result<Process> {
-    // It notes when it hears of an event: first in line for the processor, where that is allowed, it hears at once.
+    // virsh notes the time at which it receives an event. A higher priority, if allowed, makes that time more exact.
     let mut virsh = Command::new("nice");
     virsh.args(["--adjustment=-20", "virsh", "--connect", &host.uri().to_string()]).env("LC_ALL", "C");
     virsh.args(["event", "--event", "lifecycle", "--loop", "--timestamp"]);
     let follower = Process::start(name, &virsh, dir, lifetime)?;
-    // It says nothing when it is connected, so events are made until it tells of one.
+    // virsh prints nothing when it has connected. So this makes events until virsh reports one.
     let told = || async {
         let client = host.client();
         let xml = format!(

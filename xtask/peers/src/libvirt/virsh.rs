@@ -1,4 +1,4 @@
-//! libvirt's own client, as an observer that shares no code with ours.
+//! libvirt's own client, as an observer that shares no code with the operator.
 
 use std::process::Stdio;
 use std::time::Duration;
@@ -23,7 +23,7 @@ impl Virsh {
         Self { uri: uri.to_string() }
     }
 
-    /// Runs one command, such as `["dominfo", "NAME"]`; gives what it prints.
+    /// Runs one command, such as `["dominfo", "NAME"]`. Returns its output.
     pub async fn run(&self, arguments: &[&str]) -> Result<String> {
         let what = format!("virsh {}", arguments.join(" "));
         let output = Command::new("virsh")

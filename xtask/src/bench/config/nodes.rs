@@ -1,4 +1,4 @@
-//! Five thousand nodes: what is written to them, how much at once, and what the operator keeps of them.
+//! Five thousand nodes: the writes to them, how many at once, and the memory that the operator uses for them.
 
 use std::{
     path::Path,
@@ -26,17 +26,17 @@ use super::{BOTH, CONFIG_MAP, LABEL, NAME, Stage};
 use crate::bench::{figures::Figures, usage};
 
 const NODES: usize = 5_000;
-/// Two for each node, so that one that joins takes one from another.
+/// Two for each node, so that a node that joins takes one from another.
 const LIMIT: usize = 2 * NODES;
-/// Renewals of leases are nothing that the operator sees, so there are as few as leave two processors to the rest.
+/// The operator does not see renewals of leases. So they are so rare that two processors are left for the rest.
 const NODE_LEASE: Duration = Duration::from_secs(400);
-/// After so long nothing is left to do of what came before.
+/// After this pause no earlier event still causes work.
 const SETTLED: Duration = Duration::from_secs(5);
-/// How long nothing may be written.
+/// How long the operator must write nothing.
 const QUIET: Duration = Duration::from_secs(60);
-/// How often a node's status is written while nothing changes. A kubelet does so every five minutes.
+/// How often the bench writes a node's status while nothing changes. A kubelet does so every five minutes.
 const HEARTBEAT: Duration = Duration::from_millis(60);
-/// The most writes to nodes that may be under way at once.
+/// The most writes to nodes that may be in flight at once.
 const IN_FLIGHT: f64 = 16.0;
 /// The most resident memory, in MiB.
 const MEMORY: f64 = 60.0;
@@ -71,13 +71,13 @@ async fn join(stage: &Stage, count: usize) -> Result<FakeNodes> {
 struct Bench {
     stage: Stage,
     operator: Operator,
-    /// How far the audit log was read.
+    /// The position up to which the audit log was read.
     position: u64,
 }
 
 impl Bench {
-    /// The first configuration. The ServiceAccount of its DaemonSet is missing, so that no Pod is made: they would cost the
-    /// cluster more than what is to be measured, and come later.
+    /// The first configuration. The ServiceAccount of its DaemonSet is missing, so that no Pod is made. Pods would cost the cluster
+    /// more than the measured work, and are made later.
     async fn advertise(&mut self, figures: &mut Figures) -> Result<()> {
         let accounts: Api<ServiceAccount> = Api::namespaced(self.stage.testbed.client(), NAMESPACE);
         accounts.delete(SERVICE_ACCOUNT, &DeleteParams::default()).await?;
@@ -105,7 +105,7 @@ impl Bench {
         Ok(())
     }
 
-    /// A node more: with a limit for all, and with one for each.
+    /// One more node: first with a limit for all, then with one for each.
     async fn one_joins(&mut self, figures: &mut Figures) -> Result<()> {
         join(&self.stage, 1).await?;
         self.until("it has a share", |status| {
@@ -114,7 +114,7 @@ impl Bench {
         .await?;
         sleep(SETTLED).await;
         let all = self.writes()?;
-        // The status says how many nodes there are.
+        // A write of the status is expected, because the status has the number of nodes.
         let others =
             all.iter().filter(|it| !it.resource.starts_with("nodes") && !it.resource.ends_with("/status"));
         let others: Vec<_> = others.cloned().collect();
@@ -138,7 +138,7 @@ impl Bench {
         Ok(())
     }
 
-    /// Nothing happens but what kubelets write all the time.
+    /// Nothing happens except for the usual writes of kubelets.
     async fn keep_quiet(&mut self, nodes: &FakeNodes, figures: &mut Figures) -> Result<()> {
         self.writes()?;
         let cpu = usage::cpu(self.pid())?;
@@ -163,13 +163,12 @@ impl Bench {
         Ok(())
     }
 
-    /// Pods on all nodes, then settings on which its Pods are not, then fewer shares: whatever makes the operator
-    /// look at Pods.
+    /// Makes the operator look at Pods: Pods start on all nodes, then the settings change, then the shares shrink.
     async fn deploy(&mut self, figures: &mut Figures) -> Result<()> {
         self.writes()?;
         let changed = Instant::now();
         self.stage.testbed.install_objects().await?;
-        // Its controller, which failed so often, tries a DaemonSet that changes at once.
+        // The DaemonSet controller has failed often and waits. It tries a changed DaemonSet at once.
         self.change(json!({ "adaptor": { "podAnnotations": { "bench": "deployed" } } })).await?;
         self.until("cloud-api-adaptor runs on every node", is("AdaptorReady", "AdaptorRunning")).await?;
         figures.tell(
@@ -223,7 +222,7 @@ impl Bench {
         usage::memory(self.pid())
     }
 
-    /// What the operator wrote since the last time, or tried to, leases aside.
+    /// The operator's writes since the last call, also refused ones, without those of leases.
     fn writes(&mut self) -> Result<Vec<Request>> {
         let audit = self.stage.testbed.audit()?;
         let mut requests = audit.requests(&mut self.position)?;
@@ -251,7 +250,7 @@ fn count(writes: &[Request]) -> Result<f64> {
     Ok(f64::from(u32::try_from(writes.len())?))
 }
 
-/// How many of these were under way at the same time, as the API server saw them.
+/// The most of these requests that were in flight at once, by the API server's times.
 fn most_at_once(requests: &[Request]) -> f64 {
     let begun = requests.iter().map(|request| (request.time, 1.0));
     let mut changes: Vec<_> = begun.chain(requests.iter().map(|request| (request.answered, -1.0))).collect();

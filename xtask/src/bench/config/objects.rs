@@ -1,4 +1,4 @@
-//! Three nodes: how soon all objects of a configuration are there, and what looking after configurations costs.
+//! Three nodes: how soon all objects of a configuration exist, and what it costs to keep configurations up to date.
 
 use std::{
     collections::HashSet,
@@ -31,12 +31,12 @@ use super::{BOTH, LABEL, NAME, Stage};
 use crate::bench::{figures::Figures, usage};
 
 const NODES: usize = 3;
-/// How many objects a configuration with a webhook has before the webhook runs, each of another kind. It is registered only when its
-/// certificate is there, and no Pod runs here that would make one.
+/// How many objects a configuration with a webhook has before the webhook runs, each of another kind. The webhook is registered only
+/// once its certificate exists, and no Pod here would make one.
 const KINDS: usize = 4;
-/// Configurations that are made one after the other, of which the median counts.
+/// The number of configurations, made one after the other. The median counts.
 const RUNS: usize = 9;
-/// After so long nothing is left to do of what a start brings.
+/// After this pause no work of a start is left.
 const SETTLED: Duration = Duration::from_secs(5);
 const DEADLINE: Duration = Duration::from_secs(60);
 
@@ -71,10 +71,10 @@ pub(super) async fn measure(program: &Path, progress: &mut Progress, figures: &m
     Ok(())
 }
 
-/// Makes a configuration, and tells how long after the answer the last of its objects was seen. Removes it again.
+/// Makes a configuration, and removes it again. Returns the time from the API server's answer until the last of its objects was seen.
 async fn until_applied(stage: &Stage) -> Result<Duration> {
     let mut objects = Objects::watch(&stage.testbed.client()).await?;
-    // Settings that do not change, a webhook of the operator's own image: what a first installation is.
+    // Like a first installation: settings that do not change, and a webhook of the operator's own image.
     stage.configure(json!({ "limit": 10, "admission": { "mode": "Webhook" } })).await?;
     let created = Instant::now();
     objects.until(|there| there.len() == KINDS).await?;
@@ -85,10 +85,10 @@ async fn until_applied(stage: &Stage) -> Result<Duration> {
     Ok(took)
 }
 
-/// The objects that a configuration consists of, as watches see them.
+/// The objects of a configuration, as watches see them.
 struct Objects {
     events: BoxStream<'static, (String, watcher::Result<Event<DynamicObject>>)>,
-    /// The kinds of which there is one.
+    /// The kinds that have an object.
     there: HashSet<String>,
 }
 

@@ -22,10 +22,10 @@ use crate::demo::{
     stage::NAMESPACE,
 };
 
-/// The files that are written, in the stage's folder.
+/// The file of the configuration, in the stage's folder.
 pub(in crate::demo) const CONFIG_FILE: &str = "peerpodconfig.yaml";
 pub(in crate::demo) const PODS_FILE: &str = "peer-pods.json";
-/// The one object.
+/// The configuration.
 const CONFIG: &str = "\
 apiVersion: confidentialcontainers.org/v1alpha1
 kind: PeerPodConfig
@@ -37,7 +37,7 @@ spec:
 const CONFIG_NAME: &str = "peer-pods";
 /// One more than the limit.
 const PODS: usize = 11;
-/// What a Pod asks for, and the VM that is to have it.
+/// The resources that a Pod asks for, and the size of the VM for them.
 const VM_SIZE: [(&str, &str); 2] = [
     ("io.katacontainers.config.hypervisor.default_vcpus", "2"),
     ("io.katacontainers.config.hypervisor.default_memory", "512"),
@@ -111,7 +111,7 @@ pub(super) async fn play(scene: &mut Scene<'_>) -> Result<Outcome> {
     Ok(Outcome { machine: "–".to_owned(), release: "–".to_owned() })
 }
 
-/// Deletes the configuration, and waits until nothing is left of it.
+/// Deletes the configuration, and waits until nothing of it is left.
 async fn put_back(scene: &mut Scene<'_>) -> Result<()> {
     let stage = scene.stage;
     scene.kubectl_in(OPERATORS, &["delete", "peerpodconfig", CONFIG_NAME]).await?;
@@ -132,7 +132,7 @@ async fn put_back(scene: &mut Scene<'_>) -> Result<()> {
     scene.timeline.settle().await
 }
 
-/// Waits until Pods become peer pods: an API server takes a moment to put a new policy in force.
+/// Waits until Pods become peer pods. An API server enforces a new policy only a moment later.
 async fn until_admitted(scene: &Scene<'_>) -> Result<()> {
     let pods: Api<Pod> = Api::namespaced(scene.stage.testbed.client(), NAMESPACE);
     let pod: Pod = serde_json::from_value(pod(&pod_name(0)))?;
@@ -166,7 +166,7 @@ fn pods() -> Value {
     json!({ "apiVersion": "v1", "kind": "List", "items": pods })
 }
 
-/// Whether a Pod asks its node for one VM and nothing else, and has the VM's size in its annotations.
+/// Whether a Pod asks its node for exactly one VM, and has the VM's size in its annotations.
 fn is_peer_pod(pod: &Pod) -> bool {
     let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
     let requests: BTreeMap<_, _> = containers
@@ -200,7 +200,7 @@ impl Scene<'_> {
         Ok(())
     }
 
-    /// Waits for a Pod that finds no node; gives its name, and what the scheduler says.
+    /// Waits for a Pod that finds no node. Returns its name and the scheduler's message.
     async fn unschedulable(&mut self) -> Result<(String, String)> {
         let refused = |fact: &Fact| match fact {
             Fact::Pod { name, change: PodChange::Unschedulable { message } } => {
@@ -212,7 +212,7 @@ impl Scene<'_> {
         self.timeline.facts().find_map(refused).context("it was seen a moment ago")
     }
 
-    /// What the operator has written of these resources in this story, as `resource name`.
+    /// The operator's writes to these resources in this story, as `resource name`.
     fn written(&self, of: impl Fn(&str) -> bool) -> Vec<String> {
         let writes = self.timeline.facts().filter_map(|fact| match fact {
             Fact::Write(request) if request.is_operators() && of(&request.resource) => {

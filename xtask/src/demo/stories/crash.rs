@@ -16,7 +16,7 @@ pub(super) async fn play(scene: &mut Scene<'_>) -> Result<Outcome> {
     scene.started(&vm).await?;
     let volumes = scene.volumes().await?;
 
-    // From here on nobody plays cloud-api-adaptor.
+    // From here on there is no cloud-api-adaptor.
     let deleted = scene.delete_pod("orders").await?;
     scene.remove_pod(&pod).await?;
     let machine_gone = scene.domain_until(&vm.machine.domain.name, "Undefined").await?;

@@ -1,4 +1,4 @@
-//! The five stories, and what they have in common.
+//! The five stories, and their common parts.
 
 mod capacity;
 mod crash;
@@ -24,7 +24,7 @@ use super::{
     timeline::Timeline,
 };
 
-/// How long a Pod's containers have to end, as Kubernetes grants unless told otherwise.
+/// How long a Pod's containers have to end: Kubernetes' default.
 const GRACE_SECONDS: i64 = 30;
 
 #[derive(Clone, Copy, Debug)]
@@ -93,35 +93,34 @@ impl Story {
     }
 }
 
-/// What the summary says of a story: what became of the VM and of the PeerPod, and how long after the Pod's deletion; a
-/// dash where there was none.
+/// The summary of a story: the outcome of the VM and of the PeerPod, and the times since the Pod's deletion. A dash if there is none.
 #[derive(Clone, Debug)]
 pub(super) struct Outcome {
     pub(super) machine: String,
     pub(super) release: String,
 }
 
-/// What a story is told with.
+/// The stage, timeline and players of a story.
 struct Scene<'a> {
     stage: &'a Stage,
     timeline: &'a mut Timeline,
 }
 
 impl Scene<'_> {
-    /// A Pod that runs on the played kubelet's node.
+    /// A running Pod on the node whose kubelet the demo plays.
     async fn pod(&mut self, name: &str) -> Result<Pod> {
         let pod = self.stage.kubelet.run(NAMESPACE, name, GRACE_SECONDS).await?;
         self.pod_until(name, "runs", |change| *change == PodChange::Runs).await?;
         Ok(pod)
     }
 
-    /// Waits until everybody has seen the VM: the operator its PeerPod, too.
+    /// Waits until libvirt has started the VM and the operator knows its PeerPod.
     async fn started(&mut self, vm: &Vm) -> Result<()> {
         self.domain_until(&vm.machine.domain.name, "Started").await?;
         self.operator_knows(1.0).await
     }
 
-    /// Waits until the operator's own count of PeerPods is this.
+    /// Waits until the operator's metrics count this number of PeerPods.
     async fn operator_knows(&self, count: f64) -> Result<()> {
         let what = format!("the operator has seen that there are {count} PeerPods");
         wait::eventually(&what, DEADLINE, async || {
@@ -134,19 +133,19 @@ impl Scene<'_> {
         .await
     }
 
-    /// How many times the operator has told a cloud to delete something.
+    /// How many times the operator has asked a cloud to delete something.
     async fn deletions(&self) -> Result<f64> {
         let metrics = self.stage.operator.metrics().await?;
         let deletions = |it: &Metrics| it.sum("peerpod_operator_provider_calls_total", &[("call", "delete")]);
         Ok(metrics.iter().map(deletions).sum())
     }
 
-    /// Tells all that has happened, then runs kubectl and tells so; gives what it printed.
+    /// Prints everything that has happened, then prints and runs the kubectl command. Returns its output.
     async fn kubectl(&mut self, arguments: &[&str]) -> Result<String> {
         self.kubectl_in(NAMESPACE, arguments).await
     }
 
-    /// The same in another namespace than that of the Pods.
+    /// The same in a namespace other than that of the Pods.
     async fn kubectl_in(&mut self, namespace: &str, arguments: &[&str]) -> Result<String> {
         let arguments = [&["-n", namespace], arguments].concat();
         self.timeline.settle().await?;
@@ -154,20 +153,20 @@ impl Scene<'_> {
         self.stage.testbed.cluster().kubectl(&arguments).await
     }
 
-    /// Runs kubectl, and shows and gives what it printed.
+    /// Runs kubectl, and both prints and returns its output.
     async fn show(&mut self, arguments: &[&str]) -> Result<String> {
         let printed = self.kubectl(arguments).await?;
         self.timeline.output(&printed).await?;
         Ok(printed)
     }
 
-    /// Deletes a Pod as its user does; gives the time at which it was seen to be going.
+    /// Deletes a Pod as a user would. Returns the time at which its deletion was observed.
     async fn delete_pod(&mut self, name: &str) -> Result<Timestamp> {
         self.kubectl(&["delete", "pod", name, "--wait=false"]).await?;
         self.pod_until(name, "is being deleted", |change| matches!(change, PodChange::Ending { .. })).await
     }
 
-    /// Nothing of the Pod is left on its node.
+    /// Plays that nothing of the Pod is left on its node.
     async fn remove_pod(&mut self, pod: &Pod) -> Result<()> {
         let name = pod.metadata.name.as_deref().context("a Pod without name")?;
         self.stage.kubelet.remove(pod).await?;
@@ -175,7 +174,7 @@ impl Scene<'_> {
         Ok(())
     }
 
-    /// Waits for a change of a Pod; gives its time.
+    /// Waits for a change of a Pod. Returns its time.
     async fn pod_until(
         &mut self,
         pod: &str,
@@ -187,7 +186,7 @@ impl Scene<'_> {
         self.timeline.until(&format!("the Pod {pod} {what}"), looked_for).await
     }
 
-    /// Waits for a change of a PeerPod; gives its time.
+    /// Waits for a change of a PeerPod. Returns its time.
     async fn peerpod_until(
         &mut self,
         peerpod: &str,
@@ -199,20 +198,20 @@ impl Scene<'_> {
         self.timeline.until(&format!("the PeerPod {peerpod} {what}"), looked_for).await
     }
 
-    /// Waits until a PeerPod is held for this reason.
+    /// Waits until the operator holds a PeerPod for this reason.
     async fn held_until(&mut self, peerpod: &str, expected: &str) -> Result<Timestamp> {
         let is_it =
             |change: &_| matches!(change, PeerPodChange::Condition { reason, .. } if reason == expected);
         self.peerpod_until(peerpod, &format!("has a condition with the reason {expected}"), is_it).await
     }
 
-    /// Waits until virsh tells of an event of a domain, by its first word; gives the event's time.
+    /// Waits until virsh reports an event of a domain that begins with this word. Returns the event's time.
     async fn domain_until(&mut self, domain: &str, kind: &str) -> Result<Timestamp> {
         let looked_for = |fact: &_| matches!(fact, Fact::Domain { name, event } if name == domain && event.starts_with(kind));
         self.timeline.until(&format!("virsh tells of the domain {domain}: {kind}"), looked_for).await
     }
 
-    /// Waits until a PeerPod is gone, released by a user whose name ends like this; gives the time of the release.
+    /// Waits until a PeerPod is gone that a user with this ending of the name has released. Returns the time of the release.
     async fn released_by(&mut self, user: &str, peerpod: &str) -> Result<Timestamp> {
         self.peerpod_until(peerpod, "is gone", |change| *change == PeerPodChange::Gone).await?;
         let is_it = |request: &Request| {
@@ -225,7 +224,7 @@ impl Scene<'_> {
         self.timeline.until(&format!("{user} releases the PeerPod {peerpod}"), looked_for).await
     }
 
-    /// What the operator has written to the API server in this story, as `verb resource`.
+    /// The operator's writes to the API server in this story, as `verb resource`.
     fn operator_writes(&self) -> Vec<String> {
         let writes = self.timeline.facts().filter_map(|fact| match fact {
             Fact::Write(request) if request.is_operators() => {
@@ -250,14 +249,14 @@ impl Scene<'_> {
         self.stage.libvirtd.host().virsh().volumes(POOL).await
     }
 
-    /// Fails unless what was seen is what is expected; else says that it is so.
+    /// Fails unless `seen` is `expected`; else prints that it is.
     fn check<T: PartialEq + Debug>(&self, what: &str, seen: &T, expected: &T) -> Result<()> {
         ensure!(seen == expected, "not so: {what}\n  expected: {expected:?}\n  seen:     {seen:?}");
         self.timeline.checked(what)
     }
 }
 
-/// The time between, for people.
+/// The time between, as text.
 fn seconds(from: Timestamp, to: Timestamp) -> String {
     format!("{:.3} s", to.duration_since(from).as_secs_f64())
 }

@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use super::{Outcome, Scene, seconds};
 use crate::demo::fact::{Fact, PodChange};
 
-/// How long the VM is looked at that must live.
+/// How long to observe that the VM lives.
 const LOOK: Duration = Duration::from_secs(2);
 
 pub(super) async fn play(scene: &mut Scene<'_>) -> Result<Outcome> {
@@ -27,7 +27,7 @@ pub(super) async fn play(scene: &mut Scene<'_>) -> Result<Outcome> {
 
     let deleted = scene.delete_pod("cart").await?;
     let state_while_ending = scene.domain_state(&domain).await?;
-    // Our watch may hear of its end later than the operator's.
+    // The demo's watch may report the end later than the operator's.
     let through = Timestamp::now();
     stage.kubelet.end(&pod).await?;
     scene.pod_until("cart", "has ended", |change| matches!(change, PodChange::Through { .. })).await?;

@@ -1,4 +1,4 @@
-//! The command line, from the definitions by which clap reads it.
+//! The page of the command line, from clap's definitions.
 
 use std::fmt::Write as _;
 

@@ -23,8 +23,7 @@ peerpodconfig.spec` has the fields of nested objects of Kubernetes as well.
         + &table(["field", "type", "default", "meaning"], rows))
 }
 
-/// The fields of an object. Objects that have a default are this operator's own, and others are Kubernetes', which `kubectl explain`
-/// documents.
+/// The fields of an object. Objects with a default are this operator's own. Others are Kubernetes' own, which `kubectl explain` documents.
 fn fields(path: &str, object: &Value) -> Result<Vec<[String; 4]>> {
     let mut rows = Vec::new();
     let properties = object["properties"].as_object().with_context(|| format!("{path} has no fields"))?;

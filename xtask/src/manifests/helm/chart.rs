@@ -1,4 +1,4 @@
-//! The chart's templates: the objects of the installation, with the places that values take.
+//! The chart's templates: the objects of the installation, with values in some places.
 
 use std::collections::BTreeMap;
 
@@ -22,10 +22,10 @@ use super::{
     values::provider_names,
 };
 
-/// A template, and when it is there.
+/// A template and its condition.
 pub(super) type Template = (Node, Option<String>);
 
-/// Options that are no values but stand for them: what the objects show where, a user says.
+/// Options that stand for values. The tree replaces each with the user's value.
 const NAMESPACE: &str = "<namespace>";
 const IMAGE: &str = "<image>";
 const ADAPTOR_IMAGE: &str = "<adaptor-image>";
@@ -47,7 +47,7 @@ const MARKS: [(&str, &str); 9] = [
     (hooks::CONFIG, "include \"peerpod-operator.peerPodConfig\" . | toYaml | indent 4 | trim"),
 ];
 
-/// The annotation by which helm leaves an object where it is.
+/// The annotation that makes helm keep an object.
 const KEEP: &str = "helm.sh/resource-policy";
 
 /// Whether Pods that lost their VM are evicted.
@@ -75,7 +75,7 @@ pub(super) fn templates() -> Result<BTreeMap<String, String>> {
     let mut files: BTreeMap<&str, Vec<Template>> = BTreeMap::new();
     let objects = install::objects(&options)?;
     for Manifest { file, object } in &objects {
-        // A release cannot hold the namespace that it is in.
+        // A release cannot contain its own namespace.
         if *file != "namespace" {
             files.entry(file).or_default().push(of_installation(object, &objects)?);
         }
@@ -106,14 +106,14 @@ pub(super) fn tree(object: &Value) -> Result<Node> {
     labelled(object, ".Values.commonLabels")
 }
 
-/// The object with the further labels that this expression gives. It is one expression: a label of two would be there twice.
+/// The object with the further labels of this expression. It is a single expression, because two could contain the same label.
 pub(super) fn labelled(object: &Value, labels: &str) -> Result<Node> {
     let mut node = Node::of(object, &MARKS)?;
     node.extend("/metadata/labels", labels)?;
     Ok(node)
 }
 
-/// The expression of these maps in one, of which an earlier one counts more. One that is null is empty.
+/// An expression that merges these maps. Earlier maps take precedence, and null counts as empty.
 pub(super) fn merged(values: &[&str]) -> String {
     let maps: Vec<_> = values.iter().map(|value| format!("(.Values.{value} | default dict)")).collect();
     format!("merge (dict) {}", maps.join(" "))
@@ -128,8 +128,7 @@ fn name_and_kind(object: &Value) -> (&str, &str) {
     (object["metadata"]["name"].as_str().unwrap_or_default(), object["kind"].as_str().unwrap_or_default())
 }
 
-/// What is granted in a namespace of the cluster's own is part of the release's Role where the release is in that namespace:
-/// a second one could not bear the name.
+/// Rights in this namespace are part of the release's Role if the release is in that namespace. A second Role could not have the same name.
 const ELSEWHERE: &str = "kube-system";
 
 fn of_installation(object: &Value, all: &[Manifest]) -> Result<Template> {
@@ -151,7 +150,7 @@ fn of_installation(object: &Value, all: &[Manifest]) -> Result<Template> {
         (_, "CustomResourceDefinition") => {
             let kept = json!({ KEEP: "keep" });
             node.add("/metadata", Some("annotations"), Node::Plain(kept), ".Values.crds.keep")?;
-            // Else the installation's own policy would keep them.
+            // Without this annotation the installation's own policy would keep them.
             let removable = json!({ removal::ALLOW_ANNOTATION: "true" });
             node.add("/metadata", Some("annotations"), Node::Plain(removable), "not .Values.crds.keep")?;
             Some(".Values.crds.install")
@@ -228,7 +227,7 @@ fn deployment(node: &mut Node) -> Result<()> {
     metrics::secure(node, POD)?;
     node.add(&in_container("args"), None, Node::Plain(install::evictions::ARGUMENT.into()), EVICTS)?;
     node.extend(&in_container("args"), ".Values.operator.extraArgs")?;
-    // The API server drops an empty value, so the installation has none either.
+    // The API server drops an empty value, so the installation has none.
     let last = format!("{CONTAINER}/env/7");
     node.only_if(&format!("{last}/value"), "include \"peerpod-operator.adaptorImage\" .")?;
     node.extend(&in_container("env"), ".Values.operator.extraEnv")?;
@@ -241,7 +240,7 @@ pub(super) fn priority_class(node: &mut Node, pod: &str) -> Result<()> {
     node.add(pod, Some("priorityClassName"), Node::Scalar(format!("{VALUE} | quote")), VALUE)
 }
 
-/// `peer-pods-cm` and the Secrets, as the values have them.
+/// `peer-pods-cm` and the Secrets, from the values.
 fn settings(options: &Options) -> Result<Vec<Template>> {
     let metadata = |name: &str| Component::Adaptor.namespaced(name, options);
     let config_map = ConfigMap {
@@ -283,10 +282,10 @@ pub(super) fn with_kind<K: k8s_openapi::Resource + serde::Serialize>(object: &K)
     Ok(value)
 }
 
-/// What more than one template needs, or a value alone does not say: templates that are no objects.
+/// Templates that are no objects: helpers that several templates use, or that compute more than one value.
 pub(super) const HELPERS: &str = include_str!("helpers.tpl");
 
-/// What helm says when the chart is installed.
+/// The notes that helm prints after an installation.
 pub(super) const NOTES: &str = include_str!("notes.txt");
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The values as people read them.
+//! The chart's values in the forms that users read.
 
 use std::fmt::Write as _;
 
@@ -19,7 +19,7 @@ use super::{
 
 /// Values with their documentation.
 pub(super) struct Document {
-    /// In the order of the type's fields.
+    /// The values in the order of the type's fields.
     values: Yaml,
     schema: Value,
 }
@@ -30,14 +30,14 @@ struct Line<'a> {
     path: String,
     name: &'a str,
     depth: usize,
-    /// None where it is only the parent of others.
+    /// `None` if it is only the parent of other values.
     default: Option<&'a Yaml>,
     about: String,
 }
 
 impl Document {
     pub(super) fn of(values: &Values) -> Result<Self> {
-        // helm knows this draft in every version.
+        // Every version of helm knows this draft.
         let settings = SchemaSettings::draft07().with(|settings| settings.inline_subschemas = true);
         let schema = settings.into_generator().into_root_schema_for::<Values>();
         let mut schema = schema.to_value();
@@ -89,7 +89,7 @@ impl Document {
         Ok(table)
     }
 
-    /// A template that names, with commas between, what a user says in vain.
+    /// A template that lists, with commas between, the values that a user sets without effect.
     pub(super) fn without_effect(&self) -> Result<String> {
         let mut text = String::from(NOTE);
         text.push_str(
@@ -103,7 +103,7 @@ impl Document {
         for line in self.lines()? {
             if let (Some(default), true) = (line.default, line.about.starts_with(WITHOUT_EFFECT)) {
                 let path = line.path.replace('.', "\" \"");
-                // What is null is not said.
+                // Null counts as not set.
                 let unsaid = serde_json::to_string(&serde_json::to_string(default)?)?;
                 writeln!(
                     text,
@@ -135,7 +135,7 @@ fn walk<'a>(
         let path = if parent.is_empty() { name.to_owned() } else { format!("{parent}.{name}") };
         let schema = &schema["properties"][name];
         let about = schema["description"].as_str().with_context(|| format!("{path} is not described"))?;
-        // A map that users fill has no names of ours in it.
+        // The keys of a map that users fill are not the chart's, so the whole map is one value.
         let is_parent = value.as_mapping().is_some_and(|fields| !fields.is_empty())
             && schema["properties"].is_object()
             && schema["additionalProperties"] == false;
@@ -148,7 +148,7 @@ fn walk<'a>(
     Ok(())
 }
 
-/// Comments are broken into lines for the editor, and descriptions are not.
+/// Joins the lines of descriptions, because comments are wrapped for the editor.
 fn join_lines(schema: &mut Value) {
     match schema {
         Value::Object(fields) => {
@@ -162,7 +162,7 @@ fn join_lines(schema: &mut Value) {
     }
 }
 
-/// Helm takes a value away that is null. What is empty anyway may be.
+/// Helm drops a value that is null. Allow null only for values that may be empty.
 fn let_unset(schema: &mut Value, values: &Yaml) {
     let is_empty = |value: &Yaml| match value {
         Yaml::String(text) => text.is_empty(),

@@ -1,4 +1,4 @@
-//! What helm runs before and after what it does.
+//! The Jobs that helm runs before and after an operation.
 
 use anyhow::Result;
 use peerpod_operator::install::{self, Options};
@@ -13,10 +13,10 @@ const DRAIN: &str = ".Values.drain.enabled";
 
 const APPLY: &str = ".Values.peerPodConfig.create";
 
-/// What failed stays for its log until it runs again.
+/// A failed Job stays for its log until it runs again.
 const CLEANED: &str = "before-hook-creation,hook-succeeded";
 
-/// What is waited for before the release is uninstalled.
+/// The Job that helm waits for before it uninstalls the release.
 pub(super) fn drain(options: &Options) -> Result<Template> {
     let mut object = with_kind(&install::drain_job(options))?;
     annotate(&mut object, "pre-delete", 0);
@@ -29,8 +29,8 @@ pub(super) fn drain(options: &Options) -> Result<Template> {
     Ok((node, Some(DRAIN.to_owned())))
 }
 
-/// The PeerPodConfig, and what brings it to the cluster. It is no object of the release: helm refuses one beside its new
-/// definition, would delete it where a rollback goes back to a revision without it, and as a hook could not change it.
+/// The PeerPodConfig, and the Job that applies it. It is no object of the release: helm refuses one beside its new definition, would
+/// delete it on a rollback to a revision without it, and could not change it as a hook.
 pub(super) fn apply(options: &Options) -> Result<Vec<Template>> {
     let config = install::apply_config_map(CONFIG, options);
     let mut templates = vec![(tree(&with_kind(&config)?)?, Some(APPLY.to_owned()))];
@@ -50,7 +50,7 @@ pub(super) fn apply(options: &Options) -> Result<Vec<Template>> {
     Ok(templates)
 }
 
-/// Stands for the PeerPodConfig as text.
+/// Stands for the text of the PeerPodConfig.
 pub(super) const CONFIG: &str = "<peerpodconfig>";
 
 /// Its name, which may look like a number.
@@ -58,7 +58,7 @@ fn name() -> Node {
     Node::Scalar(".Values.peerPodConfig.name | quote".to_owned())
 }
 
-/// The template that gives it.
+/// The template that renders it.
 pub(super) fn config(options: &Options) -> Result<String> {
     let mut node = tree(&install::samples::peer_pod_config(options)?)?;
     node.set("/metadata/name", name())?;
@@ -75,7 +75,7 @@ fn annotate(object: &mut Value, events: &str, weight: i32) {
     });
 }
 
-/// Has the Pods of a Job run where and as the operator does, with the labels that somebody may demand of every Pod.
+/// Makes the Pods of a Job run where and as the operator does, with the labels that a user may require on every Pod.
 fn place(job: &mut Node) -> Result<()> {
     const POD: &str = "/spec/template/spec";
     job.extend("/spec/template/metadata/labels", ".Values.commonLabels")?;
@@ -87,7 +87,7 @@ fn place(job: &mut Node) -> Result<()> {
     for key in ["imagePullSecrets", "nodeSelector", "tolerations"] {
         job.optional(POD, key, &format!(".Values.operator.{key}"))?;
     }
-    // What keeps the operators from each other's nodes is not for the Job: it may find every node taken.
+    // Affinity between Pods does not apply to the Job. It might find every node taken by operators.
     let affinity = Node::Yaml("toYaml (pick .Values.operator.affinity \"nodeAffinity\")".to_owned());
     job.add(POD, Some("affinity"), affinity, "(.Values.operator.affinity | default dict).nodeAffinity")?;
     priority_class(job, POD)

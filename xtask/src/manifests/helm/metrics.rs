@@ -1,4 +1,4 @@
-//! The places of metrics: what Prometheus scrapes, what shows it, and who may read where that is limited.
+//! The templates of metrics: the objects that scrape, show and protect them.
 
 use anyhow::Result;
 use peerpod_operator::install::{self, Options, monitoring};
@@ -9,19 +9,19 @@ use super::{
     template::Node,
 };
 
-/// Whether metrics are served with TLS and to those alone who may read them.
+/// Whether metrics need TLS and a token with the right to read them.
 const SECURE: &str = ".Values.metrics.secure";
 
-/// The same, where there is a certificate for it.
+/// The same, if there is also a certificate for it.
 const CERTIFIED: &str = "and .Values.metrics.secure .Values.metrics.tlsSecretName";
 
-/// Where that is mounted.
+/// The path at which the certificate is mounted.
 const FOLDER: &str = "/etc/peerpod-operator/metrics-tls";
 
 /// Stands for the name of the Secret with Prometheus' token.
 const TOKEN: &str = "<token-secret>";
 
-/// Has the operator in this Pod of a Deployment serve secure metrics, where a user says so.
+/// Makes the operator in this Pod of a Deployment serve secure metrics, if the values say so.
 pub(super) fn secure(node: &mut Node, pod: &str) -> Result<()> {
     let in_container = |name: &str| format!("{pod}/containers/0/{name}");
     let plain = |text: &str| Node::Plain(text.into());
@@ -35,7 +35,7 @@ pub(super) fn secure(node: &mut Node, pod: &str) -> Result<()> {
     node.add(&in_container("volumeMounts"), None, Node::Plain(mount), CERTIFIED)
 }
 
-/// The object that is there if these values enable it, with their labels.
+/// The template of an object that these values enable, with their labels.
 fn template(object: &Value, values: &str) -> Result<Template> {
     let labels = merged(&[&format!("{values}.labels"), "commonLabels"]);
     Ok((labelled(object, &labels)?, Some(format!(".Values.{values}.enabled"))))
@@ -59,7 +59,7 @@ pub(super) fn dashboard(options: &Options) -> Result<Vec<Template>> {
     Ok(vec![template(&with_kind(&monitoring::dashboard(options)?)?, "metrics.dashboard")?])
 }
 
-/// Who may ask about tokens, and who may read metrics.
+/// The rights to check tokens, and those to read metrics.
 pub(super) fn rights(options: &Options) -> Result<Vec<Template>> {
     let objects = install::metrics_rights::objects(options)?;
     objects.iter().map(|object| Ok((tree(object)?, Some(SECURE.to_owned())))).collect()

@@ -47,7 +47,7 @@ fn chart_yaml() -> Result<String> {
         "name": "peerpod-operator",
         "description": "Deletes the VMs of peer pods that no longer exist, and deploys cloud-api-adaptor, which creates them",
         "type": "application",
-        // Later builds of a version, such as clouds', count as before it without the last part.
+        // Helm counts later builds of a version, such as those of clouds, as older than the version without this last part.
         "kubeVersion": format!(">={OLDEST_KUBERNETES}.0-0"),
         "version": env!("CARGO_PKG_VERSION"),
         "appVersion": env!("CARGO_PKG_VERSION"),

@@ -1,7 +1,7 @@
-//! An object as a template: its tree, in which single places are taken by what a user says.
+//! An object as a template: its tree, in which a user's values replace single places.
 //!
-//! Places are named by JSON pointers into the object, so that a template cannot drift from what is installed without
-//! helm: whoever names a place that is not there gets an error, and everything else is printed as the object has it.
+//! Places are given by JSON pointers into the object, so a template cannot drift from the installation without helm: a pointer to a
+//! place that does not exist is an error. Everything else is printed as the object has it.
 
 use std::fmt::Write as _;
 
@@ -13,7 +13,7 @@ use super::Files;
 /// A part of an object.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Node {
-    /// As it is; a map or list in which nothing is taken included.
+    /// An unchanged value, or a map or list without replaced places.
     Plain(Value),
     /// A map.
     Map(Vec<Entry>),
@@ -35,7 +35,7 @@ pub(super) enum Entry {
 }
 
 impl Node {
-    /// The tree of this object, in which every string that is one of the `marks` is taken by its expression.
+    /// The tree of this object. The expression of a mark replaces each string that equals the mark.
     pub(super) fn of(object: &Value, marks: &[(&str, &str)]) -> Result<Self> {
         let is_marked = |text: &str| marks.iter().any(|(mark, _)| text.contains(mark));
         Ok(match object {
@@ -57,7 +57,7 @@ impl Node {
         })
     }
 
-    /// A map or list of these parts, plain where all are.
+    /// A map or list of these parts. It is plain if all parts are.
     fn whole(
         value: &Value,
         parts: Vec<(Option<String>, Self)>,
@@ -69,7 +69,7 @@ impl Node {
         make(parts.into_iter().map(|(key, node)| Entry::One { key, node, when: None }).collect())
     }
 
-    /// Has a place taken.
+    /// Replaces a place.
     pub(super) fn set(&mut self, pointer: &str, node: Self) -> Result<()> {
         *self.at(pointer)? = node;
         Ok(())
@@ -94,12 +94,12 @@ impl Node {
         Ok(())
     }
 
-    /// Adds to a map a part that is there if the expression gives anything: its YAML.
+    /// Adds a part to a map if the expression is not empty: its YAML.
     pub(super) fn optional(&mut self, pointer: &str, key: &str, expression: &str) -> Result<()> {
         self.add(pointer, Some(key), Self::Yaml(format!("toYaml ({expression})")), expression)
     }
 
-    /// Adds the parts that the expression gives to a map or list.
+    /// Adds the parts of this expression to a map or list.
     pub(super) fn extend(&mut self, pointer: &str, expression: &str) -> Result<()> {
         self.at(pointer)?.entries()?.push(Entry::Further(expression.to_owned()));
         Ok(())
@@ -188,7 +188,7 @@ fn member(key: &str, node: &Node, indent: usize) -> Result<String> {
     let margin = " ".repeat(indent);
     let value = match node {
         Node::Plain(value) => {
-            // The library knows best which strings need quotes or lines of their own.
+            // The YAML library knows which strings need quotes or lines of their own.
             let object = Value::Object([("k".to_owned(), value.clone())].into_iter().collect());
             let text = plain(&object, &margin)?;
             return Ok(text.replacen(&format!("{margin}k:"), &format!("{margin}{key}:"), 1));
@@ -217,7 +217,7 @@ fn plain_scalar(text: &str) -> Result<String> {
 
 fn plain(value: &Value, margin: &str) -> Result<String> {
     let mut indented = String::new();
-    // What looks like a template is none: it is printed by one.
+    // Text that looks like a template is printed by one, so that helm does not evaluate it.
     for line in serde_yaml::to_string(value)?.replace("{{", "{{ \"{{\" }}").lines() {
         if !line.is_empty() {
             indented.push_str(margin);
@@ -251,7 +251,7 @@ pub(super) fn define(name: &str, node: &Node) -> Result<String> {
     Ok(format!("{NOTE}{{{{- define \"{name}\" -}}}}\n{}{{{{- end }}}}\n", node.print(0)?))
 }
 
-/// Files of the chart, by their path in it.
+/// Files of the chart, given by their path in it.
 pub(super) fn in_chart(files: impl IntoIterator<Item = (String, String)>) -> Files {
     files.into_iter().map(|(path, text)| (format!("helm/peerpod-operator/{path}").into(), text)).collect()
 }

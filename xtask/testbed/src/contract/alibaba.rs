@@ -1,4 +1,4 @@
-//! Alibaba Cloud, judged by its own libraries, behind a relay that can hinder requests.
+//! Alibaba Cloud, checked by its own libraries, behind a relay that can disturb requests.
 
 use anyhow::Context as _;
 use async_trait::async_trait;
@@ -27,7 +27,7 @@ pub(super) struct AlibabaCloud {
 impl AlibabaCloud {
     pub(super) async fn start() -> anyhow::Result<Self> {
         let dir = tempfile::tempdir().context("making a folder")?;
-        // The operator has the rights that its documents ask for, and no other.
+        // The operator has only the rights that its documentation asks for.
         let peer = Alibaba::start(dir.path(), alibabacloud::POLICY).await?;
         peer.page_size(2).await?;
         let settings = Settings::alibabacloud(&peer, REGION);
@@ -79,7 +79,7 @@ impl Peer for AlibabaCloud {
         let behaves = match behavior {
             Behavior::Well => {
                 self.peer.relay().forget_rules();
-                // One whose deletion did not end has gone with all that is its own.
+                // A VM whose deletion did not end is now removed with everything that belongs to it.
                 if self.peer.left(&example.id).await.map_err(failed)?.deleting {
                     self.remove(example).await?;
                 }
@@ -90,11 +90,11 @@ impl Peer for AlibabaCloud {
             Behavior::NotYetShown => Behaves::Hidden,
             Behavior::HoldsBelongings => Behaves::HoldsBelongings,
             Behavior::Throttled | Behavior::Hangs => {
-                // Whose the credentials are stays known.
+                // The provider remembers whose its credentials are.
                 hinder(self.peer.relay(), behavior, "/?", TOO_MANY);
                 return Ok(());
             }
-            // The instances are listed by then.
+            // By then the instances have been listed.
             Behavior::CutsListsOff => {
                 self.peer.relay().rule(|seen| seen.path.contains("Status=Available"), Does::CutOff);
                 return Ok(());

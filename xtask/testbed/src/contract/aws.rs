@@ -1,4 +1,4 @@
-//! Amazon EC2, played by moto, behind a relay that can hinder requests.
+//! Amazon EC2, simulated by moto, behind a relay that can disturb requests.
 
 use std::sync::{
     Arc, Mutex,
@@ -21,7 +21,7 @@ pub(super) struct Aws {
     moto: Moto,
     relay: HttpRelay,
     pub(super) settings: Settings,
-    /// An instance whose termination was accepted and not done.
+    /// An instance whose termination was accepted but not done.
     later: Mutex<Option<String>>,
     _dir: TempDir,
 }
@@ -31,7 +31,7 @@ impl Aws {
         let dir = tempfile::tempdir().context("making a folder")?;
         let moto = Moto::start(dir.path()).await?;
         let relay = HttpRelay::start(moto.api()).await?;
-        // The operator has the rights that its documents ask for, and no other.
+        // The operator has only the rights that its documentation asks for.
         let (id, secret) = moto.user(aws::POLICY).await?;
         let settings = Settings::aws(relay.address(), Some((id, secret)));
         Ok(Self { moto, relay, settings, later: Mutex::default(), _dir: dir })
@@ -51,7 +51,7 @@ fn action(action: &'static str) -> impl Fn(&Seen) -> bool {
     move |seen| seen.body.split('&').any(|part| part.strip_prefix("Action=") == Some(action))
 }
 
-/// Whose the credentials are stays known.
+/// The provider remembers whose its credentials are, so that request does not count.
 fn is_about_vms(seen: &Seen) -> bool {
     !action("GetCallerIdentity")(seen)
 }
@@ -131,7 +131,7 @@ impl Peer for Aws {
             Behavior::NotYetShown => {
                 self.refuse(action("DescribeInstances"), 400, "InvalidInstanceID.NotFound");
             }
-            // The instances are listed by then.
+            // By then the instances have been listed.
             Behavior::CutsListsOff => self.relay.rule(action("DescribeTags"), Does::CutOff),
         }
         Ok(())

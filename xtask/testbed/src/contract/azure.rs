@@ -1,4 +1,4 @@
-//! Microsoft's fake servers with a state, behind a relay that can hinder requests.
+//! Microsoft's fake servers with a state, behind a relay that can disturb requests.
 
 use anyhow::Context as _;
 use async_trait::async_trait;
@@ -54,11 +54,11 @@ impl Peer for Azure {
         let name = name_of(kind, pod);
         let (vm, data) = (Vm::named(&name), user_data(&name));
         let vm = match kind {
-            // Only its power is off.
+            // Only the VM's power is off.
             Kind::Running | Kind::Stopped | Kind::Foreign => vm,
             Kind::WithUserData => Vm { data_disk: Some(&data), ..vm },
             Kind::InAnotherScope => Vm { subscription: OTHER_SUBSCRIPTION, group: OTHER_GROUP, ..vm },
-            // An address would take a further deletion, after its interface has gone.
+            // An address would need another deletion, after its interface is gone.
             Kind::Remains => Vm { detach: true, address: false, ..vm },
         };
         let id = self.peer.make(&vm).await.map_err(failed)?;

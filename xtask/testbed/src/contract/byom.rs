@@ -1,4 +1,4 @@
-//! A pool of machines on a real API server, behind a client that can hinder requests. Nothing listens at the machines.
+//! A pool of machines on a real API server, behind a client that can disturb requests. The machines themselves do not exist.
 
 use std::{
     future::pending,
@@ -32,10 +32,10 @@ const MACHINES: u8 = 40;
 pub(super) struct Byom {
     pool: BringYourOwn,
     pub(super) settings: Settings,
-    /// The operator's.
+    /// The operator's client.
     client: Client,
     fault: Fault,
-    /// Its own, where it has one.
+    /// The cluster, if it is the pool's own.
     _testbed: Option<Testbed>,
     _dir: TempDir,
 }
@@ -79,7 +79,7 @@ impl Byom {
     }
 }
 
-/// The same client while there is no fault.
+/// A client that disturbs requests while there is a fault.
 fn hindered(client: Client, fault: Fault) -> Client {
     let service = service_fn(move |request: Request<Body>| {
         let (client, fault) = (client.clone(), *fault.lock().unwrap_or_else(PoisonError::into_inner));

@@ -1,4 +1,4 @@
-//! Docker's API as podman serves it, behind a relay that can hinder requests.
+//! Docker's API by podman, behind a relay that can disturb requests.
 
 use std::{
     collections::HashMap,
@@ -28,9 +28,9 @@ pub(super) struct Docker {
     podman: Podman,
     relay: HttpRelay,
     pub(super) settings: Settings,
-    /// The volumes of the containers that were made, by the containers' names.
+    /// The volumes of all containers, by the containers' names.
     volumes: Mutex<HashMap<String, Vec<String>>>,
-    /// A container whose removal was begun and not done.
+    /// A container whose removal was accepted but not done.
     later: Mutex<Option<String>>,
     _dir: TempDir,
 }

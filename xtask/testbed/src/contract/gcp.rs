@@ -1,4 +1,4 @@
-//! A Compute Engine on Google's own types, behind a relay that can hinder requests.
+//! A Compute Engine on Google's own types, behind a relay that can disturb requests.
 
 use anyhow::Context as _;
 use async_trait::async_trait;

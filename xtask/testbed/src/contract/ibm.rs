@@ -1,4 +1,4 @@
-//! What the contract asks of both clouds of IBM.
+//! What the contract needs of both of IBM's clouds.
 
 use peerpod_operator::provider::contract::{Behavior, Cannot, Example, Left};
 use peers::{
@@ -8,25 +8,25 @@ use peers::{
 
 use super::{failed, hinder};
 
-/// What differs between them.
+/// The differences between them.
 pub(super) struct Api {
-    /// What its paths begin with.
+    /// The start of its paths.
     pub(super) path: &'static str,
     /// Its answer to too many requests.
     pub(super) too_many: &'static str,
     /// Why nothing remains of a VM.
     pub(super) no_remains: &'static str,
-    /// Cuts lists off.
+    /// Makes lists fail in the middle.
     pub(super) cut_lists_off: fn(&HttpRelay),
 }
 
-/// What is there of an example.
+/// What is left of an example.
 pub(super) async fn left(peer: &Ibm, example: &Example) -> Result<Left, Cannot> {
     let left = peer.left(&example.id).await.map_err(failed)?;
     Ok(Left { vm: left.vm, belongings: usize::try_from(left.boot)?, user_data: left.data > 0 })
 }
 
-/// From now on the cloud behaves so to an example.
+/// Makes the cloud behave so to an example from now on.
 pub(super) async fn behave(
     peer: &Ibm,
     api: &Api,

@@ -1,4 +1,4 @@
-//! IBM Cloud's VPC, judged by IBM's own library, behind a relay that can hinder requests.
+//! IBM Cloud's VPC, checked by IBM's own library, behind a relay that can disturb requests.
 
 use anyhow::Context as _;
 use async_trait::async_trait;
@@ -36,9 +36,9 @@ pub(super) struct IbmCloud {
 impl IbmCloud {
     pub(super) async fn start() -> anyhow::Result<Self> {
         let dir = tempfile::tempdir().context("making a folder")?;
-        // The operator has the rights that its documents ask for, and no other.
+        // The operator has only the rights that its documentation asks for.
         let peer = Ibm::start(dir.path(), &ibmcloud::ACTIONS).await?;
-        // A VM is absent only to credentials that can see pod VMs.
+        // Only credentials that can see pod VMs prove that a VM is absent.
         peer.make(&Instance::named("podvm-of-somebody-else-1a2b3c4d")).await?;
         peer.page_size(2).await?;
         let settings = Settings::ibmcloud(&peer, REGION);

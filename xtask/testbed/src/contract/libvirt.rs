@@ -1,4 +1,4 @@
-//! A real libvirt daemon with its test driver, behind a relay that can hinder calls.
+//! A real libvirt daemon with its test driver, behind a relay that can disturb calls.
 
 use std::time::Duration;
 

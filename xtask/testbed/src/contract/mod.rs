@@ -1,4 +1,4 @@
-//! The clouds that the contract's scenarios run on, each started for itself.
+//! The clouds of the contract's scenarios, each started separately.
 
 mod alibaba;
 mod aws;
@@ -33,11 +33,11 @@ pub const PROVIDERS: [&str; 11] = [
     "vsphere",
 ];
 
-/// A cloud that was started for itself.
+/// A cloud that was started for one test.
 pub struct Played {
-    /// How tests use it.
+    /// The tests' interface to it.
     pub peer: Box<dyn Peer>,
-    /// What an operator for it is set to.
+    /// The settings of an operator for it.
     pub settings: Settings,
 }
 
@@ -48,7 +48,7 @@ impl Played {
         Self { peer: Box::new(peer), settings }
     }
 
-    /// Starts the cloud of this name. What is part of a cluster is part of this one or, without one, of its own.
+    /// Starts the cloud of this name. If it needs a cluster, it uses this one, or starts its own.
     pub async fn start(provider: &str, cluster: Option<&Testbed>) -> Result<Self> {
         Ok(match (provider, cluster) {
             ("memory", _) => Self::new(Memory::default(), |_| Settings::default()),
@@ -70,18 +70,18 @@ impl Played {
     }
 }
 
-/// Starts the cloud of this name, and runs all scenarios on it. Tells each one's name and end.
+/// Starts the cloud of this name, and runs all scenarios on it. Reports the name and the outcome of each.
 pub async fn keep(provider: &str, tell: impl FnMut(&'static str, &Result<(), Cannot>)) -> Result<Tally> {
     Ok(run(&*Played::start(provider, None).await?.peer, tell).await)
 }
 
-/// The name of a VM of this kind: one that is no pod VM has another.
+/// The name of a VM of this kind. A VM that is no pod VM has a name of another form.
 fn name_of(kind: Kind, pod: &str) -> String {
     let name = vm_name(pod);
     if kind == Kind::Foreign { format!("database-{name}") } else { name }
 }
 
-/// Hinders the requests below `api`: it hangs, or answers this, as there were too many.
+/// Disturbs the requests below `api`: they hang, or get this answer about too many requests.
 fn hinder(relay: &HttpRelay, behavior: Behavior, api: &'static str, too_many: &str) {
     relay.rule(move |seen| seen.path.starts_with(api), hindrance(behavior, too_many));
 }

@@ -1,4 +1,4 @@
-//! IBM Power Virtual Server, judged by IBM's own library, behind a relay that can hinder requests.
+//! IBM Power Virtual Server, checked by IBM's own library, behind a relay that can disturb requests.
 
 use anyhow::Context as _;
 use async_trait::async_trait;
@@ -33,7 +33,7 @@ pub(super) struct PowerVs {
 impl PowerVs {
     pub(super) async fn start() -> anyhow::Result<Self> {
         let dir = tempfile::tempdir().context("making a folder")?;
-        // The operator has the rights that its documents ask for, and no other.
+        // The operator has only the rights that its documentation asks for.
         let peer = Ibm::start(dir.path(), &ibmcloud_powervs::ACTIONS).await?;
         let settings = Settings::powervs(&peer, WORKSPACE);
         Ok(Self { peer, settings, _dir: dir })

@@ -1,4 +1,4 @@
-//! vCenter, played by the simulator of its maker, behind a relay that can hinder requests.
+//! vCenter, played by its maker's simulator, behind a relay that can disturb requests.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ use tokio::time::{sleep, timeout};
 use super::{failed, hindrance, name_of};
 use crate::Settings;
 
-/// How long it takes until a VM is off, and how often that is looked at.
+/// How long a VM may take until it is off, and how often to check.
 const POWER_OFF: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(20);
 
@@ -29,14 +29,14 @@ pub(super) struct Vsphere {
     _dir: TempDir,
 }
 
-/// Looks again after a deletion was accepted, as the operator does, and deletes again while the VM is neither leaving nor gone: it is
-/// powered off first.
+/// Looks again after an accepted deletion, as the operator does. While the VM is neither being deleted nor gone, deletes it again,
+/// because the first deletion only powers it off.
 struct LooksAgain(Box<dyn Provider>);
 
 impl Vsphere {
     pub(super) async fn start() -> anyhow::Result<Self> {
         let dir = tempfile::tempdir().context("making a folder")?;
-        // The operator has the rights that its documents ask for, and no other.
+        // The operator has only the rights that its documentation asks for.
         let peer = Server::start(dir.path(), &vsphere::PRIVILEGES).await?;
         peer.page_size(2).await?;
         let settings = Settings::vsphere(&peer);

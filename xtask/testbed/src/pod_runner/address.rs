@@ -4,22 +4,22 @@ use std::{net::Ipv4Addr, process::Command};
 
 use anyhow::{Context as _, Result, bail, ensure};
 
-/// How many addresses are tried while others have them.
+/// How many addresses to try while other programs have them.
 const ATTEMPTS: usize = 20;
 
-/// When the system takes an address away by itself, in seconds: for programs that are killed before they do. No test
-/// takes as long.
+/// The time after which the system removes an address by itself, in seconds. It is for programs that are killed before they remove it.
+/// No test takes as long.
 const LIFETIME: &str = "900";
 
-/// An address that nobody else on this machine has, until it is dropped.
+/// An address that no other program on this machine has, until it is dropped.
 ///
-/// Endpoints must not be loopback addresses. It is of the range that is set aside for measurements between networks
-/// (198.18.0.0/15, RFC 2544), which no network routes, so that it hides nobody's.
+/// Endpoints must not be loopback addresses. This one is from the range for measurements between networks (198.18.0.0/15, RFC 2544). No
+/// network routes that range, so the address hides no real one.
 #[derive(Debug)]
 pub(super) struct PodAddress(Ipv4Addr);
 
 impl PodAddress {
-    /// Takes one, for which this program must be root.
+    /// Takes an address. Needs root.
     pub(super) fn take() -> Result<Self> {
         for _ in 0..ATTEMPTS {
             let ip = Ipv4Addr::new(198, fastrand::u8(18..=19), fastrand::u8(..), fastrand::u8(1..255));
@@ -28,7 +28,7 @@ impl PodAddress {
                 ["add", &of_loopback, "dev", "lo", "valid_lft", LIFETIME, "preferred_lft", LIFETIME];
             match address(&arguments) {
                 Ok(()) => return Ok(Self(ip)),
-                // Whoever adds an address first has it; nothing else tells two programs apart.
+                // The first program that adds an address has it. There is no other arbiter.
                 Err(problem) if problem.to_string().contains("already assigned") => {}
                 Err(problem) if problem.to_string().contains("File exists") => {}
                 Err(problem) => return Err(problem.context("giving a Pod an address, which takes root")),
@@ -44,7 +44,7 @@ impl PodAddress {
 
 impl Drop for PodAddress {
     fn drop(&mut self) {
-        // Fails only where somebody else took it away; else the system does it later.
+        // This fails only if another program removed the address. Otherwise the system removes it later.
         let _ = address(&["del", &format!("{}/32", self.0), "dev", "lo"]);
     }
 }

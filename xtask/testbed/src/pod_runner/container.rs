@@ -1,4 +1,4 @@
-//! The program of a Pod's only container, as its specification has it.
+//! The program of a Pod's only container, according to the Pod's specification.
 
 use std::{
     net::{Ipv4Addr, SocketAddr},
@@ -32,8 +32,8 @@ pub(super) fn of(pod: &Pod) -> Result<&Container> {
     }
 }
 
-/// Its command line: arguments, environment, and the `ServiceAccount`'s token. What the container would serve at every
-/// address of its own network, it serves at the Pod's.
+/// Its command line: arguments, environment, and the `ServiceAccount`'s token. If the container would listen at every address of its
+/// own network, the program listens at the Pod's address.
 pub(super) async fn command(
     client: &Client,
     pod: &Pod,
@@ -59,7 +59,7 @@ pub(super) async fn command(
     Ok(command)
 }
 
-/// What a variable is, if anything.
+/// The value of a variable, if it has one.
 fn value(pod: &Pod, variable: &EnvVar) -> Result<Option<String>> {
     let Some(source) = &variable.value_from else { return Ok(variable.value.clone()) };
     let field = source.field_ref.as_ref();
@@ -71,7 +71,7 @@ fn value(pod: &Pod, variable: &EnvVar) -> Result<Option<String>> {
     }
 }
 
-/// A token that is good for as long as the Pod exists.
+/// A token that is valid as long as the Pod exists.
 async fn token(client: &Client, pod: &Pod) -> Result<String> {
     let account = pod.spec.as_ref().and_then(|spec| spec.service_account_name.as_deref());
     let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), &pod.namespace().unwrap_or_default());
@@ -99,7 +99,7 @@ fn with_token(admin: &Kubeconfig, token: String) -> Result<Kubeconfig> {
     Ok(kubeconfig)
 }
 
-/// Whether the container's readiness probe is answered as it should be.
+/// Whether the container's readiness probe succeeds.
 pub(super) async fn is_ready(container: &Container, address: Ipv4Addr) -> Result<bool> {
     let Some(probe) = container.readiness_probe.as_ref().and_then(|probe| probe.http_get.as_ref()) else {
         return Ok(true);
@@ -118,7 +118,7 @@ pub(super) async fn is_ready(container: &Container, address: Ipv4Addr) -> Result
     Ok(answer.is_ok_and(|(status, _)| (200..400).contains(&status)))
 }
 
-/// How long the container waits after its Pod was deleted, before it is told to end.
+/// How long the container waits after its Pod's deletion, before it gets SIGTERM.
 pub(super) fn pause_before_stop(container: &Container) -> Duration {
     let hook = container.lifecycle.as_ref().and_then(|lifecycle| lifecycle.pre_stop.as_ref());
     let seconds = hook.and_then(|hook| hook.sleep.as_ref()).map_or(0, |sleep| sleep.seconds);

@@ -33,28 +33,27 @@ use tokio::{
 use self::address::PodAddress;
 use crate::installation::Testbed;
 
-/// Selects the Pods that are run here: kwok leaves them alone.
+/// Selects the Pods that run here. kwok leaves them alone.
 pub(crate) const PODS: &str = "app.kubernetes.io/name=peerpod-operator";
 
-/// The label whose value [`PodRunner::crash`] is told.
+/// The label whose value is the argument of [`PodRunner::crash`].
 const INSTANCE: &str = "app.kubernetes.io/instance";
 
-/// How often a container is looked at. A kubelet looks as often as the probe says; nobody wants to wait so long here.
+/// How often a container is probed. A kubelet probes as often as the Pod says, which would be too slow for tests.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// How long a container that has ended stays so, as it does after its first crashes.
+/// How long a container stays ended before its restart, as after its first crashes on a kubelet.
 const RESTART_PAUSE: Duration = Duration::from_secs(1);
 
-/// What a kubelet leaves a container that took all of its grace for its preStop hook.
+/// The time that a kubelet leaves a container whose preStop hook took all of its grace.
 const LEAST_GRACE: Duration = Duration::from_secs(2);
 
-/// Plays the kubelets of all nodes for Pods of the operator's own image, in the operator's namespace of a [testbed that
-/// leaves them to it](crate::Options::runs_own_pods): gives each an address of its own on this machine, runs the
-/// operator's program with the container's arguments and environment and a token of its `ServiceAccount`, and says of it
-/// what its readiness probe really answers. A Pod that is deleted ends as a kubelet ends it: preStop sleep, SIGTERM, SIGKILL
-/// when the grace is over; then it goes.
+/// Plays the kubelets of all nodes for Pods of the operator's own image, in the operator's namespace of a [testbed that leaves them to
+/// it](crate::Options::runs_own_pods). It gives each Pod an address of its own on this machine, and runs the operator's program with
+/// the container's arguments and environment and a token of its `ServiceAccount`. It reports the real result of the readiness probe. It
+/// ends a deleted Pod as a kubelet does: preStop sleep, SIGTERM, and SIGKILL after the grace. Then it removes the Pod.
 ///
-/// Takes root, for the addresses. Dropping it ends what it runs.
+/// Needs root, for the addresses. Dropping it ends everything that it runs.
 #[derive(Debug)]
 pub struct PodRunner {
     crashed: watch::Sender<BTreeSet<String>>,
@@ -63,15 +62,14 @@ pub struct PodRunner {
 }
 
 impl PodRunner {
-    /// Runs `program` for every Pod from now on, with further `environment` beside the container's own. Logs go to `dir`,
-    /// which is this one's alone.
+    /// Runs `program` for every Pod from now on, with further `environment` beside the container's own. `dir` is for its logs alone.
     pub fn start(
         testbed: &Testbed,
         program: impl Into<PathBuf>,
         dir: impl Into<PathBuf>,
         environment: &[(&'static str, &'static str)],
     ) -> Result<Self> {
-        // Says at once what would be wrong with every Pod.
+        // Fails at once if no Pod could get an address.
         PodAddress::take()?;
         let (crashed, _) = watch::channel(BTreeSet::new());
         let dir = dir.into();
@@ -87,7 +85,7 @@ impl PodRunner {
         Ok(Self { crashed, dir, task })
     }
 
-    /// Kills the containers of this instance (`app.kubernetes.io/instance`), and lets them not start again until
+    /// Kills the containers of this instance (`app.kubernetes.io/instance`), and keeps them from starting again until
     /// [`recover`](Self::recover).
     pub fn crash(&self, instance: &str) {
         self.crashed.send_modify(|crashed| {
@@ -95,14 +93,14 @@ impl PodRunner {
         });
     }
 
-    /// Lets the containers of this instance start again.
+    /// Allows the containers of this instance to start again.
     pub fn recover(&self, instance: &str) {
         self.crashed.send_modify(|crashed| {
             crashed.remove(instance);
         });
     }
 
-    /// What all containers wrote so far, for error messages.
+    /// The output of all containers so far, for error messages.
     pub fn logs(&self) -> String {
         let logs = std::fs::read_dir(&self.dir).into_iter().flatten().flatten();
         let mut logs: Vec<_> = logs.map(|entry| entry.path().join("container.log")).collect();
@@ -121,7 +119,7 @@ impl Drop for PodRunner {
     }
 }
 
-/// What it takes to run a Pod.
+/// Everything that is needed to run a Pod.
 #[derive(Clone)]
 struct Machine {
     client: Client,
@@ -138,7 +136,7 @@ impl Machine {
         let (mut known, mut running) = (HashSet::new(), JoinSet::new());
         let pods = watcher(self.pods(), watcher::Config::default().labels(PODS)).default_backoff();
         let mut pods = pin!(pods.applied_objects());
-        // What cannot be watched is watched again.
+        // A failed watch is started again.
         while let Some(pod) = pods.next().await {
             let Ok(pod) = pod else { continue };
             let bound = pod.spec.as_ref().is_some_and(|spec| spec.node_name.is_some());
@@ -149,13 +147,13 @@ impl Machine {
         }
     }
 
-    /// Runs one Pod until it is gone. What fails is said in its status, as a kubelet does.
+    /// Runs one Pod until it is gone. Reports a failure in the Pod's status, as a kubelet does.
     async fn run(self, pod: Pod) {
         let outcome = self.try_run(&pod).await;
         if let Err(problem) = outcome {
             let message = format!("{problem:#}");
             let status = json!({ "phase": "Failed", "reason": "CannotRun", "message": message });
-            // There is nobody else to tell.
+            // There is no other place to report an error.
             let _ = self.set_status(&pod, status).await;
         }
     }
@@ -167,7 +165,7 @@ impl Machine {
             deleted = self.deleted(pod) => deleted,
             outcome = self.keep_running(pod, address.ip(), &mut process) => return outcome,
         };
-        // One that is gone already has no time left.
+        // A Pod that is already gone has no time left.
         let Some(deleted) = deleted else { return Ok(()) };
         if let Some(process) = process {
             let grace = deleted.metadata.deletion_grace_period_seconds.unwrap_or_default();
@@ -183,13 +181,13 @@ impl Machine {
             ..DeleteParams::default()
         };
         match self.pods().delete(&pod.name_any(), &params).await {
-            // It is gone, or another one has its name.
+            // The Pod is gone, or another one has its name.
             Err(kube::Error::Api(status)) if [404, 409].contains(&status.code) => Ok(()),
             outcome => outcome.map(drop).context("removing the Pod"),
         }
     }
 
-    /// Returns when the Pod is to end, with what says so; none if it is gone already.
+    /// Waits until the Pod is being deleted. Returns the Pod in that state; `None` if it is already gone.
     async fn deleted(&self, pod: &Pod) -> Option<Pod> {
         let (api, name) = (self.pods(), pod.name_any());
         let mut states = pin!(watcher::watch_object(api, &name).default_backoff());
@@ -235,7 +233,7 @@ impl Machine {
         }
     }
 
-    /// Says whether the Pod's container is ready, if that is news.
+    /// Reports whether the Pod's container is ready, if that has changed.
     async fn say(
         &self,
         pod: &Pod,
@@ -271,7 +269,7 @@ impl Machine {
 
     async fn set_status(&self, pod: &Pod, status: serde_json::Value) -> Result<()> {
         let patch = Patch::Strategic(json!({ "metadata": { "uid": pod.uid() }, "status": status }));
-        // One that is not there any more has no status; whether it is to end is heard elsewhere.
+        // A Pod that no longer exists has no status. Another watch notices the deletion.
         match self.pods().patch_status(&pod.name_any(), &PatchParams::default(), &patch).await {
             Err(kube::Error::Api(status)) if [404, 409].contains(&status.code) => Ok(()),
             outcome => outcome.map(drop).context("setting the Pod's status"),
