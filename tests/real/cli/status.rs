@@ -232,8 +232,9 @@ fn the_documented_rights_show_everything_and_fewer_rights_show_the_rest() -> Res
         let leases: Api<Lease> = Api::namespaced(testbed.client(), NAMESPACE);
         leases.delete("peerpod-operator", &DeleteParams::default()).await?;
         // Other tests on this cluster look for remains of an installation.
-        let rights = ["delete", "role,rolebinding", "peerpod-status", "--namespace", NAMESPACE];
-        cluster.kubectl(&rights).await?;
+        for kinds in ["role,rolebinding", "clusterrole,clusterrolebinding"] {
+            cluster.kubectl(&["delete", kinds, "peerpod-status", "--namespace", NAMESPACE]).await?;
+        }
         nodes.leave().await
     })
 }

@@ -18,7 +18,7 @@ const HOME: &str = "/root";
 const AUTHORITIES: &str = "/etc/ssl/certs/ca-certificates.crt";
 const NAME_SERVICES: &str = "hosts: files dns\n";
 
-/// The image of the operator's program at `program`, for machines like this one: the program, its C library, certificates of
+/// The image of the operator's program at `program`, for machines like this one: the program, the shared libraries that it needs, certificates of
 /// authorities and the names of two users. The program's user may enter the home folder, `/root`.
 ///
 /// `labels` are added to those for title and licence.
@@ -41,7 +41,7 @@ pub fn operator(program: &Path, name: &str, labels: &BTreeMap<String, String>) -
     Ok(Image { name: name.to_owned(), files, config })
 }
 
-/// The image of an operator in `examples/`, whose program is at `program`, for machines like this one: the program and its C library.
+/// The image of an operator in `examples/`, whose program is at `program`, for machines like this one: the program and the shared libraries that it needs.
 /// `labels` are as in [`operator`].
 pub fn example(program: &Path, name: &str, labels: &BTreeMap<String, String>) -> Result<Image> {
     let title = program.file_name().and_then(|it| it.to_str()).context("a program has a name")?;

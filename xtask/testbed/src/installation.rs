@@ -54,7 +54,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// The plain testbed in this folder: one fake node, no audit log, and its end is this program's.
+    /// The plain testbed in this folder: one fake node, no audit log. It ends with this program.
     pub fn new(dir: impl Into<PathBuf>) -> Self {
         Self {
             dir: dir.into(),
@@ -80,8 +80,7 @@ pub struct Testbed {
 }
 
 impl Testbed {
-    /// Starts a cluster and installs into it. Where blockOwnerDeletion is set, this cluster asks for the right to (as
-    /// OpenShift does).
+    /// Starts a cluster and installs into it. The cluster checks the right to set blockOwnerDeletion, as OpenShift does.
     pub async fn start(options: &Options) -> Result<Self> {
         let mut testbed = Self::start_empty(options).await?;
         testbed.complete().await?;
@@ -131,8 +130,8 @@ impl Testbed {
         self.collect_new_kinds().await
     }
 
-    /// Has the garbage collector know the custom resources that are there now: it looks for kinds at its start, and then
-    /// only every 30 s. One whose definition was deleted and made again it may not see for longer still.
+    /// Makes the garbage collector know all custom resources. It looks for kinds at its start, and then only every 30 s. A kind whose
+    /// definition was deleted and made again it may find even later.
     pub async fn collect_new_kinds(&mut self) -> Result<()> {
         let definitions = self.crds().list_metadata(&ListParams::default()).await?;
         let definitions = definitions.into_iter().filter_map(|definition| definition.uid()).collect();
@@ -165,8 +164,8 @@ impl Testbed {
         Ok(())
     }
 
-    /// Applies objects as the administrator, whoever changed them since, by `kubectl apply --server-side`. `name` says in the
-    /// name of their file what they are.
+    /// Applies objects as the administrator by `kubectl apply --server-side`, also where other field managers changed them. `name` is
+    /// part of the name of the file.
     pub async fn apply(&self, name: &str, objects: &[Value]) -> Result<()> {
         let list = json!({ "apiVersion": "v1", "kind": "List", "items": objects });
         // A file of its own: tests that share the cluster apply at the same time.
@@ -239,7 +238,7 @@ impl Testbed {
     }
 }
 
-/// Whoever writes PeerPods, and what.
+/// Audit rules: every write to a PeerPod is logged with its content.
 fn peerpod_writes() -> Value {
     let writes = ["create", "update", "patch", "delete", "deletecollection"];
     let peerpods = [json!({ "group": "confidentialcontainers.org" })];
