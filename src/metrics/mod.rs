@@ -27,7 +27,7 @@ use crate::{
     sweep::{LostState, Verdict},
 };
 
-/// The name of a process' only settings.
+/// The name of the settings that serve every cloud without settings of its own; mostly they are the only ones.
 pub const DEFAULT_SETTINGS: &str = "default";
 
 /// PeerPods of one cloud, as they are at one moment.

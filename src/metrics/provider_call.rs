@@ -1,4 +1,4 @@
-//! A call to a cloud that is counted when it ends in any way.
+//! A call to a cloud: in flight as long as it exists, and counted when it ends, however it ends.
 
 use std::time::Instant;
 

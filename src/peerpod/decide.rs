@@ -122,8 +122,8 @@ pub fn contradicted(facts: &Facts) -> bool {
         })
 }
 
-/// Decides on a PeerPod that is not being deleted. Its siblings matter, and whether its VM is lost. A kubelet or a person
-/// corrects a lost VM.
+/// Decides on a PeerPod that is not being deleted. Its siblings matter, and whether its VM is lost. A lost VM is only
+/// reported here: a kubelet or a person must end the Pod.
 fn live(facts: Facts) -> Decision {
     match sibling_order(&facts) {
         SiblingOrder::Newest => {

@@ -17,11 +17,11 @@ use super::{
 };
 use crate::api::v1alpha1::{PeerPod, PeerPodStatus};
 
-/// So many reports are written at once. Each has a connection to the API server, which takes memory.
+/// The most reports that are written at once. Each has a connection to the API server, which takes memory.
 pub(super) const MOST_REPORTS: usize = 16;
 
-/// How long a report waits for others. A webhook that hangs at each status then costs every reconcile this time and no more, so the
-/// reconciles that delete and release go on.
+/// How long a report waits for its turn. If a webhook hangs at every status, a reconcile waits no longer than this for others, so
+/// those that delete and release continue.
 const TURN: Duration = Duration::from_secs(2);
 
 /// Writes conditions, and sends events, as this operator.

@@ -34,7 +34,7 @@ pub(super) struct RequeuePolicy {
 }
 
 impl RequeuePolicy {
-    /// The delay after this decision, while so many PeerPods wait; `None` if a watch delivers whatever comes next.
+    /// The delay after this decision, while this many PeerPods wait; `None` if a watch delivers whatever comes next.
     pub(super) fn after(
         &self,
         key: &ObjectRef<PeerPod>,

@@ -12,7 +12,7 @@ use operator_kit::text::listed;
 
 use super::conditions::{Finding, Reason};
 
-/// How often the operator writes the same to an object within [`WINDOW`].
+/// How many times, at most, the operator writes the same to an object within [`WINDOW`].
 const MOST: usize = 4;
 
 /// An object that stays as written for this long is no longer contested.

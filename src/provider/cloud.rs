@@ -166,7 +166,7 @@ pub enum AdaptorSecret {
 }
 
 impl Opening<'_> {
-    /// For so many calls at once, at the endpoint that the settings name.
+    /// For this many calls at once, at the endpoint that the settings name.
     pub fn new(calls: usize) -> Self {
         Self { calls, cluster: None, recorded: None, shared: Shared::default() }
     }

@@ -111,8 +111,8 @@ pub struct Vm {
     pub marked: bool,
     /// When it was made, if the cloud says so.
     pub created: Option<Timestamp>,
-    /// The number of its start, if the cloud counts starts instead (libvirt). Of two running VMs, the one with the larger number
-    /// was started later. `None` for a VM that does not run.
+    /// The number of its start, if the cloud counts starts instead (libvirt). Of two VMs that run on one
+    /// host, the one with the larger number was started later. `None` for a VM that does not run.
     pub start: Option<u32>,
     /// Whether it exists, is being deleted, or has left only its belongings.
     pub stage: Stage,
@@ -259,7 +259,7 @@ pub trait Provider: Send + Sync {
     /// Deletes the VM with all its belongings. `Ok` means that the cloud accepted the deletion, not that the VM is gone.
     async fn delete(&self, vm: &OwnVm) -> Result<Accepted, Error>;
 
-    /// Calls `pages` with every VM whose name begins like a pod VM's, and with possible leftovers of other VMs.
+    /// Calls `pages` with every VM whose name begins like a pod VM's, and with what may have been left of VMs that are gone.
     async fn list(&self, pages: Pages<'_>) -> Result<(), Error>;
 
     /// What identifies the host that answers, as another host may get the same address. `None` if the cloud has no such thing.

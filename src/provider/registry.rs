@@ -56,7 +56,7 @@ struct Built {
 }
 
 impl Clouds {
-    /// These clouds, each with limits of its own, and with so many calls at once.
+    /// These clouds, each with limits of its own, and with this many calls at once.
     pub fn new(
         served: impl IntoIterator<Item = Served>,
         openers: &Openers,
@@ -153,7 +153,7 @@ pub(crate) struct Target {
 }
 
 impl Target {
-    /// The cloud of these settings, with a provider of its own for so many calls at once.
+    /// The cloud of these settings, with a provider of its own for this many calls at once.
     #[cfg(feature = "cli")]
     pub(crate) fn open(
         settings: Snapshot,

@@ -246,7 +246,8 @@ impl Sweeper {
     }
 }
 
-/// Whether the cloud confirms it for the VM itself: in every place where the VM may be, and by its own name.
+/// Whether the cloud confirms it when it is asked for the VM itself, in every place where the VM may be. If the cloud shows the
+/// VM, its name must be the Pod's.
 async fn is_lost(
     target: &Target,
     provider: &dyn Provider,

@@ -51,13 +51,13 @@ struct Memory {
     failures: u32,
     sightings: Sightings,
     suspects: Suspects,
-    /// The problems that the log already has.
+    /// The untracked things of the last round, which the log already has.
     told: HashSet<(Resource, String)>,
     snapshot: CloudSnapshot,
 }
 
 impl Memory {
-    /// Logs what is new since the last log.
+    /// Logs those that the last round did not have.
     fn tell(&mut self, untracked: &[Finding]) {
         let key = |it: &Finding| (it.found.listed.kind, it.found.listed.id.clone());
         for finding in untracked.iter().filter(|it| !self.told.contains(&key(it))) {

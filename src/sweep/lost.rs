@@ -99,8 +99,8 @@ pub fn without_vm(cloud: &Cloud, listing: &[Found], peerpods: &[Arc<PeerPod>]) -
     of_cloud(cloud, peerpods).filter(has_none).cloned().collect()
 }
 
-/// The order in which to look at these. Namespaces take turns, the one that has waited longest first, so thousands of PeerPods of
-/// one namespace delay no other.
+/// These in the order in which to look at them. `looked`: when that was last done. Namespaces take turns, the one that has waited
+/// longest first, and so do the PeerPods of a namespace. So thousands of PeerPods of one namespace delay no other.
 pub fn in_turn<T, N: Clone + Eq + Hash>(
     mut items: Vec<T>,
     namespace: impl Fn(&T) -> N,

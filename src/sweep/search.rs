@@ -30,7 +30,7 @@ use crate::{
 /// The number of Pods on a page of a list that has their names alone.
 const NAMES: u32 = 1000;
 
-/// For a deletion, what was read from the cluster counts for this long.
+/// How long deletions rely on what was read from the cluster. Then it is read again.
 const FRESH: Duration = Duration::from_secs(30);
 
 /// Access to the cluster for a search.
@@ -119,7 +119,7 @@ impl Search {
         api_call::for_each(&api, &ListParams::default(), |peerpod| candidates.track(&peerpod)).await
     }
 
-    /// Deletes these, after a last look at each of them and at the cluster, as the caches may have been behind.
+    /// Deletes these, after a last look at the cluster, because the caches may have been behind, and then at each of them.
     pub(crate) async fn delete(&self, target: &Target, found: Vec<Found>) -> Result<Tally, Problem> {
         let mut tally = Tally::default();
         if target.settings.common.is_developer_mode() {

@@ -13,7 +13,7 @@ use crate::xdr::{Decode, Decoder, XdrError};
 /// Why a call has no result.
 #[derive(Debug, Clone, Error)]
 pub enum Error {
-    /// libvirt received the call and refused it.
+    /// libvirt answered the call with an error.
     #[error(transparent)]
     Remote(#[from] RemoteError),
     /// No connection could be opened. No call was sent.
@@ -70,7 +70,7 @@ impl From<XdrError> for Error {
 }
 
 impl Error {
-    /// libvirt's code, if libvirt itself refused the call.
+    /// libvirt's code, if libvirt itself answered with an error.
     pub fn code(&self) -> Option<ErrorCode> {
         match self {
             Self::Remote(error) => Some(error.code),

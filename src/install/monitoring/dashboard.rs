@@ -30,10 +30,10 @@ const PREFIX: &str = "peerpod_operator_";
 /// Selects the series of the jobs that are chosen at the dashboard's top.
 const JOBS: &str = "{job=~\"$job\"}";
 
-/// So many panels are beside each other.
+/// The number of panels beside each other.
 const COLUMNS: usize = 3;
 
-/// Grafana's grid has so many columns.
+/// The number of columns of Grafana's grid.
 const GRID_WIDTH: usize = 24;
 
 /// The height of a panel in the grid.

@@ -19,7 +19,7 @@ use serde::Deserialize;
 /// The number of nodes on which the operator looks for them. One is enough to know what to do.
 const NODES: usize = 3;
 
-/// So many Pods are named.
+/// The most Pods that are named.
 const NAMED: usize = 3;
 
 /// A cloud-api-adaptor that has run for less than this may become ready by itself.
@@ -74,8 +74,8 @@ pub(super) struct Unready {
     pub(super) since: Timestamp,
 }
 
-/// Whether Pods are the reason that a cloud-api-adaptor is not ready, which has run since then after so many restarts. They are
-/// not while it has just begun, or ends again and again.
+/// Whether a cloud-api-adaptor that is not ready waits for Pods. It has run since `since`, after this many `restarts`. It does not
+/// wait for Pods if it has just begun, or if it ends again and again.
 pub(super) fn stands(since: Timestamp, restarts: i32, now: Timestamp) -> bool {
     now.duration_since(since) >= if restarts > 0 { STABLE } else { START }
 }

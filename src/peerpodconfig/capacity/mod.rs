@@ -68,7 +68,7 @@ pub const PERMISSIONS: &[Permission] = &[
     Permission::new("", &["pods"], &["list"]),
 ];
 
-/// After so many counts of single nodes in one pass, the pass counts all Pods, so that it ends.
+/// After this many counts of single nodes in one pass, the pass counts all Pods, so that it ends.
 const ROUNDS: usize = 2;
 
 /// For how long no process may have recounted the nodes that its predecessor wrote to.

@@ -116,7 +116,7 @@ pub struct Level {
 }
 
 impl Level {
-    /// The level of a node that advertises so many VMs, or none.
+    /// The level of a node that advertises this many VMs, or none.
     pub fn of(vms: Option<u32>) -> Self {
         Self { capacity: vms, allocatable: vms }
     }

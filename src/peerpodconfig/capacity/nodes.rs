@@ -102,7 +102,8 @@ impl Nodes {
             Event::InitDone => {
                 let Arriving { listed, written } = std::mem::take(&mut state.arriving);
                 let mut before = std::mem::replace(&mut state.current, listed);
-                // The list overrides all others, even at a lower version: a backup of etcd may have been restored.
+                // A node that was written since the list began may be newer than the list has it. For all other nodes the list
+                // counts, even at a lower version: a backup of etcd may have been restored.
                 for name in written {
                     if let Some(node) = before.remove(&name)
                         && let Some(listed) = state.current.get_mut(&name)

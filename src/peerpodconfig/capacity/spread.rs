@@ -25,7 +25,7 @@ pub struct Spread {
 /// - The shares sum to `limit`, unless more peer pods run than that.
 /// - No share is below the number of peer pods that run on its node: a kubelet that restarts refuses running Pods for which there
 ///   is no room.
-/// - A share exceeds another one by 2 or more only if that many peer pods run on its node.
+/// - A share exceeds another one by 2 or more only if as many peer pods as the larger share run on its node.
 /// - Of all such distributions it moves the fewest VMs from what is advertised now, and of those it changes the fewest nodes.
 ///   Names break the remaining ties; the order of `nodes` does not matter.
 ///
@@ -38,7 +38,7 @@ pub fn spread(limit: u32, nodes: &[NodeCapacity<'_>]) -> Spread {
     }
     let level = level(limit, nodes);
     let mut shares: Vec<_> = nodes.iter().map(|node| node.in_use.max(level)).collect();
-    // Fewer nodes remain than can have one more, or the level would be higher.
+    // Fewer VMs are left than there are nodes that can have one more, or the level would be higher.
     let left = u64::from(limit) - total(nodes, level);
     let mut takers: Vec<_> = (0..nodes.len()).filter(|&index| nodes[index].in_use <= level).collect();
     takers.sort_unstable_by_key(|&index| (cost_of_one_more(level, nodes[index].current), nodes[index].name));

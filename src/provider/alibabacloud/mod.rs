@@ -176,7 +176,7 @@ impl Alibaba {
         }
     }
 
-    /// Addresses and interfaces whose name has the identifier of an instance, or that belong to such an interface. Addresses come
+    /// Interfaces and addresses whose name has the identifier of an instance, and the addresses of these interfaces. Addresses come
     /// first.
     async fn belongings(&self, id: &InstanceId) -> Result<Vec<String>, Error> {
         let name = format!("{INTERFACE_NAME}{id}");

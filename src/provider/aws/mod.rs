@@ -193,7 +193,8 @@ impl Aws {
                 self.change("deleting an interface", "DeleteNetworkInterface", "NetworkInterfaceId", remains);
             return absent(delete.await);
         }
-        // EC2 itself releases it from the terminated instance. If another instance uses it since, it is left alone.
+        // EC2 itself disassociates it from the terminated instance. If something else uses it since, EC2 refuses the release,
+        // except in a default VPC, where the release also disassociates it.
         absent(self.change("releasing an elastic address", "ReleaseAddress", "AllocationId", remains).await)
     }
 }

@@ -85,7 +85,8 @@ const CLOUDS: [[&str; 3]; 4] = [
     ],
 ];
 
-/// The cloud with this authority (the public one without any) and with this Resource Manager, if that is another one's.
+/// The cloud with this authority; without an authority, the public cloud. A Resource Manager of its own takes the place of the
+/// known one, also as the audience. An authority that is none of Microsoft's own needs one.
 pub(super) fn region(authority: Option<&str>, manager: Option<&str>) -> Result<Region, Malformed> {
     let bare = |url: &str| url.trim_end_matches('/').to_owned();
     let authority = authority.map_or_else(|| CLOUDS[0][0].to_owned(), bare);

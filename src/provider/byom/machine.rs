@@ -26,7 +26,7 @@ const PORT: u16 = 22;
 /// A machine that finds this file restarts, and forgets the Pod. sshd shows the folder at its root.
 const REBOOT: &str = "cidata/reboot";
 
-/// As many trusted host keys are read, and each from so many bytes, as cloud-api-adaptor reads.
+/// The most trusted host keys that are read, and the most bytes of each: the limits of cloud-api-adaptor.
 const MOST_KEYS: usize = 100;
 const LONGEST_KEY: u64 = 16 << 10;
 

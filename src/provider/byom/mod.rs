@@ -159,7 +159,7 @@ impl Provider for Byom {
         }
         let told = match self.access.log_in(address).await {
             Ok(session) => {
-                // The restart may have taken long enough for another change of the pool.
+                // The login may have taken long enough for cloud-api-adaptor to give the machine to another Pod.
                 read = self.store.read().await?;
                 if described(&read.pool, vm).is_none() {
                     return Ok(Accepted::default());

@@ -26,7 +26,7 @@ const UPDATED: &str = "lastUpdated";
 /// may be this far ahead.
 const SKEW: SignedDuration = SignedDuration::from_secs(10);
 
-/// An allocation that is this much later than the PeerPod is certainly another one's. A sandbox that fails to start is replaced
+/// An allocation that is this much later than the PeerPod is certainly another PeerPod's. A sandbox that fails to start is replaced
 /// after four minutes.
 const CERTAIN: SignedDuration = SignedDuration::from_mins(2);
 

@@ -7,7 +7,7 @@ use crate::settings::{Endpoint, Malformed, Values, key::settings};
 const NAMESPACE: &str = "POOL_NAMESPACE";
 const CONFIG_MAP: &str = "POOL_CONFIGMAP_NAME";
 
-/// A deletion has no more time for a machine.
+/// The most for each of two steps: the login, and the write that restarts the machine. A deletion has no more time for a machine.
 const MOST_PATIENCE: Duration = Duration::from_secs(30);
 
 settings! {
@@ -38,7 +38,7 @@ settings! {
 }
 
 impl Settings {
-    /// How long a machine may take.
+    /// How long each step at a machine may take, at most [`MOST_PATIENCE`]. A malformed setting counts as the most.
     pub(super) fn patience(&self) -> Duration {
         let seconds = self.timeout.parse().ok().filter(|seconds| *seconds > 0);
         seconds.map_or(MOST_PATIENCE, Duration::from_secs).min(MOST_PATIENCE)

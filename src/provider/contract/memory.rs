@@ -42,7 +42,7 @@ const RETRY_AFTER: Duration = Duration::from_millis(100);
 /// What its VMs are tagged with.
 const TAG: [&str; 2] = ["cluster", "test"];
 
-/// So many things are on a page of its list.
+/// The number of things on a page of its list.
 const PAGE: usize = 2;
 
 /// The cloud. Clones are the same one.

@@ -128,11 +128,11 @@ impl fmt::Display for Cannot {
 /// How the scenarios ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
-    /// So many passed.
+    /// How many passed.
     pub passed: usize,
-    /// So many failed.
+    /// How many failed.
     pub failed: usize,
-    /// So many do not apply to the cloud.
+    /// How many do not apply to the cloud.
     pub inapplicable: usize,
 }
 

@@ -133,7 +133,7 @@ impl Gcp {
         Err(too_many_pages(doing))
     }
 
-    /// Reads a page of a list of all zones, which has all VMs that it should have.
+    /// Reads a page of a list of all zones. Fails if it may lack VMs, for instance because a zone is unreachable.
     async fn page(
         &self,
         doing: &'static str,

@@ -49,7 +49,7 @@ const START: f64 = 5.0;
 const SEARCH: f64 = 1.5;
 const STEP: Duration = Duration::from_secs(1);
 
-/// A measurement ends after so many requests and so much time, or after the longest time.
+/// A measurement ends after this many requests and the shortest time, or after the longest time.
 const ENOUGH: u32 = 60;
 const SHORTEST: Duration = Duration::from_secs(2);
 const LONGEST: Duration = Duration::from_secs(6);
@@ -188,8 +188,8 @@ impl Drop for Waiting<'_> {
 }
 
 impl Rhythm {
-    /// How long a request behind so many others would wait, if that is too long. The wait is unknown until the rate is learnt;
-    /// then it is the time until the rate changes next.
+    /// How long a request behind so many others would wait, if that is too long. Until the rate is learnt the wait is
+    /// unknown, so the result is the time after which the rate may have changed.
     fn too_long(&mut self, others: usize, now: Instant) -> Option<Duration> {
         self.conclude(now);
         let learnt = self.learnt?;

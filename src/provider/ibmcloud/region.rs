@@ -41,8 +41,8 @@ static LABEL: Projection =
 /// How long the nodes may take.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// A VM does not count as absent by nodes that were read longer ago. It takes more than this from the start of a node to the
-/// deletion of a VM that cloud-api-adaptor created there.
+/// Nodes that were read longer ago do not prove that a VM is absent: a node in another region may have joined since. From the
+/// start of such a node to the deletion of a VM that cloud-api-adaptor created there, more time than this passes.
 const FRESH: Duration = Duration::from_secs(10);
 
 /// After a failure, the nodes are not read again for this long.
@@ -70,7 +70,8 @@ pub(super) struct NodeRegion {
 }
 
 impl Vpc {
-    /// The API at this address, and what is recorded with it. The recorded host is the account alone.
+    /// The API at this address, and what is recorded with it. In the returned record the host is the account alone, without the
+    /// region.
     pub(super) fn new<'a>(
         address: &str,
         opening: &Opening<'a>,

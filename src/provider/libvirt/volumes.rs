@@ -15,8 +15,8 @@ use crate::provider::{Bears, Error, ErrorClass, InstanceId, Stage, Vm};
 /// The volume at a path; `None` if there is none.
 pub(super) type Found = Option<Volume>;
 
-/// The most domains with leftover volumes that are remembered. Few deletions of volumes fail while the domain is deleted, never
-/// thousands.
+/// The most domains with leftover volumes that are remembered; further ones are not. A domain is among them only if it disappeared
+/// during its deletion and a volume could not be deleted, so there are never thousands.
 const MOST_REMAINS: usize = 1_000;
 
 /// Domains that disappeared during their deletion, and whose volumes could not be deleted. Lost with the process.

@@ -28,7 +28,8 @@ use crate::provider::{
 /// The cookie of a session.
 const SESSION: &str = "vmware_soap_session";
 
-/// A session ends when it is not used for a while. The next answer says so, so the operator keeps it as long as it may.
+/// How long a session is kept. vCenter ends it when it is not used for a while, and says so in its next answer, so a short time
+/// would only cost logins.
 const LASTS: Duration = Duration::from_secs(24 * 3600);
 
 /// vCenter locks a user out after five wrong passwords in three minutes, and cloud-api-adaptor may use the same user.

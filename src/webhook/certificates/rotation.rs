@@ -247,7 +247,7 @@ impl Known {
         }
     }
 
-    /// Whether the authorities have been trusted for so long.
+    /// Whether the authorities have been trusted for this long.
     fn settled_in(&self, settling: Duration) -> bool {
         self.settles_in(settling).is_zero()
     }

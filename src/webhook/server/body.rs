@@ -89,7 +89,7 @@ impl Memory {
         held
     }
 
-    /// Takes memory for so many bytes in all.
+    /// Takes further memory, so that `held` has enough for `capacity` bytes in all.
     async fn take(&self, held: &mut Held, capacity: usize) {
         let there = held.permit.as_ref().map_or(0, OwnedSemaphorePermit::num_permits);
         let more = capacity.saturating_sub(OWN).saturating_sub(there);

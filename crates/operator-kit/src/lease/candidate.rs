@@ -102,7 +102,7 @@ impl Candidate {
     }
 
     /// Notes the Lease's content; `None`: it does not exist. If a Lease is removed, its holder keeps the time that it would have
-    /// had, because it does not know yet. (A candidate that starts just then does not know the holder.)
+    /// had, because it does not know yet. (A candidate that starts just then knows no holder, and does not wait.)
     pub(super) fn observe(&mut self, now: Instant, record: Option<Record>) {
         let record = match (record, &self.seen) {
             (Some(record), Some(seen)) if record == seen.record => return,
