@@ -64,7 +64,7 @@ pub const PERMISSIONS: &[Permission] = &[
 const BESIDE: usize = READS + RELEASES + MOST_REPORTS;
 
 /// The most requests of reconciles in flight at the API server: those that read, and those that release or delete PeerPods. Each
-/// has a connection, which takes memory.
+/// has a connection, which takes memory. Each kind has a number of its own, so that one kind that hangs does not stop the other.
 const READS: usize = 16;
 const RELEASES: usize = 8;
 

@@ -118,7 +118,7 @@ mod tests {
         assert!(listing.page(vec![Listed { vm: Some(VmRef::Name(long)), ..vm("a") }]).is_empty());
     }
 
-    /// A tag of so many bytes, with a key of three digits.
+    /// A tag of this many bytes, with a key of three digits.
     fn tag(number: usize, bytes: usize) -> (String, String) {
         (format!("{number:03}"), "x".repeat(bytes - 3))
     }

@@ -92,7 +92,7 @@ impl<'a> Candidates<'a> {
     pub fn track(&mut self, peerpod: &PeerPod) {
         let id = InstanceId::parse(self.cloud.name(), peerpod.instance_id());
         if let Ok(id) = &id {
-            // Some lists know less of an identifier than a PeerPod records: the name alone.
+            // Some lists have less of an identifier than a PeerPod records: the name after the last slash.
             let name = id.as_str().rsplit_once('/').map(|(_, name)| name);
             for id in name.into_iter().chain([id.as_str()]) {
                 if let Some(is_recorded) = self.ids.get_mut(id) {
@@ -241,7 +241,7 @@ pub fn findings(
         let seen_for = now.by_process.saturating_duration_since(seen.by_process);
         let since = found.listed.created.unwrap_or(seen.by_day);
         let age = Duration::try_from(now.by_day.duration_since(since)).unwrap_or_default();
-        // What is left of a VM goes with its Pod.
+        // What is left of a VM is no finding while a Pod may have that VM.
         let is_needed = is_spared && found.listed.kind != Resource::Vm;
         if is_needed || seen_for < patience.interval || age.max(seen_for) < patience.grace {
             continue;

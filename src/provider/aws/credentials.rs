@@ -1,4 +1,4 @@
-//! Who the operator is to EC2.
+//! The operator's identity for EC2.
 //!
 //! The first of these that exists is used: an access key in the folders; a role with a token of the ServiceAccount, in the
 //! folders or as EKS injects it; EKS Pod Identity; the role of the node.

@@ -61,7 +61,7 @@ pub(super) enum Source {
     Machine { url: String, client_id: Option<SecretString> },
 }
 
-/// What proves to be an application.
+/// What proves the identity of an application.
 #[derive(Debug)]
 pub(super) enum Proof {
     /// Its secret.

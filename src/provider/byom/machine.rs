@@ -40,7 +40,7 @@ pub(super) struct Access {
     pub(super) key: PathBuf,
     /// The folder with the trusted host keys. None: every one is trusted.
     pub(super) host_keys: Option<PathBuf>,
-    /// How long a login may take.
+    /// How long a login may take at most, and how long a write.
     pub(super) patience: Duration,
 }
 

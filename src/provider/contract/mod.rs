@@ -90,7 +90,7 @@ pub struct Example {
     pub name: String,
 }
 
-/// What is there of an [`Example`].
+/// What is left of an [`Example`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Left {
     /// Whether the VM is there.

@@ -14,7 +14,7 @@ use super::{
 };
 use crate::provider::{ErrorClass, Listed, PowerState, Resource, Stage, VmRef, ownership};
 
-/// So long a cancelled call was under way.
+/// How long a call runs before it is cancelled.
 const CANCELLED_AFTER: Duration = Duration::from_millis(100);
 
 type Scenario = for<'a> fn(&'a Trial<'a>) -> BoxFuture<'a, Result<(), Cannot>>;
@@ -60,7 +60,7 @@ scenarios! {
         let own = trial.prove(&vm, "many").await?;
         let deleted = join_all((0..20).map(|_| trial.provider.delete(&own))).await;
         for refused in deleted.into_iter().filter_map(Result::err) {
-            // Another one may be at it.
+            // Another of these deletions may be in progress, or done.
             let may = matches!(refused.class, ErrorClass::NotFound | ErrorClass::Transient | ErrorClass::Refused);
             ensure(may, || format!("{:?}: {}", refused.class, refused.message.for_log()))?;
         }
@@ -182,7 +182,7 @@ scenarios! {
         let own = trial.prove(&vm, "half").await?;
         trial.behave(Behavior::HoldsBelongings, &vm).await?;
         if trial.provider.delete(&own).await.is_ok() {
-            // Its belongings go after it.
+            // This cloud deletes the belongings after the VM.
             let remains = trial.remains(&vm, "half").await?.ok_or("nothing was held")?;
             trial.kept(&remains).await?;
         }

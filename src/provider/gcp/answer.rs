@@ -141,7 +141,7 @@ pub(super) fn accepted(reply: Reply, path: Option<&str>) -> Result<Reply, Error>
     })
 }
 
-/// None: the status says it.
+/// The class for a status with a code. `None`: the status alone decides. Absence requires a message that names the VM at `path`.
 fn class(status: u16, code: &str, message: &str, path: Option<&str>) -> Option<ErrorClass> {
     let names = |path: &str| message.contains(&format!("'{path}'"));
     Some(match (status, code) {

@@ -90,7 +90,7 @@ fn open(values: &Values, opening: Opening<'_>) -> Result<Box<dyn Provider>, Erro
     }))
 }
 
-/// What keeps pod VMs in a list.
+/// The filter of a list that lets pod VMs pass.
 fn pod_vms() -> String {
     format!("name eq \"{POD_VM}.*\"")
 }

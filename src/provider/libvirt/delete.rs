@@ -68,7 +68,7 @@ impl Libvirt {
             Ok(true) => Now::Persistent(definition),
             Ok(false) => Now::Transient(definition),
             Err(error) if error.code() == Some(ErrorCode::NoDomain) => Now::Gone,
-            // A driver that does not tell them apart.
+            // A driver without this call does not distinguish transient domains.
             Err(error) if error.code() == Some(ErrorCode::NoSupport) => Now::Persistent(definition),
             Err(error) => return Err(self.explain("asking whether the domain is persistent", &error)),
         })

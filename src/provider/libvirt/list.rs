@@ -10,7 +10,7 @@ use super::{
 };
 use crate::provider::{Error, Listed, POD_VM, Pages, PowerState, Resource, VmRef};
 
-/// What libvirt says instead of the number of a domain that runs.
+/// The number of a domain that does not run.
 const NO_RUNTIME_ID: i32 = -1;
 
 impl Libvirt {

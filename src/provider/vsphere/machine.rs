@@ -155,12 +155,12 @@ impl Machine {
         Ok(Some(Self { reference, name, created, properties, tasks }))
     }
 
-    /// Whether vCenter is at this.
+    /// Whether vCenter works on this step, or is going to.
     pub(super) fn is_at(&self, step: Step) -> bool {
         self.tasks_of(step).any(|task| ["queued", "running"].contains(&task.text("info.state")))
     }
 
-    /// The error that the last attempt at this ended with.
+    /// The error of the last attempt at this step, if it failed.
     pub(super) fn failure(&self, step: Step) -> Option<Error> {
         let last =
             self.tasks_of(step).max_by_key(|task| task.text("info.queueTime").parse::<Timestamp>().ok())?;

@@ -84,7 +84,8 @@ pub(super) struct Failure {
 }
 
 impl Failure {
-    /// What it means for a call that goes on with what another one began. A session takes with it what was begun in it.
+    /// What it means for a call that continues a list which another call began. A list ends with its session, so it must begin
+    /// again.
     pub(super) fn in_the_middle(self) -> Error {
         if self.fault != ENDED {
             return self.error;
