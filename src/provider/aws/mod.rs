@@ -36,6 +36,7 @@ mod tests;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use operator_kit::Message;
 use serde::de::DeserializeOwned;
 
 pub use self::settings::Settings;
@@ -187,15 +188,26 @@ impl Aws {
         self.0.call::<api::Done>(doing, Write, action, &[(parameter, value)]).await.map(drop)
     }
 
-    async fn delete_remains(&self, remains: &str) -> Result<(), Failure> {
+    async fn delete_remains(&self, vm: &Vm, remains: &str) -> Result<(), Failure> {
         if remains.starts_with(INTERFACE) {
             let delete =
                 self.change("deleting an interface", "DeleteNetworkInterface", "NetworkInterfaceId", remains);
             return absent(delete.await);
         }
-        // EC2 itself disassociates it from the terminated instance. If something else uses it since, EC2 refuses the release,
-        // except in a default VPC, where the release also disassociates it.
+        self.ensure_unused(vm, remains).await?;
         absent(self.change("releasing an elastic address", "ReleaseAddress", "AllocationId", remains).await)
+    }
+
+    /// Fails if something else uses this elastic address. EC2 takes it from the terminated instance itself, and in a default VPC a release
+    /// would take it from whatever uses it.
+    async fn ensure_unused(&self, vm: &Vm, address: &str) -> Result<(), Error> {
+        let (doing, action) = ("reading an elastic address", "DescribeAddresses");
+        let found: Addresses = self.filtered(doing, action, "allocation-id", &[address.to_owned()]).await?;
+        if !found.addresses_set.item.iter().any(|it| it.is_used_beside(vm.id.as_str(), &vm.belongings)) {
+            return Ok(());
+        }
+        let public = "something else uses an elastic address of the VM; take the address from it, or give the address another name";
+        Err(Error::new(ErrorClass::Refused, Message::new(public, format!("{public}: {address}"))))
     }
 }
 
@@ -244,7 +256,7 @@ impl Provider for Aws {
         let vm = vm.vm();
         if let Stage::Remains(_) = vm.stage {
             for remains in &vm.belongings {
-                self.delete_remains(remains).await?;
+                self.delete_remains(vm, remains).await?;
             }
             return Ok(Accepted::default());
         }

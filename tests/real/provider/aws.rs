@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use peerpod_operator::provider::{
     Claim, Error, ErrorClass, InstanceId, Provider, Stage,
     aws::{CLOUD, POLICY},
@@ -86,6 +86,28 @@ fn a_deletion_takes_four_requests() -> Result<()> {
         );
         // The provider asks only once which account its credentials belong to.
         assert_eq!(aws.relay.seen().len(), 5);
+        Ok(())
+    })
+}
+
+#[test]
+fn an_address_that_something_else_uses_stays_with_it() -> Result<()> {
+    run(async {
+        let aws = Aws::start().await?;
+        let id = aws.moto.make(&vm_name("web"), "remains").await?;
+        let other = aws.moto.make("database", "bare").await?;
+        aws.moto.lend(&id, Some(&other)).await?;
+        let provider = aws.open()?;
+        let refused = provider.delete(&own(&*provider, &CLOUD, &id, "web").await?).await;
+        let error = refused.err().context("the address was released")?;
+        ensure!(error.class == ErrorClass::Refused, "{error}");
+        // The interface, which nothing uses, is deleted.
+        ensure!(aws.moto.left(&id).await?.belongings == 1);
+        ensure!(!aws.actions().contains(&"ReleaseAddress".to_owned()), "{:?}", aws.actions());
+        // Once it is free again, it is released.
+        aws.moto.lend(&id, None).await?;
+        provider.delete(&own(&*provider, &CLOUD, &id, "web").await?).await?;
+        ensure!(aws.moto.left(&id).await?.belongings == 0);
         Ok(())
     })
 }

@@ -109,6 +109,17 @@ class Cloud:
         self.iam.put_role_policy(RoleName="operator", PolicyName="policy", PolicyDocument=policy)
         return {"arn": made["Arn"]}
 
+    def lend(self, instance, to):
+        addresses, _ = self.belongings(instance)
+        for address in addresses:
+            if to:
+                self.ec2.associate_address(
+                    AllocationId=address["AllocationId"], InstanceId=to, AllowReassociation=True
+                )
+            else:
+                self.ec2.disassociate_address(AssociationId=address["AssociationId"])
+        return {}
+
     def remove(self, instance):
         self.ec2.terminate_instances(InstanceIds=[instance])
         addresses, interfaces = self.belongings(instance)

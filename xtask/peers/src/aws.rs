@@ -88,6 +88,11 @@ impl Moto {
         self.control.ask("remove", &json!({"instance": instance})).await.map(drop)
     }
 
+    /// Gives the elastic address with an instance's identifier to another instance, or to none.
+    pub async fn lend(&self, instance: &str, to: Option<&str>) -> Result<()> {
+        self.control.ask("lend", &json!({"instance": instance, "to": to})).await.map(drop)
+    }
+
     /// Makes a user with only this policy's rights. Returns identifier and secret of the access key.
     pub async fn user(&self, policy: &str) -> Result<(String, String)> {
         let key = self.control.ask("user", &json!({"policy": policy})).await?;
