@@ -78,19 +78,19 @@ pub(super) struct Addresses {
 #[serde(rename_all = "camelCase")]
 pub(super) struct Address {
     pub(super) allocation_id: String,
-    #[serde(default)]
-    association_id: String,
-    #[serde(default)]
-    instance_id: String,
-    #[serde(default)]
-    network_interface_id: String,
+    #[serde(rename = "associationId", default)]
+    association: String,
+    #[serde(rename = "instanceId", default)]
+    instance: String,
+    #[serde(rename = "networkInterfaceId", default)]
+    interface: String,
 }
 
 impl Address {
     /// Whether something other than this instance and these interfaces uses it.
     pub(super) fn is_used_beside(&self, instance: &str, interfaces: &[String]) -> bool {
-        let is_own = self.instance_id == instance || interfaces.contains(&self.network_interface_id);
-        !self.association_id.is_empty() && !is_own
+        let is_own = self.instance == instance || interfaces.contains(&self.interface);
+        !self.association.is_empty() && !is_own
     }
 }
 
