@@ -31,6 +31,7 @@ pub(super) async fn measure(
     bench.delete(1).await?;
     let mut standby = Operator::start(bench.testbed, &options("second")).await?;
     until_stands_by(&standby, 0).await?;
+    until_swept(&leader).await?;
 
     let before = next_request(bench).await?;
     sleep(PERIODS * RETRY_PERIOD).await;
@@ -90,6 +91,16 @@ async fn until_stands_by(operator: &Operator, times: usize) -> Result<()> {
     operator.ready().await?;
     wait::eventually("the second operator stands by", DEADLINE, async || {
         ensure!(times_stood_by(operator)? > times);
+        Ok(())
+    })
+    .await
+}
+
+/// Waits for the first sweep of a leader: it reads once which cluster this is, a quarter of a minute after the start.
+async fn until_swept(leader: &Operator) -> Result<()> {
+    wait::eventually("the leader has swept", DEADLINE, async || {
+        let swept = leader.metrics().await?.sum("peerpod_operator_sweep_last_listing_timestamp_seconds", &[]);
+        ensure!(swept > 0.0);
         Ok(())
     })
     .await
