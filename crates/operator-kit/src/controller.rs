@@ -25,6 +25,7 @@ use std::{
     future::ready,
     hash::Hash,
     sync::Arc,
+    time::Duration,
 };
 
 use futures::{StreamExt, stream::BoxStream};
@@ -48,6 +49,11 @@ use crate::{Backoff, Leadership, crd::Crds, http::Readiness, metadata::Metadata,
 /// How many objects one controller reconciles at once. More would not be faster, as the API server is the limit. Each takes
 /// connections and memory.
 const CONCURRENCY: u16 = 8;
+
+/// How long an object must be unchanged before it is reconciled. An operator's own writes return as several changes, one after the
+/// other. A reconcile after all of them finds them in its caches. A reconcile between them would list objects and write a status
+/// again. The time is short, so that also an object with a hundred changes a second is reconciled soon.
+const DEBOUNCE: Duration = Duration::from_millis(20);
 
 /// Objects that changed, as controllers expect them.
 pub type Changes<K> = BoxStream<'static, Result<K, watcher::Error>>;
@@ -131,7 +137,7 @@ impl Host {
             async move { attempts.one(&object, work).await }
         };
         controller
-            .with_config(controller::Config::default().concurrency(CONCURRENCY))
+            .with_config(controller::Config::default().concurrency(CONCURRENCY).debounce(DEBOUNCE))
             .reconcile_all_on(self.leadership.changes())
             .graceful_shutdown_on(self.shutdown.clone().cancelled_owned())
             .run(reconcile, |_, never, _| match *never {}, attempts)
@@ -186,7 +192,7 @@ impl<K: Resource<DynamicType = ()> + Clone> Attempts<K> {
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
-    use tokio::time::{Duration, Instant, sleep, timeout};
+    use tokio::time::{Instant, sleep, timeout};
 
     use super::*;
     use crate::{
