@@ -100,17 +100,22 @@ pub fn verify_untracked(vm: Vm, listed: &Listed, _proof: &ClusterProof) -> Resul
 pub fn stem(name: &str) -> Option<&str> {
     let stem = name.get(..name.len().checked_sub(SANDBOX_CHARACTERS)?)?;
     let is_whole = stem.len() > POD_VM.len() + 1 && stem.starts_with(POD_VM) && stem.ends_with('-');
-    (is_whole && is_sandbox(&name[stem.len()..])).then_some(stem)
+    (is_whole && may_be_sandbox(&name[stem.len()..])).then_some(stem)
 }
 
 /// Whether cloud-api-adaptor gives such names: they end with hexadecimal digits. [`stem`] accepts more names, as it only protects
 /// VMs.
 pub fn is_pod_vm(name: &str) -> bool {
-    let is_hex = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
-    stem(name).is_some_and(|stem| name[stem.len()..].bytes().all(is_hex))
+    stem(name).is_some_and(|stem| is_sandbox(&name[stem.len()..]))
 }
 
+/// Whether this is the start of a sandbox's id, as container runtimes make it. Eight letters alone may be a word that a VM of
+/// other use has in its name: `podvm-builder-instance`.
 fn is_sandbox(text: &str) -> bool {
+    text.len() == SANDBOX_CHARACTERS && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+}
+
+fn may_be_sandbox(text: &str) -> bool {
     text.len() == SANDBOX_CHARACTERS
         && text.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit())
 }
@@ -216,6 +221,9 @@ mod tests {
             "podvm-web-0-1a2b-c4d",
         ] {
             assert!(matches!(verified(vm(name), "web-0"), Err(NotOwn::Name { .. })), "{name}");
+        }
+        for (name, pod) in [("podvm-builder-instance", "builder"), ("podvm-ubuntu-template", "ubuntu")] {
+            assert!(verified(vm(name), pod).is_err(), "{name} ends with no sandbox's id");
         }
         assert!(
             verified(vm("podvm-web-1a2b3c4d-1a2b3c4d"), "web").is_err(),
