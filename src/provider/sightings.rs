@@ -2,7 +2,7 @@
 
 use std::{
     collections::{HashMap, HashSet},
-    hash::Hash,
+    hash::{BuildHasher, Hash, RandomState},
     sync::{Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -26,18 +26,12 @@ const SECOND_LOOK: Duration = Duration::from_secs(10);
 #[derive(Default)]
 pub(super) struct Sightings(Mutex<Memory>);
 
-/// A VM as one PeerPod claims it, because some clouds give an identifier to another VM later.
-#[derive(Clone, PartialEq, Eq, Hash)]
-struct Sighting {
-    id: InstanceId,
-    pod: Option<String>,
-    created: Timestamp,
-}
-
 #[derive(Default)]
 struct Memory {
-    /// Seen here, so they are at no other endpoint.
-    seen: HashSet<Sighting>,
+    /// The hashes of VMs that were seen here, so that they are at no other endpoint, each as one PeerPod claims it: some clouds give
+    /// an identifier to another VM later. A claim may contain long texts, which a hash does not keep.
+    seen: HashSet<u64>,
+    hasher: RandomState,
     /// The cloud accepted the deletion of these, or is deleting them. They are expected to be absent soon.
     leaving: HashSet<InstanceId>,
     /// Since when the cloud says that these do not exist.
@@ -49,7 +43,8 @@ impl Sightings {
     pub(super) fn seen(&self, id: &InstanceId, claim: &Claim) {
         let mut memory = self.lock();
         memory.missed.remove(id);
-        remember(&mut memory.seen, Sighting::new(id, claim));
+        let sighting = memory.sighting(id, claim);
+        remember(&mut memory.seen, sighting);
     }
 
     /// The cloud is deleting the VM.
@@ -59,7 +54,8 @@ impl Sightings {
 
     /// Whether the VM was there.
     pub(super) fn has(&self, id: &InstanceId, claim: &Claim) -> bool {
-        self.lock().seen.contains(&Sighting::new(id, claim))
+        let memory = self.lock();
+        memory.seen.contains(&memory.sighting(id, claim))
     }
 
     /// Notes that a cloud which settles late denies the VM, or shows only its remains. Fails while the reason may only be that
@@ -90,9 +86,9 @@ impl Sightings {
     }
 }
 
-impl Sighting {
-    fn new(id: &InstanceId, claim: &Claim) -> Self {
-        Self { id: id.clone(), pod: claim.pod.clone(), created: claim.created }
+impl Memory {
+    fn sighting(&self, id: &InstanceId, claim: &Claim) -> u64 {
+        self.hasher.hash_one((id, &claim.pod, claim.created))
     }
 }
 
