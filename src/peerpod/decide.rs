@@ -206,7 +206,7 @@ fn is_another_own(vm: &Vm, facts: &Facts) -> bool {
     }
     let verify = |pod: &String| ownership::verify(vm.clone(), pod, facts.name_limit);
     let proven = facts.pod.as_ref().is_some_and(|pod| verify(pod).is_ok());
-    proven && facts.instance.as_ref() != Ok(&vm.id)
+    proven && !facts.instance.as_ref().is_ok_and(|own| own.key() == vm.id.key())
 }
 
 /// Compares this PeerPod's age to a sibling's; `None` if the answer would be a guess. If two starts of one Pod overlap, the VM of

@@ -228,7 +228,7 @@ impl Index {
         let cloud = peerpod.cloud_provider();
         let pod = owner(peerpod).map(|pod| (&peerpod.metadata.namespace, cloud, &pod.uid, &pod.name));
         let vm = InstanceId::parse(cloud, peerpod.instance_id()).ok();
-        let vm = vm.map(|id| self.hasher.hash_one((cloud, id.as_str())).max(1));
+        let vm = vm.map(|id| self.hasher.hash_one((cloud, id.key())).max(1));
         Placement {
             vm: vm.unwrap_or_default(),
             pod: pod.map(|pod| self.hasher.hash_one(pod).max(1)).unwrap_or_default(),

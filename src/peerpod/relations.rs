@@ -25,12 +25,13 @@ pub(super) fn are_of_one_pod(other: &PeerPod, peerpod: &PeerPod) -> bool {
         && pods.is_some_and(|(pod, own)| (&pod.uid, &pod.name) == (&own.uid, &own.name))
 }
 
-/// Whether `other` is another PeerPod, in any namespace, that names the same VM (this one's `id`) of the same cloud.
+/// Whether `other` is another PeerPod, in any namespace, that names the same VM (this one's `id`) of the same cloud. If the two
+/// spell it differently and it may be the same one, it counts as the same one.
 pub(super) fn is_namesake(other: &PeerPod, peerpod: &PeerPod, id: &InstanceId) -> bool {
     let cloud = peerpod.cloud_provider();
     other.uid() != peerpod.uid()
         && other.cloud_provider() == cloud
-        && InstanceId::parse(cloud, other.instance_id()).as_ref() == Ok(id)
+        && InstanceId::parse(cloud, other.instance_id()).is_ok_and(|other| other.key() == id.key())
 }
 
 /// The claim of a PeerPod on a VM that another PeerPod names too.
@@ -144,6 +145,24 @@ mod tests {
         ] {
             assert!(!is_namesake(&patch), "one {why}");
         }
+    }
+
+    #[test]
+    fn a_namesake_may_name_a_vm_by_its_path() {
+        let named = |instance: &str| json!({ "metadata": { "uid": instance }, "spec": { "cloudProvider": "gcp", "instanceID": instance } });
+        let [name, path, elsewhere, another] = [
+            "podvm-web-1a2b3c4d",
+            "projects/p/zones/z/instances/podvm-web-1a2b3c4d",
+            "projects/q/zones/z/instances/podvm-web-1a2b3c4d",
+            "projects/p/zones/z/instances/podvm-web-5e6f7a8b",
+        ];
+        let are_namesakes = |one: &str, other: &str| {
+            let id = InstanceId::parse("gcp", one).unwrap();
+            is_namesake(&peerpod(&[&named(other)]), &peerpod(&[&named(one)]), &id)
+        };
+        assert!(are_namesakes(name, path) && are_namesakes(path, name));
+        assert!(are_namesakes(path, elsewhere), "the name alone may be either");
+        assert!(!are_namesakes(name, another) && !are_namesakes(path, another));
     }
 
     #[test]

@@ -4,12 +4,15 @@ use std::fmt;
 
 use super::Cloud;
 
-/// A VM's identifier in its cloud's canonical form. Two PeerPods name the same VM exactly if cloud and identifier are equal.
+/// A VM's identifier in its cloud's canonical form. Two equal identifiers of one cloud name the same VM. Two others may name the
+/// same VM, too, if their [keys](InstanceId::key) are equal.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct InstanceId {
     canonical: Box<str>,
     /// The scope is the first bytes of it, this many.
     scope: usize,
+    /// Where its key begins.
+    key: usize,
 }
 
 /// An identifier as a cloud's [rule](Cloud::parse_id) reads it.
@@ -20,12 +23,14 @@ pub struct ParsedId {
     /// The length in bytes of the scope in which the cloud looks the VM up (azure: subscription and resource group). The provider
     /// asks in that scope only, whatever the settings name. 0: the identifier has no scope.
     pub scope: usize,
+    /// Where the part begins that all spellings of this VM's identifier have in common. 0: there is one spelling.
+    pub key: usize,
 }
 
 impl ParsedId {
     /// An identifier that does not say where the VM is.
     pub fn unscoped(canonical: impl Into<String>) -> Self {
-        Self { canonical: canonical.into(), scope: 0 }
+        Self { canonical: canonical.into(), scope: 0, key: 0 }
     }
 }
 
@@ -65,12 +70,18 @@ impl InstanceId {
     /// An identifier in this scope.
     #[cfg(test)]
     pub(crate) fn scoped(scope: &str, rest: &str) -> Self {
-        Self { canonical: format!("{scope}{rest}").into(), scope: scope.len() }
+        Self { canonical: format!("{scope}{rest}").into(), scope: scope.len(), key: 0 }
     }
 
     /// The canonical spelling.
     pub fn as_str(&self) -> &str {
         &self.canonical
+    }
+
+    /// What all identifiers of this VM have in common. Where a cloud knows a VM by its name and by a path, the name: the same name in
+    /// another scope may be another VM, and counts as the same one where a doubt must protect it.
+    pub fn key(&self) -> &str {
+        self.canonical.get(self.key..).unwrap_or(&self.canonical)
     }
 
     /// The VM's scope, if the identifier has one.
@@ -87,8 +98,8 @@ pub(super) fn verbatim(raw: &str) -> Result<ParsedId, IdProblem> {
 }
 
 impl From<ParsedId> for InstanceId {
-    fn from(ParsedId { canonical, scope }: ParsedId) -> Self {
-        Self { canonical: canonical.into(), scope }
+    fn from(ParsedId { canonical, scope, key }: ParsedId) -> Self {
+        Self { canonical: canonical.into(), scope, key }
     }
 }
 

@@ -173,6 +173,20 @@ fn the_newest_few_of_the_other_vms_of_a_pod_that_are_no_older_are_asked_for() {
 }
 
 #[test]
+fn a_vm_is_claimed_by_each_spelling_of_its_identifier() {
+    let gcp = |name: &str, instance: &str| {
+        let mut peerpod = peerpod(name, name, instance);
+        peerpod.spec.cloud_provider = Some("gcp".into());
+        peerpod
+    };
+    let index = Index::default();
+    index.apply(&Event::Apply(gcp("running", "podvm-web-1a2b3c4d")));
+    let forged = deleted(gcp("forged", "projects/p/zones/z/instances/podvm-web-1a2b3c4d"));
+    index.apply(&Event::Apply(forged.clone()));
+    assert_eq!(index.claimants(&forged, 3).living.map(|key| key.name.clone()).as_deref(), Some("running"));
+}
+
+#[test]
 fn others_that_name_a_vm_claim_it_while_they_live_and_one_of_each_other_pod_when_they_go() {
     let index = Index::default();
     let own = deleted(made("own", "pod", UUID, 10));

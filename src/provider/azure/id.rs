@@ -23,7 +23,7 @@ pub(super) fn parse(raw: &str) -> Result<ParsedId, IdProblem> {
         .ok_or(MALFORMED)?;
     let scope =
         scope(subscription, group).filter(|scope| scope == place && is_name(name)).ok_or(MALFORMED)?;
-    Ok(ParsedId { scope: scope.len(), canonical })
+    Ok(ParsedId { scope: scope.len(), canonical, key: 0 })
 }
 
 /// The canonical identifier of a resource group, if these can be the subscription's and the group's names.

@@ -172,7 +172,8 @@ impl State {
 /// `SCOPE/ID`, or `ID` alone.
 #[allow(clippy::unnecessary_wraps, reason = "it is one of several rules")]
 fn parse_id(raw: &str) -> Result<ParsedId, IdProblem> {
-    Ok(ParsedId { canonical: raw.to_owned(), scope: raw.split_once('/').map_or(0, |(scope, _)| scope.len()) })
+    let scope = raw.split_once('/').map_or(0, |(scope, _)| scope.len());
+    Ok(ParsedId { canonical: raw.to_owned(), scope, key: 0 })
 }
 
 fn key(id: &str) -> (String, String) {

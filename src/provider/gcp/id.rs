@@ -20,8 +20,8 @@ pub(super) fn parse(raw: &str) -> Result<ParsedId, IdProblem> {
         && is_name(zone)
         && is_name(name)
     {
-        let scope = path.len() - "/instances/".len() - name.len();
-        return Ok(ParsedId { canonical: path.to_owned(), scope });
+        let key = path.len() - name.len();
+        return Ok(ParsedId { canonical: path.to_owned(), scope: key - "/instances/".len(), key });
     }
     let number = raw.bytes().all(|byte| byte.is_ascii_digit());
     Err(IdProblem::Malformed {
@@ -58,9 +58,11 @@ mod tests {
     fn a_name_has_no_scope_and_all_spellings_of_a_path_have_one() {
         let id = |raw: &str| InstanceId::from(parse(raw).unwrap());
         assert_eq!(id("podvm-web-1a2b3c4d").scope(), None);
+        assert_eq!(id("podvm-web-1a2b3c4d").key(), "podvm-web-1a2b3c4d");
         for prefix in ["", PREFIXES[0], PREFIXES[1], PREFIXES[2]] {
             let id = id(&format!("{prefix}{PATH}"));
             assert_eq!((id.as_str(), id.scope()), (PATH, Some("projects/peer-pods/zones/europe-west4-a")));
+            assert_eq!(id.key(), "podvm-web-1a2b3c4d", "the name alone may be the same VM");
         }
         assert!(parse("projects/example.com:peer-pods/zones/z-a/instances/a").is_ok());
     }

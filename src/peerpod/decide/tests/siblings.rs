@@ -31,6 +31,19 @@ fn the_older_of_two_living_siblings_goes_where_both_clocks_agree() {
 }
 
 #[test]
+fn a_newer_sibling_that_spells_the_same_vm_in_another_way_supersedes_nothing() {
+    let gcp = |raw: &str| InstanceId::parse("gcp", raw).unwrap();
+    let name = "podvm-web-0-1a2b3c4d";
+    let by = |path: &str| {
+        let vm = VmState::Present(Vm { id: gcp(path), ..own_vm() });
+        let siblings = vec![Sibling { recorded: at(5), vm }];
+        decide(Facts { instance: Ok(gcp(name)), siblings, ..live_one() })
+    };
+    assert_eq!(by("projects/p/zones/z/instances/podvm-web-0-1a2b3c4d"), Decision::Nothing);
+    assert_eq!(by("projects/p/zones/z/instances/podvm-web-0-5e6f7a8b"), Decision::Supersede, "another VM");
+}
+
+#[test]
 fn a_released_peerpod_goes_where_its_vm_is_absent_and_its_pod_has_a_younger_one() {
     let released = Facts { finalizer: false, has_younger: true, vm: VmState::Absent, ..live_one() };
     assert_eq!(decide(released.clone()), Decision::Tidy);
