@@ -17,11 +17,9 @@ pub mod samples;
 mod services;
 pub mod webhook_rights;
 
-use k8s_openapi::{
-    api::core::v1::{Namespace, ServiceAccount},
-    apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
-};
+use k8s_openapi::api::core::v1::{Namespace, ServiceAccount};
 use kube::CustomResourceExt;
+use operator_kit::crd;
 use serde_json::{Error, Value, to_value};
 
 use crate::api::v1alpha1::{PeerPod, PeerPodConfig};
@@ -49,18 +47,17 @@ pub struct Manifest {
 
 /// The `PeerPod` custom resource definition. Fails only if a type could not be written as JSON.
 pub fn peerpod_crd() -> Result<Value, Error> {
-    crd(PeerPod::crd())
+    definition::<PeerPod>()
 }
 
 /// The `PeerPodConfig` custom resource definition. Fails only if a type could not be written as JSON.
 pub fn peerpodconfig_crd() -> Result<Value, Error> {
-    crd(PeerPodConfig::crd())
+    definition::<PeerPodConfig>()
 }
 
-fn crd(mut crd: CustomResourceDefinition) -> Result<Value, Error> {
-    crd.metadata.labels = Some(Component::Operator.labels());
-    let mut crd = to_value(crd)?;
-    adapt(&mut crd);
+fn definition<K: CustomResourceExt>() -> Result<Value, Error> {
+    let mut crd = crd::definition::<K>()?;
+    crd["metadata"]["labels"] = to_value(Component::Operator.labels())?;
     // Objects without `spec` that were created under another schema must stay writable, or their finalizers are never removed.
     // Also, users need not see every default in them.
     for version in crd["spec"]["versions"].as_array_mut().into_iter().flatten() {
@@ -125,26 +122,4 @@ pub fn namespace(options: &Options) -> Namespace {
 /// The identity that the operator runs under.
 pub fn service_account(options: &Options) -> ServiceAccount {
     ServiceAccount { metadata: Component::Operator.namespaced(NAME, options), ..ServiceAccount::default() }
-}
-
-/// Schemas derived from Rust types have formats such as `uint32`, about which Kubernetes warns. They also let optional fields be
-/// null, which no client needs.
-fn adapt(value: &mut Value) {
-    match value {
-        Value::Object(fields) => {
-            if fields.get("format").and_then(Value::as_str).is_some_and(|format| format.starts_with("uint")) {
-                fields.remove("format");
-            }
-            // Comments have line breaks for the editor, which descriptions do not have.
-            if let Some(Value::String(text)) = fields.get_mut("description") {
-                *text = text.split("\n\n").map(|it| it.replace('\n', " ")).collect::<Vec<_>>().join("\n\n");
-            }
-            if fields.get("nullable") == Some(&Value::Bool(true)) {
-                fields.remove("nullable");
-            }
-            fields.values_mut().for_each(adapt);
-        }
-        Value::Array(items) => items.iter_mut().for_each(adapt),
-        _ => {}
-    }
 }

@@ -2,7 +2,7 @@
 
 use std::{path::Path, time::Duration};
 
-use hyper::Request;
+use hyper::{Request, Response};
 use hyper_timeout::TimeoutConnector;
 use hyper_util::{
     client::legacy::{self, connect::HttpConnector},
@@ -13,7 +13,7 @@ use kube::{
     client::{Body, ConfigExt},
     config::{InferConfigError, KubeConfigOptions, Kubeconfig, KubeconfigError},
 };
-use tower::{BoxError, ServiceBuilder, service_fn};
+use tower::{BoxError, Service, ServiceBuilder, service_fn};
 
 /// How long a connection may take to open.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -69,13 +69,20 @@ pub async fn for_context(kubeconfig: Option<&Path>, context: Option<&str>) -> Re
 ///
 /// A request counts until its answer begins, so a watch does not count while it lasts.
 pub fn limited(client: &Client, most: usize) -> Client {
-    let full = client.clone();
-    let send = service_fn(move |request: Request<Body>| {
-        let full = full.clone();
-        async move { full.send(request).await }
-    });
-    let service = ServiceBuilder::new().concurrency_limit(most).service(send);
-    Client::new(service, client.default_namespace()).with_valid_until(*client.valid_until())
+    let limited = ServiceBuilder::new().concurrency_limit(most).service(service(client));
+    Client::new(limited, client.default_namespace()).with_valid_until(*client.valid_until())
+}
+
+/// Sends each request by this client, for layers around it.
+pub(crate) fn service(
+    client: &Client,
+) -> impl Service<Request<Body>, Response = Response<Body>, Error = kube::Error, Future: Send> + Send + 'static
+{
+    let client = client.clone();
+    service_fn(move |request| {
+        let client = client.clone();
+        async move { client.send(request).await }
+    })
 }
 
 fn connect(config: Config) -> Result<Client, ClientError> {

@@ -13,13 +13,14 @@ use std::{
 };
 
 use hyper::{
-    Request,
+    Response,
     body::{Bytes, Frame},
 };
 use kube::{Client, client::Body};
-use tower::service_fn;
+use tower::ServiceBuilder;
 
 use self::filter::Filter;
+use crate::client::service;
 
 /// What is read of the objects of one kind. Of all objects the apiVersion, kind, name, namespace, uid, resource version,
 /// generation and times are read.
@@ -70,16 +71,12 @@ const ALWAYS: [&str; 5] = ["apiVersion", "kind", "code", "message", "reason"];
 
 /// A client like this one that reads no more than this of each answer. Errors are read as a whole.
 pub fn reading(client: &Client, projection: &'static Projection) -> Client {
-    let full = client.clone();
-    let service = service_fn(move |request: Request<Body>| {
-        let full = full.clone();
-        async move {
-            let answer = full.send(request).await?;
-            let filter = answer.status().is_success().then(|| Filter::new(projection));
-            Ok::<_, kube::Error>(answer.map(|body| Reduced { body, filter }))
-        }
-    });
-    Client::new(service, client.default_namespace()).with_valid_until(*client.valid_until())
+    let reduced = move |answer: Response<Body>| {
+        let filter = answer.status().is_success().then(|| Filter::new(projection));
+        answer.map(|body| Reduced { body, filter })
+    };
+    let reading = ServiceBuilder::new().map_response(reduced).service(service(client));
+    Client::new(reading, client.default_namespace()).with_valid_until(*client.valid_until())
 }
 
 /// A body that passes only the fields that are read.
