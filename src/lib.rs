@@ -11,6 +11,7 @@
 //! | [`peerpodconfig`] | the controller that sets peer pods up in a cluster: cloud-api-adaptor, admission, capacity of nodes |
 //! | [`sweep`] | VMs that no PeerPod tracks, and PeerPods whose VM is gone |
 //! | [`webhook`] | the admission: from a Pod to a peer pod, its server and its certificates |
+//! | [`cluster`] | the identity of the cluster |
 //! | [`metrics`] | the table of metrics |
 //! | [`names`] | names of objects, labels and images that several of these share |
 //! | [`install`] | the typed objects of an installation, for the generators |
@@ -58,6 +59,7 @@
 pub mod api;
 #[cfg(feature = "cli")]
 pub mod cli;
+pub mod cluster;
 #[cfg(feature = "cli")]
 pub mod install;
 pub mod metrics;

@@ -7,9 +7,8 @@ use serde_json::{Error, Value, to_value};
 use super::{Component, NAME, Options};
 use crate::{
     cli::{DRAIN_PERMISSIONS, LEASE_PERMISSIONS},
-    peerpod, peerpodconfig,
+    cluster, peerpod, peerpodconfig,
     provider::{Cloud, places},
-    sweep,
 };
 
 /// The operator's role in the whole cluster: the rights of every controller together.
@@ -18,7 +17,7 @@ pub fn cluster_role() -> ClusterRole {
         metadata: Component::Operator.cluster_scoped(NAME),
         rules: Some(rules(&[
             peerpod::PERMISSIONS,
-            sweep::PERMISSIONS,
+            cluster::PERMISSIONS,
             peerpodconfig::PERMISSIONS,
             peerpodconfig::adaptor::PERMISSIONS,
             peerpodconfig::admission::PERMISSIONS,

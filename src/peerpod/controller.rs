@@ -39,6 +39,7 @@ use super::{
 };
 use crate::{
     api::v1alpha1::{CRDS, FIELD_MANAGER, PeerPod, RELEASE_ANNOTATION, RELEASE_VERB},
+    cluster::Cluster,
     metrics::Metrics,
     provider::Clouds,
     sweep::{self, PeerPodFindings, Search, Sweeper},
@@ -230,6 +231,7 @@ impl Context {
                 index: index.clone(),
                 store,
                 grace_periods: GracePeriods::default(),
+                cluster: Cluster::new(client),
                 findings: PeerPodFindings::default(),
             },
             releases: reading(&limited(client, RELEASES), &IDENTITY_ALONE),

@@ -25,7 +25,11 @@ use super::{
 };
 use crate::{
     api::v1alpha1::PeerPod,
-    provider::{self, Cloud, Clouds, Error, ErrorClass, IdProblem, InstanceId, NAME_LIMIT, Provider},
+    cluster::Cluster,
+    provider::{
+        self, CLUSTER_UID_TAG, Cloud, Clouds, Error, ErrorClass, IdProblem, InstanceId, NAME_LIMIT, Provider,
+        Vm,
+    },
     sweep::{PeerPodFinding, PeerPodFindings},
 };
 
@@ -36,6 +40,7 @@ pub(super) struct Observer {
     pub(super) index: Arc<Index>,
     pub(super) store: Store<PeerPod>,
     pub(super) grace_periods: GracePeriods,
+    pub(super) cluster: Cluster,
     /// What the sweep found out.
     pub(super) findings: PeerPodFindings,
 }
@@ -113,7 +118,7 @@ impl Observer {
                 if facts.instance.is_ok() && !has_slot() {
                     return Ok(None);
                 }
-                facts.vm = vm_state_of(peerpod, facts.recorded, provider).await;
+                facts.vm = self.vm_state(peerpod, facts.recorded, provider).await;
             }
             if facts.instance.is_ok() {
                 facts.claimed_by = self.claimant(peerpod).await?;
@@ -130,7 +135,7 @@ impl Observer {
         provider: &Result<Arc<dyn Provider>, Error>,
         facts: &mut Facts,
     ) -> Result<(), ApiError> {
-        facts.vm = vm_state_of(peerpod, facts.recorded, provider).await;
+        facts.vm = self.vm_state(peerpod, facts.recorded, provider).await;
         if let (VmState::Present(_), Some(pod)) = (&facts.vm, owner(peerpod)) {
             let state = self.pod_state(peerpod, pod).await?;
             facts.owner = state.owner;
@@ -161,7 +166,7 @@ impl Observer {
         let Some(first) = newest.next() else { return };
         let own = async {
             match &facts.vm {
-                VmState::NotAsked => vm_state_of(peerpod, facts.recorded, provider).await,
+                VmState::NotAsked => self.vm_state(peerpod, facts.recorded, provider).await,
                 known => known.clone(),
             }
         };
@@ -186,10 +191,23 @@ impl Observer {
         let known =
             self.store.get(&sibling.key).filter(|other| !sibling.contested && is_sibling(other, peerpod));
         let vm = match known {
-            Some(other) => vm_state_of(&other, sibling.recorded, provider).await,
+            Some(other) => self.vm_state(&other, sibling.recorded, provider).await,
             None => VmState::NotAsked,
         };
         Sibling { recorded: sibling.recorded, vm }
+    }
+
+    /// What the cloud answers about a PeerPod's VM. A VM of another cluster counts as unknown.
+    async fn vm_state(
+        &self,
+        peerpod: &PeerPod,
+        recorded: Timestamp,
+        provider: &Result<Arc<dyn Provider>, Error>,
+    ) -> VmState {
+        match vm_state_of(peerpod, recorded, provider).await {
+            VmState::Present(vm) if vm.cluster_uid.is_some() => in_cluster(vm, self.cluster.uid().await),
+            state => state,
+        }
     }
 
     async fn pod_state(&self, peerpod: &PeerPod, pod: &OwnerReference) -> Result<PodState, ApiError> {
@@ -242,6 +260,20 @@ fn named_to(reader: &PeerPod, other: &ObjectRef<PeerPod>) -> Message {
     }
 }
 
+/// A VM that has the tag of its cluster, as the cluster with this UID sees it. A PeerPod that came from another cluster, as by a
+/// backup, names a VM there.
+fn in_cluster(vm: Vm, uid: Option<&str>) -> VmState {
+    if vm.cluster_uid.as_deref() == uid {
+        return VmState::Present(vm);
+    }
+    let problem = match uid {
+        Some(_) => "is not this cluster's UID: the VM is another cluster's, or the tag in TAGS is wrong",
+        None => "cannot be compared: the UID of the namespace kube-system is not known",
+    };
+    let message = Message::public(format!("the value of the VM's tag {CLUSTER_UID_TAG} {problem}"));
+    VmState::Unanswered(Error::new(ErrorClass::Refused, message))
+}
+
 /// What the cloud answers about a PeerPod's VM.
 pub(super) async fn vm_state_of(
     peerpod: &PeerPod,
@@ -273,7 +305,7 @@ pub(super) mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::provider::{Accepted, Finding, OwnVm, Pages, Vm};
+    use crate::provider::{Accepted, Finding, OwnVm, Pages};
 
     /// A cloud that gives each call a fixed answer.
     struct Answers {
@@ -338,6 +370,20 @@ pub(super) mod tests {
                 let state = vm_state_of(&unreadable, Timestamp::default(), &provider).await;
                 assert_eq!(state, VmState::NotAsked);
             }
+        }
+    }
+
+    #[test]
+    fn a_vm_of_another_cluster_is_neither_deleted_nor_absent() {
+        let of = |uid: &str| Vm {
+            cluster_uid: Some(uid.to_owned()),
+            ..Vm::named(InstanceId::parse("aws", "i-0123456789abcdef0").unwrap(), "podvm-web-1a2b3c4d")
+        };
+        assert_eq!(in_cluster(of("uid-1"), Some("uid-1")), VmState::Present(of("uid-1")));
+        for (uid, said) in [(Some("uid-2"), "another cluster's"), (None, "not known")] {
+            let VmState::Unanswered(error) = in_cluster(of("uid-1"), uid) else { panic!("{uid:?}") };
+            assert_eq!(error.class, ErrorClass::Refused);
+            assert!(error.message.for_status().contains(said), "{}", error.message.for_status());
         }
     }
 

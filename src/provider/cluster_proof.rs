@@ -11,6 +11,11 @@ use crate::settings::Common;
 /// The tag whose value is the UID of the namespace `kube-system`, which identifies a cluster.
 pub const CLUSTER_UID_TAG: &str = "caa-cluster-uid";
 
+/// The UID of the cluster by these tags of a VM. Azure ignores case in keys.
+pub(super) fn cluster_uid<K: AsRef<str>, V>(tags: impl IntoIterator<Item = (K, V)>) -> Option<V> {
+    tags.into_iter().find(|(key, _)| key.as_ref().eq_ignore_ascii_case(CLUSTER_UID_TAG)).map(|(_, uid)| uid)
+}
+
 /// How VMs of one cloud prove that they are this cluster's.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ClusterClaims {

@@ -119,6 +119,8 @@ pub struct Vm {
     /// What was made for it alone and must be deleted with it, in the provider's own spelling (libvirt: paths of volumes). Never
     /// a user's data.
     pub belongings: Vec<String>,
+    /// The UID of the cluster whose VM it is, by the tag [`CLUSTER_UID_TAG`], if it has that tag and the cloud shows it.
+    pub cluster_uid: Option<String>,
 }
 
 /// How much of a VM still exists.
@@ -246,7 +248,16 @@ impl Vm {
     /// A VM that is there, with nothing of its own.
     pub fn named(id: InstanceId, name: impl Into<String>) -> Self {
         let (name, belongings) = (name.into(), Vec::new());
-        Self { id, name, marked: true, created: None, start: None, stage: Stage::Present, belongings }
+        Self {
+            id,
+            name,
+            marked: true,
+            created: None,
+            start: None,
+            stage: Stage::Present,
+            belongings,
+            cluster_uid: None,
+        }
     }
 }
 

@@ -45,15 +45,8 @@ pub use self::{
     snapshot::{CloudSnapshot, LostVm, MOST_SHOWN, Published, Snapshot, Untracked},
 };
 
-/// The permissions of the sweep in the cluster, beside those of the PeerPod controller.
-pub const PERMISSIONS: &[Permission] =
-    &[Permission::new("", &["namespaces"], &["get"]).named(&[CLUSTER_NAMESPACE])];
-
 /// The further permissions that [`LostVms::DeletePod`] needs.
 pub const EVICTIONS: &[Permission] = &[Permission::new("", &["pods/eviction"], &["create"])];
-
-/// The namespace whose UID identifies a cluster.
-const CLUSTER_NAMESPACE: &str = "kube-system";
 
 /// What the sweep does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

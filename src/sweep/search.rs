@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use k8s_openapi::api::core::v1::{Namespace, Pod};
+use k8s_openapi::api::core::v1::Pod;
 use kube::{Api, Client, Resource as _, api::ListParams};
 use operator_kit::{
     Message,
@@ -10,15 +10,12 @@ use operator_kit::{
     metadata::Metadata,
     projection::{IDENTITY_ALONE, reading},
 };
-use tokio::sync::OnceCell;
 use tracing::{info, warn};
 
-use super::{
-    CLUSTER_NAMESPACE,
-    plan::{Candidates, Found},
-};
+use super::plan::{Candidates, Found};
 use crate::{
     api::v1alpha1::PeerPod,
+    cluster::Cluster,
     metrics::Metrics,
     peerpod::PEERPOD,
     provider::{
@@ -37,7 +34,7 @@ const FRESH: Duration = Duration::from_secs(30);
 pub(crate) struct Search {
     pub(crate) client: Client,
     pub(crate) metrics: Metrics,
-    cluster_uid: OnceCell<String>,
+    cluster: Cluster,
 }
 
 /// The results of a deletion.
@@ -70,13 +67,13 @@ impl Problem {
 
 impl Search {
     pub(crate) fn new(client: Client, metrics: Metrics) -> Self {
-        Self { client, metrics, cluster_uid: OnceCell::new() }
+        Self { cluster: Cluster::new(&client), client, metrics }
     }
 
     /// All that the cloud has of pod VMs.
     pub(crate) async fn list(&self, target: &Target) -> Result<Vec<Found>, Problem> {
         let provider = target.provider.as_ref().map_err(Clone::clone)?;
-        let claims = ClusterClaims::new(&target.settings.common, self.cluster_uid().await);
+        let claims = ClusterClaims::new(&target.settings.common, self.cluster.uid().await);
         let mut listing = Vec::new();
         let take = &mut |page: Vec<Listed>| {
             listing.extend(page.into_iter().map(|listed| {
@@ -98,19 +95,6 @@ impl Search {
             }
         })
         .await
-    }
-
-    /// The UID of this cluster, if it may be read.
-    async fn cluster_uid(&self) -> Option<&str> {
-        let read = async || {
-            let namespaces: Api<Metadata<Namespace>> = Api::all(reading(&self.client, &IDENTITY_ALONE));
-            let found = api_call::get_opt(&namespaces, CLUSTER_NAMESPACE).await;
-            let found = found.inspect_err(|error| {
-                warn!(%error, "the UID of the namespace {CLUSTER_NAMESPACE} is not known, so nothing proves to be this cluster's");
-            });
-            found.ok().flatten().and_then(|it| it.meta().uid.clone()).ok_or(())
-        };
-        self.cluster_uid.get_or_try_init(read).await.ok().map(String::as_str)
     }
 
     /// Leaves out what PeerPods record that the API server has now.
@@ -231,8 +215,8 @@ mod tests {
         let settings = Snapshot::parse(&Raw { settings, ..Raw::default() }, CATALOGUE).unwrap();
         let settings = Arc::new(settings);
         let list = async |fails| {
-            let namespace = json!({ "metadata": { "name": CLUSTER_NAMESPACE, "uid": "uid-1" } });
-            let path = format!("/api/v1/namespaces/{CLUSTER_NAMESPACE}");
+            let namespace = json!({ "metadata": { "name": "kube-system", "uid": "uid-1" } });
+            let path = "/api/v1/namespaces/kube-system";
             let server = ApiServer::expecting([Call::get(path).answer(Answer::object(&namespace))]);
             let search = Search::new(server.client(), Metrics::new(&mut Registry::default()));
             let target = Target {

@@ -47,6 +47,7 @@ use super::{
     Accepted, Bears, Claim, Error, ErrorClass, Finding, IdProblem, InstanceId, OwnVm, POD_VM, Pages,
     ParsedId, Provider, Stage, Vm,
     cloud::{AdaptorVolume, Cloud, InstanceTypeKey, NAME_LIMIT, Opening, VolumeSource},
+    cluster_proof::cluster_uid,
 };
 use crate::settings::{Schema, Values};
 
@@ -279,7 +280,8 @@ impl Provider for Alibaba {
         let (created, stage) = (instance.created(), instance.stage());
         let may_have = stage == Stage::Present && instance.has_further_interfaces();
         let belongings = if may_have { self.belongings(id).await? } else { Vec::new() };
-        Ok(Vm { created, stage, belongings, ..Vm::named(id.clone(), instance.name) })
+        let cluster_uid = cluster_uid(answer::tags(&instance.tags));
+        Ok(Vm { created, stage, belongings, cluster_uid, ..Vm::named(id.clone(), instance.name) })
     }
 
     async fn delete(&self, vm: &OwnVm) -> Result<Accepted, Error> {

@@ -130,7 +130,11 @@ impl Instance {
     }
 
     pub(super) fn name(&self) -> String {
-        let tag = self.tag_set.item.iter().find(|tag| tag.key == "Name");
-        tag.map(|tag| tag.value.clone()).unwrap_or_default()
+        self.tag("Name").unwrap_or_default().to_owned()
+    }
+
+    /// The value of the tag with this key.
+    pub(super) fn tag(&self, key: &str) -> Option<&str> {
+        self.tag_set.item.iter().find(|tag| tag.key == key).map(|tag| &*tag.value)
     }
 }

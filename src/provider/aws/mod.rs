@@ -45,8 +45,8 @@ use self::{
     api::{Api, Failure},
 };
 use super::{
-    Accepted, Bears, Claim, Error, ErrorClass, Finding, IdProblem, InstanceId, OwnVm, Pages, ParsedId,
-    Provider, Stage, Vm,
+    Accepted, Bears, CLUSTER_UID_TAG, Claim, Error, ErrorClass, Finding, IdProblem, InstanceId, OwnVm, Pages,
+    ParsedId, Provider, Stage, Vm,
     cloud::{Cloud, InstanceTypeKey, NAME_LIMIT, Opening},
     http::{
         MOST_PAGES,
@@ -239,6 +239,7 @@ impl Provider for Aws {
                     return Ok(Vm {
                         created: instance.created(),
                         stage,
+                        cluster_uid: instance.tag(CLUSTER_UID_TAG).map(str::to_owned),
                         ..Vm::named(id.clone(), instance.name())
                     });
                 }

@@ -30,6 +30,7 @@ pub(super) struct Machine {
     pub(super) name: String,
     #[serde(default)]
     pub(super) properties: Properties,
+    pub(super) tags: Option<BTreeMap<String, String>>,
 }
 
 #[derive(Debug, Default, Deserialize)]

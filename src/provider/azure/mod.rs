@@ -34,6 +34,7 @@ use super::{
     Accepted, Bears, Claim, Error, ErrorClass, Finding, InstanceId, Listed, OwnVm, POD_VM, Pages, PowerState,
     Provider, Resource, Stage, Vm, VmRef,
     cloud::{Cloud, InstanceTypeKey, NAME_LIMIT, Opening},
+    cluster_proof::cluster_uid,
     http::{Call, Client, MOST_PAGES, Options, Pace, Reply, identity::variable, too_many_pages},
 };
 use crate::settings::{Schema, Values};
@@ -236,14 +237,11 @@ impl Provider for Azure {
         }
         let is_leaving = machine.properties.provisioning_state == DELETING;
         Ok(Vm {
-            id: id.clone(),
-            name: machine.name,
-            // Azure has no sign of a pod VM beside its name.
-            marked: true,
             created: machine.properties.time_created,
-            start: None,
             stage: if is_leaving { Stage::Leaving } else { Stage::Present },
             belongings: machine.properties.belongings(),
+            cluster_uid: cluster_uid(machine.tags.into_iter().flatten()),
+            ..Vm::named(id.clone(), machine.name)
         })
     }
 

@@ -35,7 +35,7 @@ use self::{
 };
 use super::{
     Accepted, Claim, Error, ErrorClass, Finding, IdProblem, InstanceId, Listed, OwnVm, Pages, ParsedId,
-    Provider, Resource, Stage, Vm,
+    Provider, Resource, Vm,
     cloud::{AdaptorSecret, AdaptorVolume, Cloud, Cluster, NAME_LIMIT, Opening, SSH_KEY, VolumeSource},
     ownership,
 };
@@ -138,14 +138,9 @@ impl Provider for Byom {
         let read = self.store.read().await?;
         let allocation = read.pool.held(address, claim)?;
         Ok(Vm {
-            id: id.clone(),
-            name: name(allocation),
-            // The pool has no sign of a pod VM: only pod VMs are in it.
-            marked: true,
             created: Some(allocation.since),
-            start: None,
-            stage: Stage::Present,
             belongings: vec![allocation.key.clone()],
+            ..Vm::named(id.clone(), name(allocation))
         })
     }
 

@@ -230,14 +230,9 @@ impl Provider for Docker {
             return Err(reply.unreadable("container", &container.id));
         }
         Ok(Vm {
-            id: id.clone(),
-            name: container.name.trim_start_matches('/').to_owned(),
-            // cloud-api-adaptor gives its containers no label.
-            marked: true,
             created: container.created.parse().ok(),
-            start: None,
             stage: if container.state.status == "removing" { Stage::Leaving } else { Stage::Present },
-            belongings: Vec::new(),
+            ..Vm::named(id.clone(), container.name.trim_start_matches('/'))
         })
     }
 

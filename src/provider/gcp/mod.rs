@@ -199,14 +199,10 @@ impl Provider for Gcp {
     async fn describe(&self, id: &InstanceId, _: &Claim) -> Result<Vm, Error> {
         let (_, instance) = self.find(id).await?;
         Ok(Vm {
-            id: id.clone(),
-            // Compute Engine has no sign of a pod VM beside its name.
-            marked: true,
             created: instance.creation_timestamp.parse().ok(),
-            start: None,
             stage: if instance.is_leaving() { Stage::Leaving } else { Stage::Present },
             belongings: instance.own_disks().collect(),
-            name: instance.name,
+            ..Vm::named(id.clone(), instance.name)
         })
     }
 

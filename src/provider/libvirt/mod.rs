@@ -36,8 +36,7 @@ use uuid::Uuid;
 pub use self::settings::Settings;
 use self::{definition::Definition, volumes::Remains};
 use super::{
-    Accepted, Claim, Error, ErrorClass, Finding, IdProblem, InstanceId, OwnVm, Pages, ParsedId, Provider,
-    Stage, Vm,
+    Accepted, Claim, Error, ErrorClass, Finding, IdProblem, InstanceId, OwnVm, Pages, ParsedId, Provider, Vm,
     cloud::{Cloud, NAME_LIMIT, Opening, Recorded, SSH_KEY},
 };
 use crate::settings::{Schema, Values};
@@ -182,14 +181,10 @@ impl Provider for Libvirt {
             definition => definition?,
         };
         Ok(Vm {
-            id: id.clone(),
             marked: definition.is_pod_vm(),
             belongings: definition.own_disks(),
             start: definition.start,
-            name: definition.name,
-            // libvirt keeps no time of creation.
-            created: None,
-            stage: Stage::Present,
+            ..Vm::named(id.clone(), definition.name)
         })
     }
 

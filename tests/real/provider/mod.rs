@@ -10,6 +10,7 @@ mod contract;
 mod docker;
 mod docker_tls;
 mod far_host;
+mod foreign;
 mod former;
 mod gcp;
 mod ibm;

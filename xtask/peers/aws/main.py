@@ -120,6 +120,10 @@ class Cloud:
                 self.ec2.disassociate_address(AssociationId=address["AssociationId"])
         return {}
 
+    def tag(self, instance, key, value):
+        self.ec2.create_tags(Resources=[instance], Tags=[{"Key": key, "Value": value}])
+        return {}
+
     def remove(self, instance):
         self.ec2.terminate_instances(InstanceIds=[instance])
         addresses, interfaces = self.belongings(instance)

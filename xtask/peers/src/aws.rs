@@ -93,6 +93,11 @@ impl Moto {
         self.control.ask("lend", &json!({"instance": instance, "to": to})).await.map(drop)
     }
 
+    /// Gives an instance a further tag, or the tag another value.
+    pub async fn tag(&self, instance: &str, key: &str, value: &str) -> Result<()> {
+        self.control.ask("tag", &json!({"instance": instance, "key": key, "value": value})).await.map(drop)
+    }
+
     /// Makes a user with only this policy's rights. Returns identifier and secret of the access key.
     pub async fn user(&self, policy: &str) -> Result<(String, String)> {
         let key = self.control.ask("user", &json!({"policy": policy})).await?;

@@ -1,0 +1,42 @@
+//! The identity of the cluster that the operator runs in *(client required)*.
+
+use k8s_openapi::api::core::v1::Namespace;
+use kube::{Api, Client, Resource as _};
+use operator_kit::{
+    Permission, api_call,
+    metadata::Metadata,
+    projection::{IDENTITY_ALONE, reading},
+};
+use tokio::sync::OnceCell;
+use tracing::warn;
+
+/// The namespace whose UID identifies a cluster.
+pub(crate) const NAMESPACE: &str = "kube-system";
+
+/// What the operator must be allowed to do to know its cluster.
+pub const PERMISSIONS: &[Permission] = &[Permission::new("", &["namespaces"], &["get"]).named(&[NAMESPACE])];
+
+/// The UID of the cluster, which is read once.
+pub(crate) struct Cluster {
+    client: Client,
+    uid: OnceCell<String>,
+}
+
+impl Cluster {
+    pub(crate) fn new(client: &Client) -> Self {
+        Self { client: reading(client, &IDENTITY_ALONE), uid: OnceCell::new() }
+    }
+
+    /// The UID, if it may be read. A failure is logged, and the next call tries again.
+    pub(crate) async fn uid(&self) -> Option<&str> {
+        let read = async || {
+            let namespaces: Api<Metadata<Namespace>> = Api::all(self.client.clone());
+            let found = api_call::get_opt(&namespaces, NAMESPACE).await;
+            let found = found.inspect_err(|error| {
+                warn!(%error, "the UID of the namespace {NAMESPACE} is not known, so nothing proves to be this cluster's");
+            });
+            found.ok().flatten().and_then(|it| it.meta().uid.clone()).ok_or(())
+        };
+        self.uid.get_or_try_init(read).await.ok().map(String::as_str)
+    }
+}
