@@ -67,6 +67,7 @@ pub mod peerpodconfig;
 pub mod provider;
 pub mod settings;
 pub mod sweep;
+mod watched_files;
 pub mod webhook;
 
 pub use names::NAMESPACE;
