@@ -66,7 +66,7 @@ struct Manifests {
     /// Writes nothing; fails if a file is not what would be written
     #[arg(long)]
     check: bool,
-    /// The folder; other files in it are removed
+    /// A folder for them alone. Files in it that this command wrote before and no longer writes are removed
     folder: PathBuf,
 }
 
