@@ -1,8 +1,8 @@
 //! Deletes the VMs of peer pods that no longer exist, and deploys cloud-api-adaptor, which creates them.
 //!
-//! # A tour of the house
+//! # Modules
 //!
-//! | module | what lives there |
+//! | module | content |
 //! |---|---|
 //! | [`api`] | the custom resources that users, cloud-api-adaptor and this operator share |
 //! | [`settings`] | mounted folders become typed settings, reloaded while running |
@@ -69,6 +69,7 @@ pub mod peerpodconfig;
 pub mod provider;
 pub mod settings;
 pub mod sweep;
+mod watched_files;
 pub mod webhook;
 
 pub use names::NAMESPACE;

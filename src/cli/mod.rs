@@ -56,7 +56,8 @@ enum Command {
     Webhook(Box<WebhookArgs>),
     /// Check what `run` would use: each setting, the connection to the cloud, and the rights there.
     ///
-    /// It changes nothing and does not connect to Kubernetes.
+    /// It changes nothing. It reads from Kubernetes only for the clouds that need it: byom has its pool there, and ibmcloud may take its
+    /// region from the nodes.
     #[command(after_help = check::EXIT_CODES)]
     Check(CheckArgs),
     /// Show PeerPods, VMs, capacity and the operator, the worst first.

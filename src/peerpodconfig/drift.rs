@@ -119,8 +119,8 @@ impl Drifts {
             .unzip();
         let again = pauses.into_iter().min()?;
         let message = format!(
-            "someone else keeps changing {}: the operator changed it back {MOST} times within {} s, and now tries again every \
-             {} s; `kubectl get --show-managed-fields --output=yaml` names the one who does it",
+            "another client keeps changing {}: the operator changed it back {MOST} times within {} s, and now tries again every \
+             {} s; `kubectl get --show-managed-fields --output=yaml` shows its field manager",
             listed(&names),
             WINDOW.as_secs(),
             PAUSE.as_secs()

@@ -7,17 +7,11 @@ use notify::event::{AccessKind, AccessMode};
 use notify::{EventKind, RecommendedWatcher, RecursiveMode, Watcher};
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
-use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
 use super::{Catalogue, Folders, Raw, SettingsError, Snapshot};
-
-/// How long a folder must rest after a change before it is read: the kubelet swaps at once, but people write file by file.
-const REST: Duration = Duration::from_millis(200);
-
-/// A folder that never rests is read anyway after this time.
-const LONGEST_UNREST: Duration = Duration::from_secs(2);
+use crate::watched_files::time_to_read;
 
 /// How often the folders are read without a notice of a change, in case the system lost one.
 const SLOW_READ: Duration = Duration::from_secs(60);
@@ -78,8 +72,7 @@ pub async fn watch(
             tokio::select! {
                 () = stop.cancelled() => return,
                 () = sender.closed() => return,
-                () = reader.changed.notified() => rest(&reader.changed).await,
-                () = sleep(pause) => {}
+                () = time_to_read(&reader.changed, pause) => {}
             }
             if keeper.take(&reader).await {
                 on_change(&keeper.state);
@@ -88,13 +81,6 @@ pub async fn watch(
         }
     });
     (receiver, task)
-}
-
-/// Returns when there was no change for [`REST`], or after [`LONGEST_UNREST`].
-async fn rest(changed: &Notify) {
-    let resting = async { while timeout(REST, changed.notified()).await.is_ok() {} };
-    // Whether it rests or not, it is read now.
-    let _ = timeout(LONGEST_UNREST, resting).await;
 }
 
 /// Compares the settings in force with what is read.

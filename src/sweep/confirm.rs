@@ -238,10 +238,10 @@ impl Sweeper {
         };
         let pod = Pod { metadata, ..Pod::default() };
         let (reason, note) = match state {
-            LostState::Gone => (Reason::VMGone, "the cloud has the VM of this Pod no more"),
+            LostState::Gone => (Reason::VMGone, "the VM of this Pod no longer exists in the cloud"),
             LostState::Stopped => (Reason::VMStopped, "the VM of this Pod is off"),
         };
-        let note = format!("{note}; delete the Pod to have it started anew elsewhere");
+        let note = format!("{note}; delete the Pod so that its controller creates it again");
         self.publisher.event(&pod, EventType::Warning, reason.as_str(), &note).await;
     }
 }

@@ -66,7 +66,7 @@ pub(crate) fn uninstall() -> Result<()> {
     let count = left.lines().count();
     ensure!(
         count == 0,
-        "{count} PeerPods are left, and each records a VM that nobody would delete; delete the peer pods first: \
+        "{count} PeerPods are left, and each records a VM that would not be deleted; delete the peer pods first: \
          kubectl get peerpods --all-namespaces"
     );
     kubectl(&["annotate", "--overwrite", "-f", CRDS, ALLOW_REMOVAL])?;

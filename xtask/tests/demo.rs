@@ -20,7 +20,7 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 /// How many demos run at once. Each has a cluster, and the processors are few.
 static TURNS: Semaphore = Semaphore::const_new(2);
 
-/// A folder for all files of a demo. Checks in the end that nothing is left in it.
+/// A folder for all files of a demo. Its end takes down a demo that a failed test left.
 struct Demos {
     folder: TempDir,
     _turn: SemaphorePermit<'static>,

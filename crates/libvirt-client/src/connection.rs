@@ -164,8 +164,8 @@ fn sasl_advice(endpoint: &Endpoint) -> &'static str {
         }
         Endpoint::Tcp(_) => {
             "it asks for SASL, its default for tcp, which is not spoken here; better use the transport ssh or tls, \
-             or set auth_tcp = \"none\" in libvirtd.conf (or virtproxyd.conf) and let nobody else reach the port: \
-             whoever does has full control"
+             or set auth_tcp = \"none\" in libvirtd.conf (or virtproxyd.conf) and restrict access to the port: \
+             every client that reaches it has full control"
         }
         Endpoint::Tls(_) => {
             "it asks for SASL, which is not spoken here; set auth_tls = \"none\" in libvirtd.conf (or \
@@ -222,7 +222,7 @@ impl Waiting {
     fn answer(&self, packet: Packet) -> Result<(), Error> {
         let Header { serial, procedure: got, .. } = packet.header;
         let Some(WaitingCall { procedure: called, reply }) = self.lock().calls.remove(&serial) else {
-            trace!(serial, "a reply that nobody waits for");
+            trace!(serial, "ignored a reply without a pending call");
             return Ok(());
         };
         if called != got {

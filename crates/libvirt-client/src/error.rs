@@ -253,7 +253,7 @@ fn socket_advice(error: &io::Error) -> &'static str {
         io::ErrorKind::NotFound => {
             "; start libvirtd (or virtqemud), mount the folder of its socket, or name the socket with ?socket=PATH"
         }
-        io::ErrorKind::ConnectionRefused => "; nobody listens there: start libvirtd (or virtqemud) again",
+        io::ErrorKind::ConnectionRefused => "; no process listens there: start libvirtd (or virtqemud) again",
         io::ErrorKind::PermissionDenied => "; run as root or as a member of the group that owns the socket",
         io::ErrorKind::WouldBlock => "; the daemon accepts no more connections: it hangs or is overloaded",
         _ => "",
@@ -264,7 +264,7 @@ fn socket_advice(error: &io::Error) -> &'static str {
 fn server_advice(error: &io::Error) -> &'static str {
     match error.kind() {
         io::ErrorKind::ConnectionRefused => {
-            "; nobody listens there: start libvirtd with --listen, or its listener's unit (libvirtd-tcp.socket, \
+            "; no process listens there: start libvirtd with --listen, or its listener's unit (libvirtd-tcp.socket, \
              libvirtd-tls.socket, virtproxyd-tcp.socket, virtproxyd-tls.socket)"
         }
         io::ErrorKind::ConnectionReset | io::ErrorKind::UnexpectedEof => {
@@ -279,7 +279,7 @@ fn server_advice(error: &io::Error) -> &'static str {
 fn sshd_advice(error: &io::Error) -> &'static str {
     match error.kind() {
         io::ErrorKind::ConnectionRefused => {
-            "; nobody listens there: start sshd, or put its port into the URI"
+            "; no process listens there: start sshd, or put its port into the URI"
         }
         io::ErrorKind::ConnectionReset | io::ErrorKind::UnexpectedEof => {
             "; it hung up: see sshd's log, it is overloaded (MaxStartups) or does not accept this client (PerSourcePenalties, \

@@ -170,7 +170,7 @@ async fn a_key_that_is_of_no_use_is_named() {
     fs::write(&broken, "a secret that is no key").unwrap();
     for (file, words) in [
         (&stranger, "not accepted"),
-        (&locked, "passphrase, which nobody"),
+        (&locked, "passphrase, which the operator cannot enter"),
         (&broken, "not a private key"),
         (&host.dir.path().join("missing"), "there is no private key"),
     ] {

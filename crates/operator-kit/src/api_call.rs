@@ -100,6 +100,17 @@ impl ApiError {
         self.status().filter(|status| status.code == 422).map(|status| status.message.as_str())
     }
 
+    /// The API server's text about a quota of the namespace that the object exceeds. Users of the namespace may read it.
+    pub fn exceeded_quota(&self) -> Option<&str> {
+        let text = &self.status().filter(|status| status.code == 403)?.message;
+        text.find("exceeded quota: ").map(|start| &text[start..])
+    }
+
+    /// Whether the API server refused the call itself. Any other failure may be an outage.
+    pub fn is_refusal(&self) -> bool {
+        self.code().is_some_and(|code| (400..500).contains(&code))
+    }
+
     /// Whether this field was refused.
     pub fn is_of_field(&self, field: &str) -> bool {
         self.causes().iter().any(|cause| cause.field == field)

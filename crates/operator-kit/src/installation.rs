@@ -302,7 +302,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let generated = operator.generated(folder.path());
         generated.write(&files).unwrap();
-        std::fs::write(folder.path().join("old.yaml"), "").unwrap();
+        std::fs::write(folder.path().join("old.yaml"), &files[Path::new("crd.yaml")]).unwrap();
         let problem = generated.check(&files).unwrap_err().to_string();
         assert!(
             problem.contains("old.yaml is not generated any more: run `widget-operator manifests`"),

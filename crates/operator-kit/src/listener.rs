@@ -21,6 +21,9 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// probe has given up.
 const BACKLOG: i32 = 4096;
 
+/// Linux's number of "Address family not supported by protocol", for which the standard library has no [`io::ErrorKind`].
+const EAFNOSUPPORT: i32 = 97;
+
 /// Where to accept connections: written `IP:PORT`, or `:PORT` for every address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ListenAt {
@@ -117,16 +120,21 @@ impl Listener {
     }
 }
 
-/// Opens every address of the machine by IPv6 and IPv4. If that fails for another reason than a port in use, opens it by IPv4
-/// alone: then there is no IPv6, and for any other reason IPv4 fails, too.
+/// Opens every address of the machine by IPv6 and IPv4. If the machine has no IPv6, opens it by IPv4 alone.
 fn everywhere<T>(port: u16, open: impl Fn(SocketAddr) -> io::Result<T>) -> io::Result<T> {
     open((Ipv6Addr::UNSPECIFIED, port).into()).or_else(|problem| {
-        if problem.kind() == io::ErrorKind::AddrInUse {
+        if !means_no_ipv6(&problem) {
             return Err(problem);
         }
         info!(port, %problem, "the host has no IPv6: listening on IPv4 only");
         open((Ipv4Addr::UNSPECIFIED, port).into())
     })
+}
+
+/// Without IPv6 in the kernel there is no such socket (`EAFNOSUPPORT`). With IPv6 switched off, no interface has the address.
+fn means_no_ipv6(problem: &io::Error) -> bool {
+    problem.raw_os_error() == Some(EAFNOSUPPORT)
+        || matches!(problem.kind(), io::ErrorKind::Unsupported | io::ErrorKind::AddrNotAvailable)
 }
 
 /// An IPv6 address accepts connections by IPv4, too, whatever the system's default is.
@@ -192,19 +200,25 @@ mod tests {
     }
 
     #[test]
-    fn without_ipv6_it_is_by_ipv4_but_a_port_in_use_is_not_hidden() {
+    fn without_ipv6_it_is_by_ipv4_and_no_other_problem_is_hidden() {
+        let of_kind: fn(io::ErrorKind) -> io::Error = io::Error::from;
         for (problem, opened) in [
-            (io::ErrorKind::Unsupported, vec!["[::]:80", "0.0.0.0:80"]),
-            (io::ErrorKind::AddrNotAvailable, vec!["[::]:80", "0.0.0.0:80"]),
-            (io::ErrorKind::AddrInUse, vec!["[::]:80"]),
+            (of_kind(io::ErrorKind::Unsupported), vec!["[::]:80", "0.0.0.0:80"]),
+            (of_kind(io::ErrorKind::AddrNotAvailable), vec!["[::]:80", "0.0.0.0:80"]),
+            (io::Error::from_raw_os_error(EAFNOSUPPORT), vec!["[::]:80", "0.0.0.0:80"]),
+            (of_kind(io::ErrorKind::AddrInUse), vec!["[::]:80"]),
+            (of_kind(io::ErrorKind::PermissionDenied), vec!["[::]:80"]),
+            // There are too many open files.
+            (io::Error::from_raw_os_error(24), vec!["[::]:80"]),
         ] {
-            let tried = RefCell::new(Vec::new());
+            let text = problem.to_string();
+            let (tried, problem) = (RefCell::new(Vec::new()), RefCell::new(Some(problem)));
             let outcome = everywhere(80, |address| {
                 tried.borrow_mut().push(address.to_string());
-                if address.is_ipv6() { Err(io::Error::from(problem)) } else { Ok(address) }
+                problem.take().map_or(Ok(address), Err)
             });
-            assert_eq!(tried.into_inner(), opened);
-            assert_eq!(outcome.map_err(|problem| problem.kind()).is_ok(), opened.len() == 2);
+            assert_eq!(tried.into_inner(), opened, "{text}");
+            assert_eq!(outcome.is_ok(), opened.len() == 2, "{text}");
         }
     }
 }

@@ -11,7 +11,12 @@
 //! }
 //! ```
 
-use std::{error::Error, path::PathBuf, process::ExitCode};
+use std::{
+    error::Error,
+    io::{self, Write as _},
+    path::PathBuf,
+    process::ExitCode,
+};
 
 use clap::{ArgAction, Args, CommandFactory, FromArgMatches, Parser};
 use prometheus_client::registry::Registry;
@@ -66,7 +71,7 @@ struct Manifests {
     /// Writes nothing; fails if a file is not what would be written
     #[arg(long)]
     check: bool,
-    /// The folder; other files in it are removed
+    /// A folder for them alone. Files in it that this command wrote before and no longer writes are removed
     folder: PathBuf,
 }
 
@@ -79,11 +84,15 @@ pub async fn main<M, F: Future<Output = ()>>(
     controllers: impl FnOnce(Host, M) -> F,
 ) -> ExitCode {
     shutdown::exit_on_panic();
-    let outcome = match operator() {
-        Ok(operator) => dispatch(&operator, metrics, controllers).await,
-        Err(error) => Err(error.into()),
+    let operator = match operator() {
+        Ok(operator) => operator,
+        Err(error) => {
+            // There is no log yet: its targets are the operator's.
+            let _ = writeln!(io::stderr(), "the operator cannot describe its installation: {error}");
+            return ExitCode::FAILURE;
+        }
     };
-    match outcome {
+    match dispatch(&operator, metrics, controllers).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             error!("{error}");

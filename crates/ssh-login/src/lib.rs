@@ -23,7 +23,7 @@ pub async fn private_key(file: &Path) -> Result<Option<PrivateKey>, String> {
     match keys::decode_secret_key(&text, None) {
         Ok(key) if !key.is_encrypted() => Ok(Some(key)),
         Ok(_) | Err(keys::Error::KeyIsEncrypted) => {
-            Err("protected by a passphrase, which nobody is here to type; \
+            Err("protected by a passphrase, which the operator cannot enter; \
                                                          use a key without one (ssh-keygen -p removes it)"
                 .to_owned())
         }

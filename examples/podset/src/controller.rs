@@ -20,6 +20,7 @@ use operator_kit::{
     metrics::Counter,
     projection::{MOST, Part, Projection, reading},
     status::Publisher,
+    text::cut,
     watch,
 };
 
@@ -57,6 +58,9 @@ static POD: Projection = Projection {
 
 /// How often the operator looks at every PodSet without a cause. That costs no request if nothing is to do.
 const RESYNC: Duration = Duration::from_secs(600);
+
+/// How much of the API server's text a status shows.
+const LONGEST_REASON: usize = 512;
 
 /// Runs the controller until the shutdown.
 pub async fn run(host: Host, metrics: Metrics) {
@@ -139,9 +143,14 @@ impl Context {
 /// The status of a PodSet that has these Pods. `error`: why the operator could not create or delete more *(no client)*.
 fn status(podset: &PodSet, pods: Vec<String>, error: Option<&ApiError>, now: Timestamp) -> PodSetStatus {
     let count = format!("{} of {} Pods are pending or running", pods.len(), podset.spec.replicas);
-    let said = match error {
-        None => ("AsWanted", &*count),
-        Some(error) => ("PodsRefused", &*format!("{count}: {}", error.message().for_status())),
+    let (reason, message) = match error {
+        None => ("AsWanted", count),
+        Some(error) => {
+            let message = error.message();
+            let why = error.exceeded_quota().unwrap_or_else(|| message.for_status());
+            let reason = if error.is_refusal() { "PodsRefused" } else { "PodsFailed" };
+            (reason, format!("{count}: {}", cut(why, LONGEST_REASON)))
+        }
     };
     let before = podset.status.as_ref().map(|status| &*status.conditions).unwrap_or_default();
     let type_ = ("Available", error.is_none());
@@ -149,7 +158,7 @@ fn status(podset: &PodSet, pods: Vec<String>, error: Option<&ApiError>, now: Tim
         available_replicas: i32::try_from(pods.len()).unwrap_or(i32::MAX),
         pod_names: pods,
         selector: selector(podset),
-        conditions: vec![condition(type_, said, before, podset.metadata.generation, now)],
+        conditions: vec![condition(type_, (reason, &message), before, podset.metadata.generation, now)],
     }
 }
 

@@ -38,7 +38,7 @@ pub const MOST_VMS: u32 = 1_000_000;
     derive = "PartialEq",
     // As kube writes the object's own `Deserialize`, and takes `serde` in no other way.
     attr = "cfg_attr(all(), serde(from = \"StoredPeerPodConfig\"), schemars(!from))",
-    doc = "PeerPodConfig makes the nodes of a cluster run peer pods: it deploys cloud-api-adaptor and the admission, and advertises how many VMs each node may run. Whoever may create or change one decides what runs privileged on these nodes: grant that to administrators of the cluster alone.",
+    doc = "PeerPodConfig makes the nodes of a cluster run peer pods: it deploys cloud-api-adaptor and the admission, and advertises how many VMs each node may run. Users who may create or change one decide what runs privileged on these nodes: grant that to administrators of the cluster alone.",
     validation = Rule::new("size(self.metadata.name) <= 40").message(
         "the name of a PeerPodConfig may have at most 40 characters: other objects are named after it"
     ),

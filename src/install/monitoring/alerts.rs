@@ -71,7 +71,7 @@ pub const ALERTS: [Alert; 11] = [
         patience: "1h",
         meaning: "the cloud has VMs, or what came with them, that no PeerPod records; the sweep never deletes these, because nothing \
              proves that they are this cluster's, because a Pod of their name may run on them, or because they may hold data",
-        action: "`peerpod-operator status` lists them; delete in the cloud what nobody uses; if a tag or the place proves that pod \
+        action: "`peerpod-operator status` lists them; delete unused ones in the cloud; if a tag or the endpoint proves that pod \
              VMs are this cluster's, declare that in the settings",
     },
     Alert {

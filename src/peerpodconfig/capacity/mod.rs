@@ -69,7 +69,7 @@ pub const PERMISSIONS: &[Permission] = &[
 ];
 
 /// After this many counts of single nodes in one pass, the pass counts all Pods, so that it ends.
-const ROUNDS: usize = 2;
+const MOST_SINGLE: usize = 2;
 
 /// For how long no process may have recounted the nodes that its predecessor wrote to.
 const HAND_OVER: SignedDuration = SignedDuration::from_hours(1);
@@ -186,11 +186,13 @@ impl Capacity {
         in_use: &mut InUse,
     ) -> Result<Option<Plan>, CountError> {
         let resources: BTreeSet<_> = requests.iter().map(|request| request.resource.as_str()).collect();
-        for round in 0.. {
+        let mut counts = 0;
+        loop {
             if !uncounted.is_empty() {
-                count::count(&self.pods, &uncounted, round > ROUNDS, &resources, in_use).await?;
+                count::count(&self.pods, &uncounted, counts >= MOST_SINGLE, &resources, in_use).await?;
+                counts += 1;
             }
-            let Some(nodes) = self.nodes.snapshot() else { break };
+            let Some(nodes) = self.nodes.snapshot() else { return Ok(None) };
             let planned = plan(requests, &nodes, in_use);
             let admitted = planned.writes.iter().filter(|write| !refused(write));
             let admitted: HashSet<_> = admitted.map(|write| &write.node).collect();
@@ -199,6 +201,5 @@ impl Capacity {
                 return Ok(Some(planned));
             }
         }
-        Ok(None)
     }
 }

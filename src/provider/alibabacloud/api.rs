@@ -46,6 +46,26 @@ struct Identity {
     account: String,
 }
 
+/// Why a call failed.
+pub(super) struct Failure {
+    /// The cloud's own word for it; empty where the cloud did not say it.
+    pub code: String,
+    /// What it means.
+    pub error: Error,
+}
+
+impl From<Failure> for Error {
+    fn from(failure: Failure) -> Self {
+        failure.error
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Self { code: String::new(), error }
+    }
+}
+
 /// What is asked of a service.
 #[derive(Clone, Copy)]
 pub(super) struct Query<'a> {
@@ -82,16 +102,21 @@ impl Api {
 
     /// Sends a request in the account that owns the VMs.
     pub(super) async fn call(&self, query: Query<'_>) -> Result<Reply, Error> {
+        Ok(self.try_call(query).await?)
+    }
+
+    /// The same, with the cloud's own word for a failure.
+    pub(super) async fn try_call(&self, query: Query<'_>) -> Result<Reply, Failure> {
         let identity = self.identity().await?;
         let reply = self.send(query, Some(&identity.credential), &identity.credential.secret).await?;
         let answer = accepted(reply);
         // 403 is for want of a right.
-        if let Err((status, Error { class: ErrorClass::Unauthorized, .. })) = &answer
+        if let Err((status, Failure { error: Error { class: ErrorClass::Unauthorized, .. }, .. })) = &answer
             && *status != StatusCode::FORBIDDEN
         {
             self.identity.forget().await;
         }
-        answer.map_err(|(_, error)| error)
+        answer.map_err(|(_, failure)| failure)
     }
 
     /// Reads a list, the pages of which have it at this path.
@@ -125,7 +150,7 @@ impl Api {
             let query = Query { doing, action: "GetCallerIdentity", parameters: &[] };
             let reply = self.send(query, Some(&credential), &credential.secret).await?;
             let Caller { account_id: account } =
-                accepted(reply).map_err(|(_, error)| never_absent(error))?.json()?;
+                accepted(reply).map_err(|(_, failure)| never_absent(failure.error))?.json()?;
             Ok(Fresh { value: Arc::new(Identity { credential, account }), expires })
         });
         let identity = identity.await?;
@@ -151,7 +176,7 @@ impl Api {
         };
         let reply = self.send(query, None, &token).await?;
         let Assumed { credentials } =
-            accepted(reply).map_err(|(_, error)| never_absent(error))?.credential()?;
+            accepted(reply).map_err(|(_, failure)| never_absent(failure.error))?.credential()?;
         Ok(credentials.into())
     }
 
@@ -177,13 +202,14 @@ impl Api {
 }
 
 /// The reply if it is a success, else its status and what it means.
-fn accepted(reply: Reply) -> Result<Reply, (StatusCode, Error)> {
+fn accepted(reply: Reply) -> Result<Reply, (StatusCode, Failure)> {
     if reply.status.is_success() {
         return Ok(reply);
     }
     let Problem { code, message, request_id } = serde_json::from_slice(&reply.body).unwrap_or_default();
     let message = format!("{message} (request {request_id})");
-    Err((reply.status, reply.error(&code, &message, class(reply.status, &code))))
+    let error = reply.error(&code, &message, class(reply.status, &code));
+    Err((reply.status, Failure { code, error }))
 }
 
 /// The same error if the answer is about nothing specific that could be absent.

@@ -1,6 +1,9 @@
 //! The examination of ECS, before an instance must be deleted there.
 
-use super::{Alibaba, Query};
+use super::{
+    Alibaba,
+    api::{Failure, Query},
+};
 use crate::provider::{Error, ErrorClass, Finding, POD_VM};
 
 /// The names and values of an action's parameters.
@@ -55,15 +58,15 @@ impl Alibaba {
 
     /// Whether the cloud refuses this for want of a right.
     async fn may(&self, subject: &'static str, action: &'static str, parameters: &[(&str, &str)]) -> Finding {
-        match self.0.call(Query { doing: "asking for a right", action, parameters }).await {
-            Err(absent) if absent.class == ErrorClass::NotFound => {
+        match self.0.try_call(Query { doing: "asking for a right", action, parameters }).await {
+            Err(Failure { error, .. }) if error.class == ErrorClass::NotFound => {
                 let why = format!("to {action} the cloud answered only that there is no such thing");
                 Finding::untried(subject, why)
             }
-            Err(error) if error.to_string().ends_with("DryRunOperation") => {
+            Err(Failure { code, .. }) if code == "DryRunOperation" => {
                 Finding::tried(subject, Ok(format!("the cloud would do {action}")))
             }
-            Err(error) => {
+            Err(Failure { error, .. }) => {
                 let message = error.message.map(|text| format!("{text} ({action})"));
                 Finding::tried(subject, Err(Error { message, ..error }))
             }

@@ -4,7 +4,6 @@ use std::path::Path;
 use std::sync::mpsc;
 
 use tempfile::TempDir;
-use tokio::time::Instant;
 
 use super::*;
 use crate::{
@@ -112,26 +111,6 @@ async fn equal_content_is_no_new_generation() {
     fixture.write("LIBVIRT_POOL", "pool");
     let state = fixture.until(|state| pool(state) == "pool").await;
     assert_eq!(state.generation, 2);
-}
-
-#[tokio::test(start_paused = true)]
-async fn files_written_one_by_one_are_read_together() {
-    let changed = Arc::new(Notify::new());
-    for (changes, expected) in [(1, 200), (6, 5 * 150 + 200), (100, 2000)] {
-        let start = Instant::now();
-        let writer = tokio::spawn({
-            let changed = Arc::clone(&changed);
-            async move {
-                for _ in 1..changes {
-                    sleep(Duration::from_millis(150)).await;
-                    changed.notify_one();
-                }
-            }
-        });
-        rest(&changed).await;
-        assert_eq!(start.elapsed().as_millis(), expected, "{changes} changes");
-        writer.abort();
-    }
 }
 
 #[tokio::test]

@@ -8,17 +8,15 @@ use std::{
 };
 
 use notify::{RecommendedWatcher, RecursiveMode, Watcher};
-use tokio::{sync::Notify, time::timeout};
+use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use super::{CertificateError, Serving};
+use crate::watched_files::time_to_read;
 
 /// How often the files are read without a notification, in case the system lost one or sends none.
 const SLOW_READ: Duration = Duration::from_secs(60);
-
-/// How long after a change they are read, because the two files may be written one after the other.
-const REST: Duration = Duration::from_millis(200);
 
 /// Why the files have no usable certificate.
 #[derive(Debug, thiserror::Error)]
@@ -98,10 +96,7 @@ impl Files {
             }
             tokio::select! {
                 () = stop.cancelled() => return,
-                // With or without a notification, the files are read now.
-                heard = timeout(SLOW_READ, changed.notified()) => if heard.is_ok() {
-                    while timeout(REST, changed.notified()).await.is_ok() {}
-                }
+                () = time_to_read(&changed, SLOW_READ) => {}
             }
         }
     }
@@ -173,5 +168,40 @@ mod tests {
         tokio::time::timeout(DEADLINE, follower).await.unwrap().unwrap();
         fs::remove_file(folder.path().join("tls.key")).unwrap();
         assert!(files.show(&serving).unwrap_err().to_string().contains("tls.key"));
+    }
+
+    #[tokio::test]
+    async fn a_folder_that_never_rests_delays_neither_the_certificate_nor_the_stop() {
+        let folder = TempDir::new().unwrap();
+        mount(folder.path(), "one", true);
+        for name in ["tls.crt", "tls.key"] {
+            symlink(Path::new("..data").join(name), folder.path().join(name)).unwrap();
+        }
+        let files = Files { certificate: folder.path().join("tls.crt"), key: folder.path().join("tls.key") };
+        let (serving, stop) = (Arc::new(Serving::default()), CancellationToken::new());
+        assert!(files.show(&serving).unwrap());
+        let shown = || serving.shown().unwrap().cert.clone();
+        let first = shown();
+        let unrest = tokio::spawn({
+            let other = folder.path().join("other");
+            async move {
+                loop {
+                    fs::write(&other, "").unwrap();
+                    sleep(Duration::from_millis(20)).await;
+                }
+            }
+        });
+        let follower = tokio::spawn(files.follow(Arc::clone(&serving), stop.clone()));
+        mount(folder.path(), "two", true);
+        let until = Instant::now() + DEADLINE;
+        while shown() == first {
+            assert!(Instant::now() < until, "the new certificate is not shown");
+            sleep(Duration::from_millis(20)).await;
+        }
+        // By now the follower waits again until the folder rests.
+        sleep(Duration::from_millis(100)).await;
+        stop.cancel();
+        tokio::time::timeout(Duration::from_secs(1), follower).await.unwrap().unwrap();
+        unrest.abort();
     }
 }

@@ -186,7 +186,8 @@ async fn until_refused(cluster: &Cluster, object: &str) -> Result<()> {
     forbid_removal(cluster).await?;
     wait::eventually(&format!("{object} is kept"), DEADLINE, async || {
         let delete = ["delete", object, "--namespace", NAMESPACE, "--dry-run=server"];
-        ensure!(cluster.kubectl(&delete).await.is_err(), "it may be deleted");
+        let refusal = cluster.kubectl(&delete).await.err().context("it may be deleted")?;
+        ensure!(format!("{refusal:#}").contains("is forbidden"), "{refusal:#}");
         Ok(())
     })
     .await

@@ -1,6 +1,6 @@
 //! An API server that refuses writes to nodes.
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::api::{
     admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding},
     core::v1::Node,
@@ -39,7 +39,9 @@ pub async fn refuse_writes_to_nodes(testbed: &Testbed, prefix: &str, one: &str) 
     let nodes: Api<Node> = Api::all(testbed.client());
     let nothing = Patch::Merge(json!({ "status": { "phase": null } }));
     wait::eventually("the API server refuses writes to nodes", DEADLINE, async || {
-        ensure!(nodes.patch_status(one, &PatchParams::default(), &nothing).await.is_err());
+        let refusal = nodes.patch_status(one, &PatchParams::default(), &nothing).await.err();
+        let refusal = refusal.context("it was accepted")?.to_string();
+        ensure!(refusal.contains("not this one"), "{refusal}");
         Ok(())
     })
     .await

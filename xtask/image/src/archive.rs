@@ -196,6 +196,6 @@ fn architecture() -> Result<&'static str> {
         ("aarch64", _) => "arm64",
         ("s390x", _) => "s390x",
         ("powerpc64", true) => "ppc64le",
-        (other, _) => bail!("nobody has said what images call the architecture {other}"),
+        (other, _) => bail!("no OCI name is known for the architecture {other}"),
     })
 }

@@ -58,7 +58,7 @@ pub(super) async fn push(packed: &Packed, reference: &Reference, plain_http: boo
     let digest = pushed.await.map_err(|error| explain(error, registry, &credentials))?;
     ensure!(
         digest == packed.manifest.digest,
-        "{registry} has {digest} as {reference}: somebody else pushes the same tag"
+        "{registry} has {digest} as {reference}: another process pushed the same tag"
     );
     Ok(())
 }

@@ -99,16 +99,42 @@ async fn pods_that_the_cache_does_not_have_yet_are_not_created_again() {
 
 #[tokio::test]
 async fn refused_pods_are_reported_and_tried_again() {
-    let refused = create().answer(Answer::error(403, "Forbidden", "exceeded quota"));
+    let quota = "exceeded quota: few, requested: pods=1, used: pods=2, limited: pods=2";
+    let text = format!("pods \"web-podx\" is forbidden: {quota}");
+    let refused = create().answer(Answer::error(403, "Forbidden", &text));
     let condition = json!({ "status": { "availableReplicas": 0, "podNames": [] } });
     let report = Call::patch(STATUS).body_with(condition).answer(Answer::not_found("podsets", "web"));
     let error = reconciled(&podset(1), &[], [list(&[]), refused, report]).await.unwrap_err();
     assert_eq!(error.code(), Some(403));
-    let status = status(&podset(1), vec![], Some(&error), Timestamp::UNIX_EPOCH);
+    let (reason, message) = told(&error);
+    assert_eq!(reason, "PodsRefused");
+    assert_eq!(message, format!("0 of 1 Pods are pending or running: {quota}"));
+}
+
+/// Reason and message of the condition of a PodSet without Pods after this failure.
+fn told(error: &ApiError) -> (String, String) {
+    let status = status(&podset(1), vec![], Some(error), Timestamp::UNIX_EPOCH);
     let [condition] = status.conditions.as_slice() else { panic!("{status:?}") };
-    assert_eq!((condition.status.as_str(), condition.reason.as_str()), ("False", "PodsRefused"));
-    let message = "0 of 1 Pods are pending or running: the API server answered with the status 403";
-    assert_eq!(condition.message, message);
+    assert_eq!((condition.type_.as_str(), condition.status.as_str()), ("Available", "False"));
+    (condition.reason.clone(), condition.message.clone())
+}
+
+#[tokio::test]
+async fn an_outage_is_no_refusal_and_long_or_private_texts_are_not_shown() {
+    let failed = async |answer: Answer| {
+        let report = Call::patch(STATUS).answer(Answer::not_found("podsets", "web"));
+        reconciled(&podset(1), &[], [list(&[]), create().answer(answer), report]).await.unwrap_err()
+    };
+    let private = "User \"system:serviceaccount:elsewhere:operator\" cannot create resource \"pods\"";
+    let (reason, message) = told(&failed(Answer::error(403, "Forbidden", private)).await);
+    assert_eq!(reason, "PodsRefused");
+    assert!(message.ends_with("the API server answered with the status 403"), "{message}");
+    let (reason, message) = told(&failed(Answer::error(500, "InternalError", "etcd")).await);
+    assert_eq!(reason, "PodsFailed");
+    assert!(message.ends_with("the API server answered with the status 500"), "{message}");
+    assert_eq!(told(&ApiError::TimedOut).0, "PodsFailed");
+    let long = format!("exceeded quota: {}", "q".repeat(9_000));
+    assert!(told(&failed(Answer::error(403, "Forbidden", &long)).await).1.len() < 600);
 }
 
 #[tokio::test]

@@ -6,7 +6,7 @@ mod drift;
 
 use std::{sync::LazyLock, time::Duration};
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use k8s_openapi::api::apps::v1::DaemonSet;
 use kube::{
     Api, ResourceExt as _,
@@ -34,10 +34,20 @@ static SHARED: LazyLock<Shared> = LazyLock::new(|| {
 });
 
 /// The tests install KMM once.
-static INSTALLED: OnceCell<()> = OnceCell::const_new();
+static INSTALLED: OnceCell<Early> = OnceCell::const_new();
 
 /// The test that damages the definition has the cluster to itself.
 static TURN: RwLock<()> = RwLock::const_new(());
+
+/// What became of a Ptemplate that was created before KMM was installed.
+struct Early {
+    /// Its status while KMM was missing.
+    before: PtemplateStatus,
+    /// Whether its DaemonSet existed then.
+    consumed: bool,
+    /// How long after the installation its Module existed and the status said so.
+    made: Result<Duration>,
+}
 
 /// A namespace of a test.
 struct Scene<'a> {
@@ -58,19 +68,21 @@ fn test(test: impl AsyncFnOnce(&Scene) -> Result<()>) -> Result<()> {
 }
 
 /// Installs KMM after the operator found that it is missing.
-async fn install_kmm(stage: &Stage) -> Result<()> {
+async fn install_kmm(stage: &Stage) -> Result<Early> {
     let scene = Scene::new(stage).await?;
     scene.create("early", json!({})).await?;
-    let status = scene.told("early", "ModuleApplied", "KmmNotInstalled").await?;
-    let consumer = condition(&status, "ConsumerApplied").context("it is told")?;
-    ensure!(consumer.0 == "True", "{status:?}");
-    scene.daemon_sets.get("early-consumer").await?;
+    let before = scene.told("early", "ModuleApplied", "KmmNotInstalled").await?;
+    let consumed = scene.daemon_sets.get_opt("early-consumer").await?.is_some();
     let start = Instant::now();
     stage.kubectl(&["apply", "--server-side", "--filename", KMM]).await?;
-    scene.told("early", "ModuleApplied", "AsWanted").await?;
-    scene.modules.get("early").await?;
-    ensure!(start.elapsed() < Duration::from_secs(10), "the Module took {:?}", start.elapsed());
-    stage.collect_new_kinds().await
+    let made = async {
+        scene.told("early", "ModuleApplied", "AsWanted").await?;
+        scene.modules.get("early").await?;
+        Ok(start.elapsed())
+    };
+    let made = made.await;
+    stage.collect_new_kinds().await?;
+    Ok(Early { before, consumed, made })
 }
 
 /// Status and reason of a condition.
@@ -120,8 +132,16 @@ impl<'a> Scene<'a> {
 
 #[test]
 fn a_module_is_made_as_soon_as_kmm_is_installed() -> Result<()> {
-    // `install_kmm` has proved it.
-    test(async |_| Ok(()))
+    test(async |_| {
+        let Early { before, consumed, made } = INSTALLED.get().context("KMM is not installed")?;
+        let consumer = condition(before, "ConsumerApplied").context("it is told")?;
+        ensure!(consumer.0 == "True" && *consumed, "{before:?}");
+        match made {
+            Ok(took) => ensure!(*took < Duration::from_secs(10), "the Module took {took:?}"),
+            Err(error) => bail!("there is no Module: {error:#}"),
+        }
+        Ok(())
+    })
 }
 
 #[test]

@@ -72,7 +72,8 @@ fn a_release_is_installed_upgraded_rolled_back_and_uninstalled_and_its_configura
 
         let uninstall = ["uninstall", RELEASE, "--timeout=180s"];
         hook::during(testbed, install::DRAIN_JOB, helm.run(&uninstall)).await?;
-        ensure!(replicas().await.is_err(), "the Deployment is there");
+        let missing = replicas().await.err().context("the Deployment is there")?;
+        ensure!(format!("{missing:#}").contains("not found"), "{missing:#}");
         ensure!(configs.get_opt("config").await?.is_none(), "its definition stays, and it does not");
         let left =
             cluster.kubectl(&["get", "clusterroles,validatingadmissionpolicies", "--output=name"]).await?;

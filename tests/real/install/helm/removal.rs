@@ -128,7 +128,10 @@ fn without_its_hook_a_release_goes_once_its_configuration_is_deleted_and_not_bef
         stage.shares(&[None, None]).await?;
         // The API server notices a moment later that the definition is gone.
         wait::eventually("the release goes", DEADLINE, async || helm.run(&uninstall).await).await?;
-        ensure!(cluster.kubectl(&["get", "deployment", install::NAME, &namespace]).await.is_err());
+        let deployment =
+            ["get", "deployment", install::NAME, &namespace, "--ignore-not-found", "--output=name"];
+        let left = cluster.kubectl(&deployment).await?;
+        ensure!(left.is_empty(), "the Deployment is there: {left}");
         stage.leave().await?;
         alone.testbed.install_objects().await
     })

@@ -24,7 +24,7 @@ fn of_two_configurations_for_one_node_the_older_one_keeps_it() -> Result<()> {
         let message = stage.until("younger", "Conflict", "NodesTaken").await?;
         assert!(message.contains("older"), "{message}");
         stage.until("younger", "Ready", "NodesTaken").await?;
-        ensure!(stage.daemon_set("younger").await.is_err(), "two would run on a node");
+        ensure!(!stage.has_daemon_set("younger").await?, "two would run on a node");
         stage.shares(&[Some(2), Some(2)]).await?;
         // When the older one is gone, the younger one gets the nodes.
         stage.configs.delete("older", &DeleteParams::default()).await?;

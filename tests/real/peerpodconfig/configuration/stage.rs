@@ -140,6 +140,11 @@ impl Stage {
         Ok(api.get(&format!("{config}-cloud-api-adaptor")).await?)
     }
 
+    pub async fn has_daemon_set(&self, config: &str) -> Result<bool> {
+        let api: Api<DaemonSet> = Api::namespaced(self.client.clone(), NAMESPACE);
+        Ok(api.get_opt(&format!("{config}-cloud-api-adaptor")).await?.is_some())
+    }
+
     /// Deletes the DaemonSet, as a user would.
     pub async fn delete_daemon_set(&self, config: &str) -> Result<()> {
         let api: Api<DaemonSet> = Api::namespaced(self.client.clone(), NAMESPACE);

@@ -54,7 +54,7 @@ fn the_daemon_set_of_the_former_controller_is_replaced_when_somebody_says_so() -
             Ok(conflict.message)
         })
         .await?;
-        ensure!(stage.daemon_set("config").await.is_err(), "two would run on a node");
+        ensure!(!stage.has_daemon_set("config").await?, "two would run on a node");
 
         let (_, command) = told.split_once("kubectl ").context(told.clone())?;
         let arguments: Vec<_> = command.split_ascii_whitespace().collect();

@@ -95,8 +95,8 @@ impl HostKeys {
             ))
         } else {
             Some(format!(
-                "the host key of {server} is another than the one in {files}: it shows {shown}; somebody may be \
-                 posing as the host; if it has a new key for good, ssh-keygen -R '{name}' removes the old one"
+                "the host key of {server} is another than the one in {files}: it shows {shown}; the connection \
+                 may be intercepted; if it has a new key for good, ssh-keygen -R '{name}' removes the old one"
             ))
         }
     }
