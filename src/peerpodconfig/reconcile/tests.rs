@@ -211,3 +211,40 @@ async fn a_room_that_fails_is_reported_and_does_not_stop_the_others() {
     let error = reconciler(&server, &[&config]).await.reconcile(&config).await.unwrap_err();
     assert!(error.to_string().contains("down"), "{error}");
 }
+
+#[tokio::test]
+async fn the_service_account_is_annotated_before_a_pod_of_the_daemon_set_can_be_created() {
+    let mut config = config("config", 0, false);
+    config.spec.adaptor.service_account_annotations = [("role".to_owned(), "mine".to_owned())].into();
+    let settings = || {
+        let objects = [
+            ("configmaps", "peer-pods-cm", json!({ "data": { "CLOUD_PROVIDER": "docker" } })),
+            ("secrets", "peer-pods-secret", json!({})),
+        ];
+        objects.map(|(kind, name, object)| {
+            Call::get(format!("/api/v1/namespaces/{NAMESPACE}/{kind}/{name}")).answer(Answer::json(200, &object))
+        })
+    };
+    let account = format!("/api/v1/namespaces/{NAMESPACE}/serviceaccounts/cloud-api-adaptor");
+    let named = json!({ "metadata": { "name": "cloud-api-adaptor" } });
+    let daemon_sets = format!("/apis/apps/v1/namespaces/{NAMESPACE}/daemonsets");
+    let mut calls = listed();
+    calls.extend(settings());
+    calls.extend(settings());
+    calls.extend([
+        Call::get(&account).answer(Answer::json(200, &named)),
+        Call::patch(&account)
+            .body_with(json!({ "metadata": { "annotations": { "role": "mine" } } }))
+            .answer(Answer::json(200, &named)),
+        list(&daemon_sets, &json!([])),
+        Call::get(format!("{daemon_sets}/config-cloud-api-adaptor"))
+            .answer(Answer::not_found("daemonsets", "config-cloud-api-adaptor")),
+        Call::patch(format!("{daemon_sets}/config-cloud-api-adaptor"))
+            .answer(Answer::error(500, "InternalError", "down")),
+        Call::get(ADMISSION).answer(Answer::error(500, "InternalError", "down")),
+    ]);
+    calls.push(status("config"));
+    let server = ApiServer::expecting(calls);
+    let error = reconciler(&server, &[&config]).await.reconcile(&config).await.unwrap_err();
+    assert!(error.to_string().contains("down"), "{error}");
+}
