@@ -187,6 +187,12 @@ fn status(config: &str) -> Call {
     Call::patch(format!("{configs}/{config}/status")).answer(Answer::not_found("peerpodconfigs", config))
 }
 
+/// An event of the configuration.
+fn event(reason: &str) -> Call {
+    Call::post(format!("/apis/events.k8s.io/v1/namespaces/{NAMESPACE}/events"))
+        .body_with(json!({ "reason": reason, "regarding": { "name": "config" } }))
+}
+
 #[tokio::test]
 async fn a_room_that_fails_is_reported_and_does_not_stop_the_others() {
     let config = config("config", 0, false);
@@ -195,10 +201,6 @@ async fn a_room_that_fails_is_reported_and_does_not_stop_the_others() {
             Call::get(format!("/api/v1/namespaces/{NAMESPACE}/{kind}/{name}"))
                 .answer(Answer::not_found(kind, name))
         })
-    };
-    let event = |reason: &str| {
-        Call::post(format!("/apis/events.k8s.io/v1/namespaces/{NAMESPACE}/events"))
-            .body_with(json!({ "reason": reason, "regarding": { "name": "config" } }))
     };
     let mut calls = listed();
     // What it requests of the nodes depends on whether cloud-api-adaptor is deployed.
@@ -222,7 +224,8 @@ async fn the_service_account_is_annotated_before_a_pod_of_the_daemon_set_can_be_
             ("secrets", "peer-pods-secret", json!({})),
         ];
         objects.map(|(kind, name, object)| {
-            Call::get(format!("/api/v1/namespaces/{NAMESPACE}/{kind}/{name}")).answer(Answer::json(200, &object))
+            Call::get(format!("/api/v1/namespaces/{NAMESPACE}/{kind}/{name}"))
+                .answer(Answer::json(200, &object))
         })
     };
     let account = format!("/api/v1/namespaces/{NAMESPACE}/serviceaccounts/cloud-api-adaptor");
@@ -239,11 +242,15 @@ async fn the_service_account_is_annotated_before_a_pod_of_the_daemon_set_can_be_
         list(&daemon_sets, &json!([])),
         Call::get(format!("{daemon_sets}/config-cloud-api-adaptor"))
             .answer(Answer::not_found("daemonsets", "config-cloud-api-adaptor")),
-        Call::patch(format!("{daemon_sets}/config-cloud-api-adaptor"))
-            .answer(Answer::error(500, "InternalError", "down")),
+        Call::patch(format!("{daemon_sets}/config-cloud-api-adaptor")).answer(Answer::error(
+            500,
+            "InternalError",
+            "down",
+        )),
         Call::get(ADMISSION).answer(Answer::error(500, "InternalError", "down")),
+        status("config"),
     ]);
-    calls.push(status("config"));
+    calls.extend(["AdaptorFailed", "AdmissionFailed", "NoneSelected"].map(event));
     let server = ApiServer::expecting(calls);
     let error = reconciler(&server, &[&config]).await.reconcile(&config).await.unwrap_err();
     assert!(error.to_string().contains("down"), "{error}");
