@@ -34,8 +34,8 @@ pub struct ServingArgs {
     )]
     pub metrics_secure: bool,
 
-    /// Folder with the certificate of /metrics, as tls.crt and tls.key in PEM; read again when it changes. Without it, run
-    /// makes one and signs it itself, and webhook shows that of its reviews
+    /// Folder with the certificate of /metrics, as tls.crt and tls.key in PEM; read again when it changes. Without it, `run`
+    /// creates a self-signed one, and `webhook` uses the one that it answers API servers with
     #[arg(long, value_name = "DIR", env = "PEERPOD_OPERATOR_METRICS_TLS_DIR")]
     pub metrics_tls_dir: Option<PathBuf>,
 

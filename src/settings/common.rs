@@ -46,9 +46,9 @@ settings! {
         /// A tag of TAGS, written `KEY=VALUE`, that pod VMs of this cluster have and no others. The sweep may then delete VMs with it
         /// that no PeerPod tracks.
         sweep_tag: Option<String> = SWEEP_TAG,
-        /// Whether all pod VMs that the operator sees with these settings are this cluster's: on libvirt all of the host, elsewhere
-        /// all of the region, subscription, project or vCenter that the credentials show. The sweep may then delete those that no
-        /// PeerPod tracks.
+        /// Whether all pod VMs that the sweep lists with these settings are this cluster's: all of the host (libvirt), the daemon
+        /// (docker), the region (aws, alibabacloud, ibmcloud), the resource group (azure), the project (gcp), the workspace
+        /// (ibmcloud-powervs), the folder (vsphere) or the pool (byom). The sweep may then delete those that no PeerPod tracks.
         sweep_exclusive: bool = SWEEP_EXCLUSIVE.default("false"),
         /// File with the CA certificate for the connection to the pod VM's agent.
         cacert_file: Option<String> = CACERT_FILE,
@@ -67,7 +67,7 @@ settings! {
         runtimeclass_name: String = RUNTIMECLASS_NAME.default("kata-remote"),
         /// TCP port on the node at which cloud-api-adaptor answers its readiness probe.
         probe_port: String = PROBE_PORT.default("8000"),
-        /// Socket of the node's container runtime. If empty, cloud-api-adaptor searches the usual places.
+        /// Socket of the node's container runtime. No effect in present releases of cloud-api-adaptor.
         cri_runtime_endpoint: Option<String> = CRI_RUNTIME_ENDPOINT,
         /// Whether cloud-api-adaptor loads its provider from a plugin file.
         enable_external_plugin: bool = ENABLE_CLOUD_PROVIDER_EXTERNAL_PLUGIN.default("false"),

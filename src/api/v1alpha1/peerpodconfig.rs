@@ -186,7 +186,8 @@ pub enum Distribution {
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Adaptor {
-    /// The image. The default is set where the operator is installed (`RELATED_IMAGE_CAA`).
+    /// The image. The default is set where the operator is installed (`RELATED_IMAGE_CAA`). Name the tag of a release to keep one
+    /// version: `latest` changes over time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1))]
     pub image: Option<String>,
@@ -220,7 +221,8 @@ pub struct Adaptor {
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub pod_annotations: BTreeMap<String, String>,
 
-    /// Annotations of the ServiceAccount `cloud-api-adaptor`, such as a cloud's role for workload identity.
+    /// Annotations of the ServiceAccount `cloud-api-adaptor`, such as a cloud's role for workload identity. Pods that run keep their
+    /// former identity: after a change, restart the DaemonSet when no peer pod runs.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub service_account_annotations: BTreeMap<String, String>,
 

@@ -71,7 +71,7 @@ fn table(out: &mut String, settings: &[Setting]) -> std::fmt::Result {
             Some(remark) if remark.wrong => (BAD, setting.verdict),
             Some(_) => (ODD, setting.verdict),
             None if setting.used => (GOOD, "ok"),
-            None => (DIM, "not used here"),
+            None => (DIM, "not for deletions"),
         };
         writeln!(out, "  {key:keys$}  {source:9}  {value:values$}  {style}{verdict}{style:#}")?;
         setting.remarks.iter().try_for_each(|remark| writeln!(out, "    {}", clean(&remark.text)))?;
@@ -82,7 +82,7 @@ fn table(out: &mut String, settings: &[Setting]) -> std::fmt::Result {
     if hidden > 0 {
         writeln!(
             out,
-            "  {DIM}not shown: {hidden} that only cloud-api-adaptor uses, with their defaults{DIM:#}"
+            "  {DIM}not shown: {hidden} that deletions do not depend on, with their defaults{DIM:#}"
         )?;
     }
     Ok(())

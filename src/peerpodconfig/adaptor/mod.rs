@@ -139,8 +139,9 @@ impl Adaptor {
         // After the last of them has ended, no further list is needed.
         let since = since.filter(|_| !older.is_empty());
         let daemon_set = desired::daemon_set(&inputs, &sources.settings, since);
-        let found = self.applier.daemon_set(config, &daemon_set).await?;
+        // The webhooks of cloud identities read the annotations when a Pod is created, and never again.
         let has_account = self.annotate_service_account(configs).await?;
+        let found = self.applier.daemon_set(config, &daemon_set).await?;
         if let Some(taken) = found.name_taken() {
             let withheld = Finding::new(Reason::AdaptorWithheld, "the operator cannot create the DaemonSet");
             return Ok(Findings { all: vec![taken, withheld], again: None });

@@ -187,6 +187,12 @@ fn status(config: &str) -> Call {
     Call::patch(format!("{configs}/{config}/status")).answer(Answer::not_found("peerpodconfigs", config))
 }
 
+/// An event of the configuration.
+fn event(reason: &str) -> Call {
+    Call::post(format!("/apis/events.k8s.io/v1/namespaces/{NAMESPACE}/events"))
+        .body_with(json!({ "reason": reason, "regarding": { "name": "config" } }))
+}
+
 #[tokio::test]
 async fn a_room_that_fails_is_reported_and_does_not_stop_the_others() {
     let config = config("config", 0, false);
@@ -196,10 +202,6 @@ async fn a_room_that_fails_is_reported_and_does_not_stop_the_others() {
                 .answer(Answer::not_found(kind, name))
         })
     };
-    let event = |reason: &str| {
-        Call::post(format!("/apis/events.k8s.io/v1/namespaces/{NAMESPACE}/events"))
-            .body_with(json!({ "reason": reason, "regarding": { "name": "config" } }))
-    };
     let mut calls = listed();
     // What it requests of the nodes depends on whether cloud-api-adaptor is deployed.
     calls.extend(no_settings());
@@ -207,6 +209,48 @@ async fn a_room_that_fails_is_reported_and_does_not_stop_the_others() {
     calls.push(Call::get(ADMISSION).answer(Answer::error(500, "InternalError", "down")));
     calls.push(status("config"));
     calls.extend(["SettingsMissing", "AdmissionFailed", "NoneSelected"].map(event));
+    let server = ApiServer::expecting(calls);
+    let error = reconciler(&server, &[&config]).await.reconcile(&config).await.unwrap_err();
+    assert!(error.to_string().contains("down"), "{error}");
+}
+
+#[tokio::test]
+async fn the_service_account_is_annotated_before_a_pod_of_the_daemon_set_can_be_created() {
+    let mut config = config("config", 0, false);
+    config.spec.adaptor.service_account_annotations = [("role".to_owned(), "mine".to_owned())].into();
+    let settings = || {
+        let objects = [
+            ("configmaps", "peer-pods-cm", json!({ "data": { "CLOUD_PROVIDER": "docker" } })),
+            ("secrets", "peer-pods-secret", json!({})),
+        ];
+        objects.map(|(kind, name, object)| {
+            Call::get(format!("/api/v1/namespaces/{NAMESPACE}/{kind}/{name}"))
+                .answer(Answer::json(200, &object))
+        })
+    };
+    let account = format!("/api/v1/namespaces/{NAMESPACE}/serviceaccounts/cloud-api-adaptor");
+    let named = json!({ "metadata": { "name": "cloud-api-adaptor" } });
+    let daemon_sets = format!("/apis/apps/v1/namespaces/{NAMESPACE}/daemonsets");
+    let mut calls = listed();
+    calls.extend(settings());
+    calls.extend(settings());
+    calls.extend([
+        Call::get(&account).answer(Answer::json(200, &named)),
+        Call::patch(&account)
+            .body_with(json!({ "metadata": { "annotations": { "role": "mine" } } }))
+            .answer(Answer::json(200, &named)),
+        list(&daemon_sets, &json!([])),
+        Call::get(format!("{daemon_sets}/config-cloud-api-adaptor"))
+            .answer(Answer::not_found("daemonsets", "config-cloud-api-adaptor")),
+        Call::patch(format!("{daemon_sets}/config-cloud-api-adaptor")).answer(Answer::error(
+            500,
+            "InternalError",
+            "down",
+        )),
+        Call::get(ADMISSION).answer(Answer::error(500, "InternalError", "down")),
+        status("config"),
+    ]);
+    calls.extend(["AdaptorFailed", "AdmissionFailed", "NoneSelected"].map(event));
     let server = ApiServer::expecting(calls);
     let error = reconciler(&server, &[&config]).await.reconcile(&config).await.unwrap_err();
     assert!(error.to_string().contains("down"), "{error}");

@@ -24,7 +24,7 @@ settings! {
         /// Switch that pod VMs are attached to.
         switch: Option<String> = VSWITCH_ID.required(),
         /// Image of pod VMs.
-        image: Option<String> = IMAGEID,
+        image: Option<String> = IMAGEID.required(),
         /// Security groups of the pod VMs, separated by commas.
         security_groups: Option<String> = SECURITY_GROUP_IDS,
         /// Region of the pod VMs.

@@ -22,9 +22,9 @@ settings! {
         client_secret: Option<SecretString> = AZURE_CLIENT_SECRET.concerns_deletion(),
         /// Directory (tenant) of the application.
         tenant: Option<SecretString> = AZURE_TENANT_ID.required().concerns_deletion(),
-        /// Subscription that pays for the pod VMs.
+        /// Subscription that pays for the pod VMs, by its ID. The operator uses it for the sweep and for `check` alone.
         subscription: String = AZURE_SUBSCRIPTION_ID.required(),
-        /// Resource group of the pod VMs, their disks and interfaces.
+        /// Resource group of the pod VMs, their disks and interfaces. The operator uses it for the sweep and for `check` alone.
         group: String = AZURE_RESOURCE_GROUP.required(),
         /// Region of the pod VMs, such as eastus.
         region: String = AZURE_REGION.required(),

@@ -26,11 +26,11 @@ settings! {
         /// Zone of the workspace, such as us-south.
         zone: String = POWERVS_ZONE.required().concerns_deletion(),
         /// Workspace of the pod VMs: its GUID.
-        workspace: String = POWERVS_SERVICE_INSTANCE_ID.concerns_deletion(),
+        workspace: String = POWERVS_SERVICE_INSTANCE_ID.required().concerns_deletion(),
         /// Network of the pod VMs.
-        network: Option<String> = POWERVS_NETWORK_ID,
+        network: Option<String> = POWERVS_NETWORK_ID.required(),
         /// Image of pod VMs.
-        image: Option<String> = POWERVS_IMAGE_ID,
+        image: Option<String> = POWERVS_IMAGE_ID.required(),
         /// Key for logging in to pod VMs.
         ssh_key: Option<String> = POWERVS_SSH_KEY_NAME,
         /// How processors are assigned: shared, capped or dedicated.

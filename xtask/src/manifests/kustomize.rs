@@ -211,8 +211,8 @@ fn components(options: &Options) -> Result<Vec<Choice>> {
         Choice {
             name: "secure-metrics",
             about: "Operator and webhook serve metrics with TLS, and only to clients with a token whose account may get the path \
-                    /metrics: give it the ClusterRole peerpod-metrics-reader. Name this component behind pod-monitor, whose Prometheus \
-                    then shows the token in the Secret peerpod-metrics-token.",
+                    /metrics: give it the ClusterRole peerpod-metrics-reader. List this component after pod-monitor: it \
+                    changes the PodMonitor, so that Prometheus uses TLS and shows the token in the Secret peerpod-metrics-token.",
             objects: install::metrics_rights::objects(options)?.into(),
             patches: secure_metrics()?,
         },

@@ -53,10 +53,10 @@ fn what_matters_is_shown_in_columns_and_the_rest_is_counted() {
 
   LIBVIRT_URI   ConfigMap  qemu:///system  ok
   LIBVIRT_POOL  default    default         ok
-  TUNNEL_TYPE   ConfigMap  vxlan           not used here
+  TUNNEL_TYPE   ConfigMap  vxlan           not for deletions
   X             Secret     (set)           unknown
     X is not a setting
-  not shown: 1 that only cloud-api-adaptor uses, with their defaults
+  not shown: 1 that deletions do not depend on, with their defaults
 
   cloud: reached
     works      pool    it is active

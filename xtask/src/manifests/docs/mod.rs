@@ -59,8 +59,10 @@ fn settings() -> Result<String> {
 The keys of the ConfigMap `peer-pods-cm` and the Secret `peer-pods-secret`. An empty value means the default. See
 [Settings](../configuration/settings.md).
 
-The column \"deletion\" marks the keys that the deletion of VMs depends on. The operator reads those. All other keys are for
-cloud-api-adaptor alone.
+The column \"deletion\" marks the keys that the deletion of a PeerPod's VM depends on. The operator reads a few others, too:
+`SWEEP_…`, and on azure `AZURE_SUBSCRIPTION_ID` and `AZURE_RESOURCE_GROUP`, for the [sweep](../operations/sweep.md),
+`TLS_MIN_VERSION` and `TLS_CIPHER_SUITES` for the webhook, and `PROBE_PORT` for the DaemonSet of a PeerPodConfig.
+All other keys are for cloud-api-adaptor alone.
 
 ## Every provider
 

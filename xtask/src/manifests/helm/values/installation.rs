@@ -47,11 +47,11 @@ pub(super) struct Metrics {
     /// Whether operator and webhook serve metrics with TLS, and only to clients with a token whose account may get the path `/metrics`.
     /// The role `peerpod-metrics-reader` gives that right. The operator and the webhook get the right to ask for tokens.
     secure: bool,
-    /// The Secret with the operator's certificate for metrics, as `tls.crt` and `tls.key`, where they are secure. Empty: the operator makes
-    /// a certificate and signs it itself.
+    /// The Secret with the operator's certificate for metrics, as `tls.crt` and `tls.key`, if they are secure. If empty, the operator
+    /// creates a self-signed certificate.
     tls_secret_name: String,
-    /// The Secret with the token, as `token`, that the `PodMonitor` has Prometheus show, where metrics are secure. Empty is
-    /// `peerpod-metrics-token`.
+    /// The Secret with the token, as `token`, that Prometheus sends to the Pods of the `PodMonitor` if metrics are secure. You
+    /// create it. If empty, `peerpod-metrics-token`.
     token_secret_name: String,
     /// A `PodMonitor` of the Prometheus operator.
     pod_monitor: Monitoring,

@@ -85,8 +85,9 @@ pub(super) struct Values {
     tls_profile: TlsProfile,
     /// cloud-api-adaptor's image.
     image: AdaptorImage,
-    /// How many peer-pod VMs may run on all nodes together: `spec.limit` of the PeerPodConfig. 0 means none. (In the
-    /// charts of cloud-api-adaptor, 0 means any number.)
+    /// How many peer-pod VMs may run on all nodes together, or with `peerPodConfig.spec.distribution: PerNode` on each node:
+    /// `spec.limit` of the PeerPodConfig. 0 means none. (In the charts of cloud-api-adaptor this value has no effect. There
+    /// `PEERPODS_LIMIT_PER_NODE` counts, 10 on each node by default.)
     #[schemars(schema_with = "limit")]
     limit: String,
     /// cloud-api-adaptor's DaemonSet, which the operator creates for the PeerPodConfig.

@@ -16,8 +16,8 @@ use peerpod_operator::install::samples::CONFIG;
 pub(super) struct AdaptorImage {
     /// The name of the image. If empty, the public image `quay.io/confidential-containers/cloud-api-adaptor`.
     name: String,
-    /// The tag. If empty, `latest`. libvirt needs a development image, `latest` or a tag with `dev` in it: released
-    /// images do not support libvirt.
+    /// The tag. If empty, `latest`, which changes over time: name a release to keep one version. libvirt needs a
+    /// development image, `latest` or a tag with `dev` in it: released images do not support libvirt.
     tag: String,
 }
 
@@ -158,7 +158,9 @@ pub(super) struct PeerPodConfig {
     /// The name, of up to 40 characters. If you change it, the old PeerPodConfig stays.
     #[schemars(length(max = 40), regex(pattern = SUBDOMAIN))]
     name: String,
-    /// Additional fields of its `spec`. They override other values.
+    /// Additional fields of its `spec`. They override other values. An example: `{distribution: PerNode, nodeSelector:
+    /// {pool: peer-pods}, adaptor: {tolerations: [{operator: Exists}], imagePullSecrets: [{name: mine}]}}`. `kubectl explain
+    /// peerpodconfig.spec` has all fields.
     #[schemars(schema_with = "config_spec")]
     spec: Object,
 }
