@@ -64,7 +64,8 @@ reasons! {
     InvalidInstanceID => Stalled, Warning;
     /// The VM's name is not that of a VM of this Pod, or the VM has no sign that cloud-api-adaptor made it.
     NotThisPodsVM => Stalled, Warning;
-    /// Another PeerPod names the same VM, and it is not being deleted or its Pod may still run on the VM.
+    /// Another PeerPod names the same VM, its Pod's VMs have the same name, and it is not being deleted or its Pod may still run
+    /// on the VM. With byom also: another Pod of the same name may have the machine, which is not recorded for it.
     ClaimedByAnother => Stalled, Warning;
     /// The Pod has several PeerPods, and the operator cannot tell which of their VMs the Pod runs on. It keeps all of
     /// them until the Pod ends.
@@ -185,7 +186,7 @@ fn blocked(blocked: &Blocked) -> (Reason, Message) {
         }
         Blocked::Claimed(other) => (
             Reason::ClaimedByAnother,
-            other.map(|other| format!("{other} names the same VM and still needs it; {give_up}")),
+            other.map(|other| format!("{other}; {give_up}")),
         ),
         Blocked::NotSupported(message) => {
             (Reason::UnknownProvider, message.map(|message| format!("{message}; {give_up}")))

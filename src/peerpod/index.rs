@@ -11,6 +11,7 @@ use std::{
 };
 
 use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::{
     ResourceExt,
     runtime::{reflector::ObjectRef, watcher::Event},
@@ -19,7 +20,7 @@ use kube::{
 pub(super) use self::relatives::{FEW, MOST_PODS};
 use self::{
     links::{Entry, Links, Replaced, Said},
-    relatives::{Placement, Stake},
+    relatives::{ALL, Placement, PodHash, Pods, Stake, alike, pod_hash},
 };
 use super::{
     conditions::{Reason, has_reason, is_kept_for_pod, says_something},
@@ -28,7 +29,7 @@ use super::{
 use crate::{
     api::v1alpha1::PeerPod,
     metrics::Metrics,
-    provider::{InstanceId, cloud_label},
+    provider::{Cloud, InstanceId, NAME_LIMIT, cloud_label, ownership},
 };
 
 pub(super) type Key = Arc<ObjectRef<PeerPod>>;
@@ -160,18 +161,36 @@ impl Index {
         }
     }
 
-    /// The others that name the same VM and may need it, of no more than `most` other Pods.
+    /// The others that name the same VM and may need it, of no more than `most` other Pods: those whose Pods' VMs have the same
+    /// names but for the sandbox. If the VM bears the name of this PeerPod's Pod, it is of no other Pod.
     pub(super) fn claimants(&self, peerpod: &PeerPod, most: usize) -> Claimants {
         let placement = self.placement(peerpod);
+        self.claimants_of(peerpod, placement, alike(placement.pod), most)
+    }
+
+    /// Like [`Self::claimants`], whatever names the VMs of their Pods have.
+    pub(super) fn claimants_of_any_name(&self, peerpod: &PeerPod, most: usize) -> Claimants {
+        self.claimants_of(peerpod, self.placement(peerpod), ALL, most)
+    }
+
+    fn claimants_of(&self, peerpod: &PeerPod, placement: Placement, pods: Pods, most: usize) -> Claimants {
         if placement.vm == 0 {
             return Claimants { living: None, going: Vec::new() };
         }
         let own = key(peerpod);
         let Links { relatives, .. } = &self.state().current;
         Claimants {
-            living: relatives.living(placement.vm).find(|key| ***key != own).cloned(),
-            going: relatives.going_of_other_pods(placement).take(most).cloned().collect(),
+            living: relatives.living(placement.vm, pods).find(|key| ***key != own).cloned(),
+            going: relatives.going_of_other_pods(placement, pods).take(most).cloned().collect(),
         }
+    }
+
+    /// Whether this Pod has a living PeerPod with the finalizer that names another VM of the cloud than `peerpod` does.
+    pub(super) fn has_another_vm(&self, pod: &ObjectMeta, peerpod: &PeerPod) -> bool {
+        let (Some(name), Some(uid)) = (&pod.name, &pod.uid) else { return false };
+        let pod = self.pod_hash(pod.namespace.as_ref(), peerpod.cloud_provider(), uid, name);
+        let placement = Placement { pod, ..self.placement(peerpod) };
+        self.state().current.relatives.holds_another(placement)
     }
 
     /// A few others that name the same VM and are being deleted.
@@ -226,13 +245,17 @@ impl Index {
     /// By the same fields that `relations` compares.
     fn placement(&self, peerpod: &PeerPod) -> Placement {
         let cloud = peerpod.cloud_provider();
-        let pod = owner(peerpod).map(|pod| (&peerpod.metadata.namespace, cloud, &pod.uid, &pod.name));
+        let namespace = peerpod.metadata.namespace.as_ref();
+        let pod = owner(peerpod).map(|pod| self.pod_hash(namespace, cloud, &pod.uid, &pod.name));
         let vm = InstanceId::parse(cloud, peerpod.instance_id()).ok();
         let vm = vm.map(|id| self.hasher.hash_one((cloud, id.key())).max(1));
-        Placement {
-            vm: vm.unwrap_or_default(),
-            pod: pod.map(|pod| self.hasher.hash_one(pod).max(1)).unwrap_or_default(),
-        }
+        Placement { vm: vm.unwrap_or_default(), pod: pod.unwrap_or_default() }
+    }
+
+    fn pod_hash(&self, namespace: Option<&String>, cloud: &str, uid: &str, name: &str) -> PodHash {
+        let name_limit = Cloud::named(cloud).map_or(NAME_LIMIT, |cloud| cloud.name_limit);
+        let stem = self.hasher.hash_one(ownership::stem_of(name, name_limit));
+        pod_hash(stem, self.hasher.hash_one((namespace, cloud, uid, name)))
     }
 
     fn entry(&self, peerpod: &PeerPod) -> Entry {

@@ -12,6 +12,7 @@
 //! | `reconcile.rs` | one reconcile: observe, decide, apply, report |
 //! | `observe.rs`, `pod.rs`, `object.rs` | read what the decision depends on |
 //! | `index.rs`, `relations.rs` | which PeerPods share a Pod or a VM |
+//! | `claims.rs` | what else may need the VM of a PeerPod |
 //! | `decide.rs` | every rule (pure) |
 //! | `apply.rs` | the two writes to PeerPods |
 //! | `conditions.rs`, `report.rs` | conditions and events |
@@ -27,6 +28,7 @@
 //! that it may delete the VM, and a second deletion of a VM does nothing.
 
 mod apply;
+mod claims;
 pub mod conditions;
 mod controller;
 pub mod decide;

@@ -5,23 +5,17 @@ use std::{sync::Arc, time::Instant};
 use futures::future::join;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
-use kube::{
-    Api, Client, ResourceExt,
-    runtime::reflector::{ObjectRef, Store},
-};
-use operator_kit::{
-    Message,
-    api_call::{self, ApiError},
-};
+use kube::{Api, Client, ResourceExt, runtime::reflector::Store};
+use operator_kit::api_call::{self, ApiError};
 
 use super::{
     decide::{Facts, InSandbox, Owner, Sibling, VmState, is_superseded, wait_for_pod},
     grace_periods::GracePeriods,
-    index::{Claimants, Index, MOST_PODS, Newer, Siblings, key},
+    index::{Index, Newer, Siblings, key},
     object::{created, has_finalizer, is_abandoned, owner},
     parking::Turn,
     pod::{PodState, PodView, state_of},
-    relations::{Claim, claim, is_namesake, is_sibling},
+    relations::is_sibling,
 };
 use crate::{
     api::v1alpha1::PeerPod,
@@ -121,7 +115,7 @@ impl Observer {
                 facts.vm = self.vm_state(peerpod, facts.recorded, provider).await;
             }
             if facts.instance.is_ok() {
-                facts.claimed_by = self.claimant(peerpod).await?;
+                facts.claimed_by = self.claimant(peerpod, &facts.vm).await?;
             }
         }
         Ok(Some(facts))
@@ -141,7 +135,7 @@ impl Observer {
             facts.owner = state.owner;
             facts.in_sandbox = self.in_sandbox(peerpod, &state);
             self.ask(peerpod, siblings, provider, facts).await;
-            facts.claimed_by = self.claimant(peerpod).await?;
+            facts.claimed_by = self.claimant(peerpod, &facts.vm).await?;
         }
         Ok(())
     }
@@ -204,13 +198,17 @@ impl Observer {
         recorded: Timestamp,
         provider: &Result<Arc<dyn Provider>, Error>,
     ) -> VmState {
-        match vm_state_of(peerpod, recorded, provider).await {
+        match vm_state_of(peerpod, recorded, self.is_contested(peerpod), provider).await {
             VmState::Present(vm) if vm.cluster_uid.is_some() => in_cluster(vm, self.cluster.uid().await),
             state => state,
         }
     }
 
-    async fn pod_state(&self, peerpod: &PeerPod, pod: &OwnerReference) -> Result<PodState, ApiError> {
+    pub(super) async fn pod_state(
+        &self,
+        peerpod: &PeerPod,
+        pod: &OwnerReference,
+    ) -> Result<PodState, ApiError> {
         let namespace = peerpod.namespace().unwrap_or_default();
         let api: Api<PodView> = Api::namespaced(self.client.clone(), &namespace);
         let found = api_call::get_opt(&api, &pod.name).await?;
@@ -222,41 +220,6 @@ impl Observer {
             self.grace_periods.forget(&key);
         }
         Ok(state)
-    }
-
-    /// Another PeerPod, in any namespace, that names the same VM and needs it: one that is not being deleted, or one of another
-    /// Pod that may still run.
-    async fn claimant(&self, peerpod: &PeerPod) -> Result<Option<Message>, ApiError> {
-        let Claimants { living, going } = self.index.claimants(peerpod, MOST_PODS + 1);
-        if let Some(claimant) = living.as_ref().or(going.get(MOST_PODS)) {
-            return Ok(Some(named_to(peerpod, claimant)));
-        }
-        let Ok(id) = InstanceId::parse(peerpod.cloud_provider(), peerpod.instance_id()) else {
-            return Ok(None);
-        };
-        for key in &going {
-            let other = self.store.get(key).filter(|other| is_namesake(other, peerpod, &id));
-            let Some(other) = other else { continue };
-            let needed = match claim(&other, peerpod) {
-                Claim::Stands => true,
-                Claim::WhileRuns(pod) => self.pod_state(&other, pod).await?.owner.may_run().is_some(),
-                Claim::Void => false,
-            };
-            if needed {
-                return Ok(Some(named_to(peerpod, key)));
-            }
-        }
-        Ok(None)
-    }
-}
-
-/// The name of the PeerPod `other` in the status of `reader`. Readers of that status must not learn names of another namespace.
-fn named_to(reader: &PeerPod, other: &ObjectRef<PeerPod>) -> Message {
-    let full = format!("the PeerPod {}/{}", other.namespace.as_deref().unwrap_or_default(), other.name);
-    if other.namespace == reader.metadata.namespace {
-        Message::public(full)
-    } else {
-        Message::new("a PeerPod of another namespace", full)
     }
 }
 
@@ -274,10 +237,11 @@ fn in_cluster(vm: Vm, uid: Option<&str>) -> VmState {
     VmState::Unanswered(Error::new(ErrorClass::Refused, message))
 }
 
-/// What the cloud answers about a PeerPod's VM.
+/// What the cloud answers about a PeerPod's VM. `contested`: see [`provider::Claim::contested`].
 pub(super) async fn vm_state_of(
     peerpod: &PeerPod,
     recorded: Timestamp,
+    contested: bool,
     provider: &Result<Arc<dyn Provider>, Error>,
 ) -> VmState {
     let Ok(id) = InstanceId::parse(peerpod.cloud_provider(), peerpod.instance_id()) else {
@@ -287,7 +251,7 @@ pub(super) async fn vm_state_of(
         Ok(provider) => {
             let pod = owner(peerpod).map(|pod| pod.name.clone());
             let deleted = peerpod.metadata.deletion_timestamp.as_ref().map(|time| time.0);
-            let claim = provider::Claim { pod, recorded, created: created(peerpod), deleted };
+            let claim = provider::Claim { pod, recorded, created: created(peerpod), deleted, contested };
             provider.describe(&id, &claim).await
         }
         Err(unavailable) => Err(unavailable.clone()),
@@ -365,9 +329,9 @@ pub(super) mod tests {
                 ErrorClass::NotFound => VmState::Absent,
                 class => VmState::Unanswered(Error::new(class, "fixed answer")),
             };
-            assert_eq!(vm_state_of(&recorded, Timestamp::default(), &provider).await, expected);
+            assert_eq!(vm_state_of(&recorded, Timestamp::default(), false, &provider).await, expected);
             for unreadable in ["", "17", "web/1"].map(|id| peerpod(&json!({}), id)) {
-                let state = vm_state_of(&unreadable, Timestamp::default(), &provider).await;
+                let state = vm_state_of(&unreadable, Timestamp::default(), false, &provider).await;
                 assert_eq!(state, VmState::NotAsked);
             }
         }
@@ -385,15 +349,5 @@ pub(super) mod tests {
             assert_eq!(error.class, ErrorClass::Refused);
             assert!(error.message.for_status().contains(said), "{}", error.message.for_status());
         }
-    }
-
-    #[test]
-    fn a_peerpod_of_another_namespace_is_named_in_the_log_alone() {
-        let here = peerpod(&json!({ "name": "web", "namespace": "shop" }), "");
-        let [near, far] = [("db", "shop"), ("payroll", "bank")]
-            .map(|(name, namespace)| ObjectRef::new(name).within(namespace));
-        assert_eq!(named_to(&here, &near), Message::public("the PeerPod shop/db"));
-        let message = named_to(&here, &far);
-        assert_eq!(message, Message::new("a PeerPod of another namespace", "the PeerPod bank/payroll"));
     }
 }

@@ -25,19 +25,26 @@ const DEFAULT_GRACE: Duration = Duration::from_secs(30);
 /// The fields of a Pod that the operator reads. Everything that shows since when the Pod is in its sandbox is among them.
 pub(crate) static POD: Projection = Projection {
     metadata: &[("managedFields", Part::Only(&[("subresource", Part::All), ("time", Part::All)]))],
-    rest: &[(
-        "status",
-        Part::Only(&[
-            ("phase", Part::All),
-            (
-                "conditions",
-                Part::Only(&[("type", Part::All), ("status", Part::All), ("lastTransitionTime", Part::All)]),
-            ),
-            ("containerStatuses", Part::Only(CONTAINER)),
-            ("initContainerStatuses", Part::Only(CONTAINER)),
-            ("ephemeralContainerStatuses", Part::Only(CONTAINER)),
-        ]),
-    )],
+    rest: &[
+        ("spec", Part::Only(&[("nodeName", Part::All), ("runtimeClassName", Part::All)])),
+        (
+            "status",
+            Part::Only(&[
+                ("phase", Part::All),
+                (
+                    "conditions",
+                    Part::Only(&[
+                        ("type", Part::All),
+                        ("status", Part::All),
+                        ("lastTransitionTime", Part::All),
+                    ]),
+                ),
+                ("containerStatuses", Part::Only(CONTAINER)),
+                ("initContainerStatuses", Part::Only(CONTAINER)),
+                ("ephemeralContainerStatuses", Part::Only(CONTAINER)),
+            ]),
+        ),
+    ],
     most: usize::MAX,
 };
 
@@ -52,7 +59,15 @@ const STARTED: Members = &[("startedAt", Part::All)];
 pub(crate) struct PodView {
     #[serde(with = "metadata::Stored")]
     metadata: ObjectMeta,
+    spec: Option<SpecView>,
     status: Option<StatusView>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct SpecView {
+    node_name: Option<String>,
+    runtime_class_name: Option<String>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -95,6 +110,26 @@ struct Started {
     started_at: Option<Time>,
 }
 
+impl PodView {
+    /// Whether it may be a peer pod that has a sandbox or gets one: it has a runtime class and a node, and has not ended.
+    pub(super) fn may_be_peer_pod(&self) -> bool {
+        let is_on_node = |spec: &SpecView| spec.runtime_class_name.is_some() && spec.node_name.is_some();
+        self.spec.as_ref().is_none_or(is_on_node) && self.state().owner.may_run().is_some()
+    }
+
+    /// Whether it shows that its sandbox is ready. Its containers show that only to a kubelet that reports no such condition.
+    pub(super) fn is_in_sandbox(&self) -> bool {
+        let mut conditions = self.status.iter().flat_map(|status| &status.conditions);
+        let ready = conditions.find(|it| it.type_ == SANDBOX_READY);
+        ready.map_or_else(|| self.state().in_sandbox.is_some(), |it| it.status == "True")
+    }
+
+    fn state(&self) -> PodState {
+        let uid = self.metadata.uid.clone().unwrap_or_default();
+        state_of(Some(self.clone()), &uid, |_| Duration::ZERO)
+    }
+}
+
 /// The state of a Pod.
 pub(super) struct PodState {
     pub(super) owner: Owner,
@@ -109,7 +144,7 @@ pub(super) fn state_of(
     uid: &str,
     known_for: impl FnOnce(Duration) -> Duration,
 ) -> PodState {
-    let Some(PodView { metadata, status }) = found.filter(|it| it.metadata.uid.as_deref() == Some(uid))
+    let Some(PodView { metadata, status, .. }) = found.filter(|it| it.metadata.uid.as_deref() == Some(uid))
     else {
         return PodState { owner: Owner::Gone, in_sandbox: None };
     };

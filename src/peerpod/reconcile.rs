@@ -184,7 +184,8 @@ async fn delete(
         Err(error) if error.class != ErrorClass::NotFound => decide::unanswered(error),
         Ok(Accepted { look_after }) if !look_after.is_zero() => Decision::Wait(Wait::VmDeletion(look_after)),
         _ => {
-            let vm = observe::vm_state_of(peerpod, facts.recorded, provider).await;
+            // Not contested: if another Pod has the VM already, the next reconcile finds that out.
+            let vm = observe::vm_state_of(peerpod, facts.recorded, false, provider).await;
             decide(Facts { vm, deletion_accepted: true, ..facts })
         }
     }

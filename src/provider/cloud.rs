@@ -64,6 +64,9 @@ pub struct Cloud {
     /// Whether the cloud may deny for a while that a VM exists which it has just made. One answer then does not prove the absence
     /// of a young VM.
     pub settles_late: bool,
+    /// Whether the cloud gives the identifier of a VM to another Pod's VM later. cloud-api-adaptor records a VM a moment after it
+    /// got it. In that moment an earlier or forged record of the identifier looks like that of this VM.
+    pub reuses_ids: bool,
     /// The setting that `spec.instanceType` of a PeerPodConfig becomes.
     pub instance_type: Option<InstanceTypeKey>,
     /// What the Pods of cloud-api-adaptor mount there beside what they mount on all clouds.

@@ -154,6 +154,9 @@ pub struct Claim {
     pub created: Timestamp,
     /// The PeerPod's deletionTimestamp.
     pub deleted: Option<Timestamp>,
+    /// Whether another PeerPod that is not being deleted names the same VM, and its Pod's VMs have the same name but for the
+    /// sandbox. Only clouds that [reuse identifiers](Cloud::reuses_ids) are told.
+    pub contested: bool,
 }
 
 /// The cloud accepted a deletion.

@@ -105,7 +105,13 @@ mod tests {
 
     fn claim(recorded: i64, deleted: i64) -> Claim {
         let at = |second| Timestamp::from_second(1_790_000_000 + second).unwrap();
-        Claim { pod: None, recorded: at(recorded), created: at(recorded), deleted: Some(at(deleted)) }
+        Claim {
+            pod: None,
+            recorded: at(recorded),
+            created: at(recorded),
+            deleted: Some(at(deleted)),
+            contested: false,
+        }
     }
 
     fn id(number: usize) -> InstanceId {

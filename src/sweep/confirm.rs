@@ -257,7 +257,7 @@ async fn is_lost(
 ) -> Result<bool, Error> {
     let Ok(id) = InstanceId::of(target.cloud, peerpod.instance_id().trim()) else { return Ok(false) };
     let recorded = created(peerpod);
-    let claim = Claim { pod: Some(pod.to_owned()), recorded, created: recorded, deleted: None };
+    let claim = Claim { pod: Some(pod.to_owned()), recorded, created: recorded, ..Claim::default() };
     match (provider.describe(&id, &claim).await, state) {
         (Err(gone), LostState::Gone) if gone.class == ErrorClass::NotFound => Ok(true),
         (Err(gone), LostState::Stopped) if gone.class == ErrorClass::NotFound => Ok(false),

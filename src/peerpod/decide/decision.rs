@@ -116,7 +116,7 @@ pub enum Blocked {
     BadInstance(IdProblem),
     /// The VM is not this Pod's.
     NotOwn(ownership::NotOwn),
-    /// Another PeerPod needs the same VM.
+    /// Another PeerPod, or another Pod of the same name, may need the same VM. It says which.
     Claimed(Message),
     /// This operator does not support that cloud.
     NotSupported(Message),

@@ -40,7 +40,8 @@ pub struct Facts {
     pub has_younger: bool,
     /// The other PeerPods of the same Pod that have the finalizer, are not being deleted and may be newer: the newest few first.
     pub siblings: Vec<Sibling>,
-    /// A PeerPod that names the same VM and is not being deleted, or whose own Pod may still run.
+    /// What else needs the VM: a PeerPod that names it and is not being deleted or whose own Pod may still run, or a Pod that may
+    /// have it without a record.
     pub claimed_by: Option<Message>,
     /// What the cloud answered about the VM.
     pub vm: VmState,

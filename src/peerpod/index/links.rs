@@ -6,7 +6,7 @@ use kube::runtime::reflector::ObjectRef;
 
 use super::{
     Key,
-    relatives::{FEW, Placement, Relatives, Stake},
+    relatives::{FEW, Placement, Relatives, Stake, alike},
 };
 use crate::{
     api::v1alpha1::PeerPod,
@@ -119,7 +119,7 @@ impl Links {
             }
         }
         if let Some((placement, _)) = old.filter(|_| old != now)
-            && self.relatives.living(placement.vm).next().is_none()
+            && self.relatives.living(placement.vm, alike(placement.pod)).next().is_none()
         {
             others.extend(self.relatives.waiting(placement).cloned());
         }

@@ -20,8 +20,26 @@ pub(in crate::peerpod) const MOST_PODS: usize = 15;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Placement {
     pub(super) vm: u64,
-    pub(super) pod: u64,
+    pub(super) pod: PodHash,
 }
+
+/// The hash of a Pod. The upper half is the hash of the stem of its VMs' names, so that Pods whose VMs have like names are
+/// neighbours.
+pub(super) type PodHash = u128;
+
+/// The hash of a Pod by the hashes of its VMs' stem and of itself. It is not 0.
+pub(super) fn pod_hash(stem: u64, pod: u64) -> PodHash {
+    u128::from(stem) << u64::BITS | u128::from(pod.max(1))
+}
+
+/// The Pods whose VMs' names have the same stem. Without a Pod: those without one.
+pub(super) fn alike(pod: PodHash) -> Pods {
+    let first = pod >> u64::BITS << u64::BITS;
+    [first, first | u128::from(u64::MAX)]
+}
+
+/// The first and the last of some neighbours.
+pub(super) type Pods = [PodHash; 2];
 
 impl Placement {
     pub(super) fn is_whole(self) -> bool {
@@ -45,7 +63,7 @@ pub(super) enum Stake {
 struct Member {
     vm: u64,
     stake: Stake,
-    pod: u64,
+    pod: PodHash,
     created: i64,
     /// `None` in bounds alone.
     name: Option<Name>,
@@ -69,7 +87,7 @@ impl PartialOrd for Name {
 /// A VM that some living PeerPod with the finalizer records for a Pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Placed {
-    pod: u64,
+    pod: PodHash,
     /// The second of the first record.
     pub(super) recorded: i64,
     vm: u64,
@@ -84,7 +102,7 @@ impl Placed {
 /// A living PeerPod of a Pod without the finalizer. cloud-api-adaptor leaves one for each start of the Pod that failed.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Loose {
-    pod: u64,
+    pod: PodHash,
     created: i64,
     /// `None` in bounds alone.
     name: Option<Name>,
@@ -98,7 +116,7 @@ pub(super) struct Relatives {
 }
 
 /// All members of a VM with these stakes, of these Pods.
-fn range(vm: u64, stakes: [Stake; 2], pods: [u64; 2]) -> RangeInclusive<Member> {
+fn range(vm: u64, stakes: [Stake; 2], pods: Pods) -> RangeInclusive<Member> {
     let bound = |stake, pod, created| Member { vm, stake, pod, created, name: None };
     bound(stakes[0], pods[0], i64::MIN)..=bound(stakes[1], pods[1], i64::MAX)
 }
@@ -108,11 +126,12 @@ fn of_one(Placement { vm, pod }: Placement, stake: Stake) -> RangeInclusive<Memb
 }
 
 /// Sorts before all of this second.
-fn loose(pod: u64, created: i64) -> Loose {
+fn loose(pod: PodHash, created: i64) -> Loose {
     Loose { pod, created, name: None }
 }
 
-const ALL: [u64; 2] = [0, u64::MAX];
+/// All Pods, and none.
+pub(super) const ALL: Pods = [0, PodHash::MAX];
 
 impl Relatives {
     pub(super) fn insert(&mut self, placement: Placement, stake: Stake, created: i64, key: Key) {
@@ -199,32 +218,43 @@ impl Relatives {
         keys(self.members.range(of_one(placement, Stake::Held)))
     }
 
-    /// Those that name the VM and are not being deleted.
-    pub(super) fn living(&self, vm: u64) -> impl Iterator<Item = &Key> {
-        keys(self.members.range(range(vm, [Stake::Held, Stake::Unheld], ALL)))
+    /// Those of these Pods that name the VM and are not being deleted.
+    pub(super) fn living(&self, vm: u64, pods: Pods) -> impl Iterator<Item = &Key> {
+        let stakes = [Stake::Held, Stake::Unheld].into_iter();
+        stakes.flat_map(move |stake| keys(self.members.range(range(vm, [stake; 2], pods))))
     }
 
     /// PeerPods that name the VM, are being deleted, and may have waited for a PeerPod of this Pod: a few of the Pod, a few
-    /// without a Pod, and one of each other Pod, up to the number that a reconcile counts.
+    /// without a Pod, and one of each other Pod whose VMs have like names, up to the number that a reconcile counts.
     pub(super) fn waiting(&self, placement: Placement) -> impl Iterator<Item = &Key> {
         let of_pods = [placement, Placement { pod: 0, ..placement }];
         let few = of_pods.into_iter().flat_map(|it| self.going(it).take(FEW + 1));
-        few.chain(self.going_of_other_pods(placement).take(MOST_PODS + 1))
+        few.chain(self.going_of_other_pods(placement, alike(placement.pod)).take(MOST_PODS + 1))
     }
 
     fn going(&self, placement: Placement) -> impl Iterator<Item = &Key> {
         keys(self.members.range(of_one(placement, Stake::Going)))
     }
 
-    /// One PeerPod of each other Pod that names the VM and is being deleted.
-    pub(super) fn going_of_other_pods(&self, Placement { vm, pod }: Placement) -> impl Iterator<Item = &Key> {
-        let mut next = Some(1);
+    /// One PeerPod of each other one of these Pods that names the VM and is being deleted.
+    pub(super) fn going_of_other_pods(
+        &self,
+        Placement { vm, pod }: Placement,
+        pods: Pods,
+    ) -> impl Iterator<Item = &Key> {
+        let mut next = Some(pods[0].max(1));
         let each = iter::from_fn(move || {
-            let first = self.members.range(range(vm, [Stake::Going; 2], [next?, u64::MAX])).next();
+            let first = next.filter(|next| *next <= pods[1])?;
+            let first = self.members.range(range(vm, [Stake::Going; 2], [first, pods[1]])).next();
             next = first.and_then(|member| member.pod.checked_add(1));
             first
         });
         keys(each.filter(move |member| member.pod != pod))
+    }
+
+    /// Whether the Pod has a living PeerPod with the finalizer that names another VM.
+    pub(super) fn holds_another(&self, placement: Placement) -> bool {
+        self.others(placement, i64::MIN, i64::MAX).next().is_some()
     }
 
     /// Whether the Pod has a living PeerPod that was made after that second.
@@ -263,7 +293,7 @@ impl Relatives {
         pods.flat_map(|pod| self.few_outdated(Placement { vm: 0, pod }))
     }
 
-    fn loose_since(&self, pod: u64, from: i64) -> impl Iterator<Item = &Loose> {
+    fn loose_since(&self, pod: PodHash, from: i64) -> impl Iterator<Item = &Loose> {
         let all = self.loose.range(loose(pod, from)..);
         all.take_while(move |loose| loose.pod == pod)
     }

@@ -218,6 +218,67 @@ fn others_that_name_a_vm_claim_it_while_they_live_and_one_of_each_other_pod_when
     assert!(living.is_none() && going.is_empty());
 }
 
+/// Of a Pod of another name.
+fn named(mut peerpod: PeerPod, pod: &str) -> PeerPod {
+    peerpod.metadata.owner_references.as_mut().unwrap()[0].name = pod.into();
+    peerpod
+}
+
+#[test]
+fn only_peerpods_of_pods_whose_vms_have_the_same_name_claim_a_vm() {
+    let index = Index::default();
+    let own = deleted(named(made("own", "pod", UUID, 10), "web.0"));
+    let apply = |peerpod| drop(index.apply(&Event::Apply(peerpod)));
+    apply(own.clone());
+    let ownerless = |number: usize| {
+        let mut peerpod = made(&format!("ownerless-{number}"), "", UUID, 0);
+        peerpod.metadata.owner_references = None;
+        peerpod
+    };
+    for number in 0..100 {
+        apply(ownerless(number));
+        apply(named(made(&format!("a{number}"), &number.to_string(), UUID, 0), "web"));
+        apply(deleted(named(made(&format!("b{number}"), &format!("b{number}"), UUID, 0), "web-1")));
+    }
+    let claimants = || {
+        let Claimants { living, going } = index.claimants(&own, 200);
+        (living.map(|key| key.name.clone()), going.len())
+    };
+    assert_eq!(claimants(), (None, 0));
+    let Claimants { living, going } = index.claimants_of_any_name(&own, 200);
+    assert_eq!((living.is_some(), going.len()), (true, 100));
+
+    // Their VMs have the same name.
+    apply(deleted(named(made("going", "x", UUID, 0), "web-0")));
+    assert_eq!(claimants(), (None, 1));
+    let living = named(made("living", "y", UUID, 0), "web-0");
+    apply(living.clone());
+    assert_eq!(claimants(), (Some("living".to_owned()), 1));
+    assert!(requeued(&index, &Event::Delete(ownerless(0))).is_empty(), "it claimed nothing");
+    assert_eq!(requeued(&index, &Event::Delete(living)), ["going", "own"]);
+}
+
+#[test]
+fn another_vm_of_a_pod_is_known_by_a_living_record_of_it() {
+    let index = Index::default();
+    let own = made("own", "pod", UUID, 10);
+    let pod = |namespace: &str, uid: &str| ObjectMeta {
+        name: Some("web".into()),
+        namespace: Some(namespace.into()),
+        uid: Some(uid.into()),
+        ..ObjectMeta::default()
+    };
+    index.apply(&Event::Apply(own.clone()));
+    index.apply(&Event::Apply(made("same", "other", UUID, 10)));
+    index.apply(&Event::Apply(deleted(made("going", "other", &vm(1), 10))));
+    index.apply(&Event::Apply(released(made("released", "other", &vm(2), 10))));
+    assert!(!index.has_another_vm(&pod("shop", "other"), &own));
+    index.apply(&Event::Apply(made("held", "other", &vm(3), 10)));
+    assert!(index.has_another_vm(&pod("shop", "other"), &own));
+    assert!(!index.has_another_vm(&pod("bank", "other"), &own));
+    assert!(!index.has_another_vm(&pod("shop", "pod"), &own), "it has this one alone");
+}
+
 #[test]
 fn a_crowd_that_names_one_vm_is_no_crowd_of_siblings_and_none_of_it_wants_a_look() {
     let index = Index::default();

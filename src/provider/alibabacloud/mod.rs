@@ -59,6 +59,7 @@ pub static CLOUD: Cloud = Cloud {
     name_limit: NAME_LIMIT,
     parse_id: instance,
     settles_late: true,
+    reuses_ids: false,
     instance_type: Some(InstanceTypeKey { name: "PODVM_INSTANCE_TYPE", overruled_by: Some("INSTANCE_TYPE") }),
     volumes: &[AdaptorVolume {
         name: "rrsa-oidc-token",

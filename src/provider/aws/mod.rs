@@ -64,6 +64,7 @@ pub static CLOUD: Cloud = Cloud {
     name_limit: NAME_LIMIT,
     parse_id: instance,
     settles_late: true,
+    reuses_ids: false,
     instance_type: Some(InstanceTypeKey { name: "PODVM_INSTANCE_TYPE", overruled_by: None }),
     volumes: &[],
     permissions: &[],

@@ -47,6 +47,7 @@ pub static CLOUD: Cloud = Cloud {
     name_limit: NAME_LIMIT,
     parse_id: id::parse,
     settles_late: true,
+    reuses_ids: false,
     instance_type: Some(InstanceTypeKey { name: "AZURE_INSTANCE_SIZE", overruled_by: None }),
     volumes: &[],
     permissions: &[],

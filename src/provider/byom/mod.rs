@@ -49,6 +49,7 @@ pub static CLOUD: Cloud = Cloud {
     name_limit: NAME_LIMIT,
     parse_id: address_of_machine,
     settles_late: false,
+    reuses_ids: true,
     instance_type: None,
     volumes: &[
         SSH_KEY,

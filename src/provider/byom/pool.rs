@@ -4,7 +4,8 @@
 //! |---|---|
 //! | available | no Pod has the machine |
 //! | allocated to a Pod of another name | the Pod no longer has the machine |
-//! | allocated to a Pod of this name, long after the PeerPod was made | a later Pod has the machine |
+//! | allocated to a Pod of this name, long after the PeerPod was made, and another PeerPod records it | a later Pod has the machine |
+//! | allocated to a Pod of this name after the PeerPod was made, and nothing else | doubt |
 //! | allocated to a Pod of this name, before the PeerPod was made | the Pod has the machine |
 //! | nothing, or two things | doubt |
 
@@ -26,8 +27,9 @@ const UPDATED: &str = "lastUpdated";
 /// may be this far ahead.
 const SKEW: SignedDuration = SignedDuration::from_secs(10);
 
-/// An allocation that is this much later than the PeerPod is certainly another PeerPod's. A sandbox that fails to start is replaced
-/// after four minutes.
+/// An allocation that is this much later than the PeerPod, and that another PeerPod records, is that other one's. A sandbox that
+/// fails to start is replaced after four minutes. Without that record it may be this PeerPod's, by a clock that is far ahead. Then
+/// an absence would leave the machine allocated for good.
 const CERTAIN: SignedDuration = SignedDuration::from_mins(2);
 
 /// The pool.
@@ -135,12 +137,15 @@ fn of_claim<'a>(holder: &'a Allocation, claim: &Claim) -> Result<&'a Allocation,
         Some(pod) if *pod != holder.pod => Err(absent("the pool has given the machine to another Pod")),
         Some(_) => match holder.since.duration_since(claim.created) {
             later if later <= SKEW => Ok(holder),
-            later if later <= CERTAIN => Err(doubt(
+            later if later > CERTAIN && claim.contested => {
+                Err(absent("the pool has given the machine to a later Pod of the same name"))
+            }
+            _ => Err(doubt(
                 ErrorClass::Refused,
-                "the pool gave the machine to a Pod of this name shortly after the PeerPod was made, so it may be a later Pod's; \
-                 if no clock is wrong, this ends with that Pod",
+                "by the clock of its node, the pool gave the machine to a Pod of this name after the PeerPod was made, so it may be \
+                 a later Pod's; this ends with that Pod; if there is none, the clock of that node is ahead: correct it, and return \
+                 the machine to the pool by hand",
             )),
-            _ => Err(absent("the pool has given the machine to a later Pod of the same name")),
         },
     }
 }

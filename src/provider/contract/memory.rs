@@ -26,6 +26,7 @@ pub static CLOUD: Cloud = Cloud {
     name_limit: NAME_LIMIT,
     parse_id,
     settles_late: true,
+    reuses_ids: false,
     instance_type: None,
     volumes: &[],
     permissions: &[],

@@ -81,7 +81,7 @@ impl Trial<'_> {
     async fn ask(&self, vm: &Example) -> Result<Result<Vm, Error>, Cannot> {
         let now = Timestamp::now();
         let recorded = now - SignedDuration::from_secs(1);
-        let claim = Claim { pod: None, recorded, created: recorded, deleted: Some(now) };
+        let claim = Claim { recorded, created: recorded, deleted: Some(now), ..Claim::default() };
         Ok(self.provider.describe(&self.id(vm)?, &claim).await)
     }
 

@@ -37,6 +37,7 @@ pub static CLOUD: Cloud = Cloud {
     name_limit: NAME_LIMIT,
     parse_id: container,
     settles_late: false,
+    reuses_ids: false,
     instance_type: None,
     volumes: &[
         // Where DOCKER_HOST is another host this one has no socket.

@@ -44,6 +44,7 @@ pub static CLOUD: Cloud = Cloud {
     name_limit: NAME_LIMIT,
     parse_id: id::parse,
     settles_late: true,
+    reuses_ids: false,
     instance_type: Some(InstanceTypeKey { name: "GCP_MACHINE_TYPE", overruled_by: None }),
     volumes: &[],
     permissions: &[],

@@ -65,6 +65,7 @@ pub static CLOUD: Cloud = Cloud {
     name_limit: NAME_LIMIT,
     parse_id: instance,
     settles_late: true,
+    reuses_ids: false,
     instance_type: Some(InstanceTypeKey { name: "IBMCLOUD_PODVM_INSTANCE_PROFILE_NAME", overruled_by: None }),
     volumes: &[ibm_iam::TOKEN],
     permissions: &[],

@@ -51,6 +51,7 @@ pub static CLOUD: Cloud = Cloud {
     name_limit: 47,
     parse_id: server,
     settles_late: true,
+    reuses_ids: false,
     instance_type: None,
     volumes: &[],
     permissions: &[],

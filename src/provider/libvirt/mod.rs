@@ -52,6 +52,7 @@ pub static CLOUD: Cloud = Cloud {
     name_limit: NAME_LIMIT,
     parse_id: domain_uuid,
     settles_late: false,
+    reuses_ids: false,
     instance_type: None,
     volumes: &[SSH_KEY],
     permissions: &[],

@@ -59,6 +59,7 @@ pub static CLOUD: Cloud = Cloud {
     name_limit: NAME_LIMIT,
     parse_id: uuid,
     settles_late: false,
+    reuses_ids: false,
     instance_type: None,
     volumes: &[],
     permissions: &[],

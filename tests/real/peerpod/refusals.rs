@@ -177,11 +177,12 @@ fn pods_with_dots_and_with_the_longest_name_have_their_machines_reaped() -> Resu
 }
 
 #[test]
-fn a_machine_that_a_living_peerpod_elsewhere_names_stays_until_that_one_goes() -> Result<()> {
+fn a_machine_that_a_living_peerpod_elsewhere_names_for_a_pod_of_that_name_stays_until_that_one_goes()
+-> Result<()> {
     beside_others(async |scene| {
         let elsewhere = scene.elsewhere().await?;
         let vm = scene.pod_with_vm("web").await?;
-        let other = elsewhere.pods.run("other").await?;
+        let other = elsewhere.pods.run("web").await?;
         // Another spelling of the same identifier.
         let instance = vm.machine.domain.uuid.simple().to_string().to_uppercase();
         let claim = elsewhere.caa.record(&other, "libvirt", &instance).await?;
@@ -189,9 +190,28 @@ fn a_machine_that_a_living_peerpod_elsewhere_names_stays_until_that_one_goes() -
         is_refused_for_one_elsewhere(scene, &vm.name(), &elsewhere.namespace, &claim.name_any()).await?;
         scene.lives(&vm).await?;
 
-        elsewhere.pods.delete("other").await?;
+        elsewhere.pods.delete("web").await?;
         scene.reaped(&vm).await?;
         elsewhere.released(&claim.name_any()).await
+    })
+}
+
+#[test]
+fn peerpods_that_cannot_have_a_machine_do_not_keep_it() -> Result<()> {
+    beside_others(async |scene| {
+        let elsewhere = scene.elsewhere().await?;
+        let vm = scene.pod_with_vm("web").await?;
+        let instance = vm.machine.domain.uuid.to_string();
+        let ownerless = scene.caa.create(ownerless(&elsewhere, &instance)?).await?;
+        let other = elsewhere.pods.run("other").await?;
+        let claim = elsewhere.caa.record(&other, "libvirt", &instance).await?;
+        scene.pods.delete("web").await?;
+        scene.reaped(&vm).await?;
+        for peerpod in [ownerless, claim] {
+            elsewhere.kubectl(&["delete", "peerpod", &peerpod.name_any(), "--wait=false"]).await?;
+            elsewhere.released(&peerpod.name_any()).await?;
+        }
+        Ok(())
     })
 }
 
@@ -222,10 +242,12 @@ fn a_machine_that_more_name_than_are_looked_at_stays_until_they_are_fewer() -> R
     /// The most PeerPods in deletion that may name one machine.
     const MOST: usize = 16;
     beside_others(async |scene| {
-        let vm = scene.pod_with_vm("web").await?;
+        // Machines have so much of the names of their Pods that all of these have the same name.
+        let long = "w".repeat(60);
+        let vm = scene.pod_with_vm(&long).await?;
         let instance = vm.machine.domain.uuid.to_string();
         let others = (0..MOST).map(async |number| {
-            let pod = scene.pods.run(&format!("other-{number}")).await?;
+            let pod = scene.pods.run(&format!("{long}-{number}")).await?;
             scene.caa.record(&pod, "libvirt", &instance).await
         });
         let others = try_join_all(others).await?;
@@ -251,7 +273,7 @@ fn a_claim_ends_with_the_pod_of_a_peerpod_that_is_being_deleted_and_stays() -> R
     beside_others(async |scene| {
         let elsewhere = scene.elsewhere().await?;
         let vm = scene.pod_with_vm("web").await?;
-        let other = elsewhere.pods.run("other").await?;
+        let other = elsewhere.pods.run("web").await?;
         let claim = elsewhere.caa.record(&other, "libvirt", &vm.machine.domain.uuid.to_string()).await?;
         elsewhere.kubectl(&["delete", "peerpod", &claim.name_any(), "--wait=false"]).await?;
         elsewhere.held(&claim.name_any(), "WaitingForPod").await?;
@@ -259,8 +281,7 @@ fn a_claim_ends_with_the_pod_of_a_peerpod_that_is_being_deleted_and_stays() -> R
         is_refused_for_one_elsewhere(scene, &vm.name(), &elsewhere.namespace, &claim.name_any()).await?;
         scene.lives(&vm).await?;
 
-        // Nothing proves that the machine is that Pod's, so the operator releases the claimant only once the machine is gone.
-        elsewhere.pods.delete("other").await?;
+        elsewhere.pods.delete("web").await?;
         scene.reaped(&vm).await?;
         elsewhere.released(&claim.name_any()).await
     })

@@ -10,7 +10,7 @@ use std::{
 use anyhow::{Context as _, Result, bail, ensure};
 use futures::future::{join, try_join_all};
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::api::core::v1::ConfigMap;
+use k8s_openapi::api::{core::v1::ConfigMap, node::v1::RuntimeClass};
 use kube::{
     Api, ResourceExt as _,
     api::{DeleteParams, PostParams},
@@ -20,9 +20,11 @@ use peerpod_operator::{
     provider::{Claim, ErrorClass, InstanceId, Provider, byom::CLOUD, cloud::Recorded, ownership},
 };
 use peers::sshd::{self, Sshd};
+use serde_json::{Value, json};
 use testbed::{
     BringYourOwn, Operator, OperatorOptions, Settings, Testbed,
     byom_pool::{POOL, machine},
+    peerpod_object,
     wait::{self, DEADLINE},
 };
 
@@ -84,7 +86,7 @@ impl Stand {
 /// The claim of a PeerPod of this Pod that was made just now.
 fn claim(pod: &str) -> Claim {
     let now = Timestamp::now();
-    Claim { pod: Some(pod.to_owned()), recorded: now, created: now, deleted: Some(now) }
+    Claim { pod: Some(pod.to_owned()), recorded: now, created: now, deleted: Some(now), contested: false }
 }
 
 /// Deletes as the operator does, until the pool no longer gives the machine to the Pod.
@@ -148,6 +150,78 @@ fn a_machine_restarts_and_returns_to_the_pool_with_its_pod_and_is_no_earlier_pod
         ensure!(refused.is_empty(), "{refused:?}");
         Ok(())
     })
+}
+
+#[test]
+fn nobody_keeps_a_machine_by_a_peerpod_or_takes_one_that_is_not_recorded_yet() -> Result<()> {
+    const FORGED: usize = 10;
+    let stand = OnceCell::new();
+    let start = async |testbed: &Testbed, dir: &Path, _: &_| {
+        let started = Stand::start(testbed, dir, 1).await?;
+        let settings = started.settings();
+        let _ = stand.set(started);
+        Operator::start(testbed, &OperatorOptions::new(PROGRAM, dir.join("operator"), settings)).await
+    };
+    alone_with(start, async |alone| {
+        let (scene, stand) = (alone.scene(), stand.get().context("it was started")?);
+        let elsewhere = scene.elsewhere().await?;
+        let address = stand.address();
+
+        // PeerPods without a Pod name the machine, in another namespace.
+        let web = scene.pods.run("web").await?;
+        stand.give("web").await?;
+        for _ in 0..FORGED {
+            let mut object = forged(&elsewhere.namespace, "web", &address)?;
+            object["metadata"]["ownerReferences"] = json!([]);
+            scene.caa.create(object).await?;
+        }
+        let recorded = scene.caa.record(&web, "byom", &address).await?.name_any();
+        scene.operator_catches_up().await?;
+        scene.pods.delete("web").await?;
+        wait::gone(&scene.peerpods, &recorded, DEADLINE).await?;
+        ensure!(stand.told()?.is_some() && stand.pool.content().await?.allocations == 0);
+        elsewhere.kubectl(&["delete", "peerpods", "--all"]).await?;
+
+        // cloud-api-adaptor has given the machine to a Pod and not recorded that yet.
+        let classes: Api<RuntimeClass> = Api::all(scene.testbed.client());
+        let class = json!({ "metadata": { "name": "kata-remote" }, "handler": "kata-remote" });
+        classes.create(&PostParams::default(), &serde_json::from_value(class)?).await?;
+        let victim = json!({
+            "metadata": { "name": "db-0" },
+            "spec": {
+                "nodeName": "fake-0", "runtimeClassName": "kata-remote", "terminationGracePeriodSeconds": 1,
+                "automountServiceAccountToken": false, "containers": [{ "name": "main", "image": "any" }],
+            },
+        });
+        let pods = scene.pods.api();
+        let victim = pods.create(&PostParams::default(), &serde_json::from_value(victim)?).await?;
+        stand.give("db-0").await?;
+        let thief = scene.caa.create(forged(&elsewhere.namespace, "db-0", &address)?).await?.name_any();
+        elsewhere.kubectl(&["delete", "peerpod", &thief, "--wait=false"]).await?;
+        let told = elsewhere.held(&thief, "ClaimedByAnother").await?.message;
+        ensure!(told.contains("a Pod of another namespace has the same name"), "{told}");
+        elsewhere.shows_none_of(&thief, &[&scene.namespace]).await?;
+        ensure!(stand.told()?.is_none(), "the machine of a Pod that starts was told to restart");
+        ensure!(stand.pool.content().await?.allocated[&address] == "db-0");
+
+        // From now on the record protects it.
+        let recorded = scene.caa.record(&victim, "byom", &address).await?.name_any();
+        scene.operator_catches_up().await?;
+        elsewhere.held(&thief, "ClaimedByAnother").await?;
+        ensure!(stand.told()?.is_none() && stand.pool.content().await?.allocated[&address] == "db-0");
+        scene.pods.delete("db-0").await?;
+        wait::gone(&scene.peerpods, &recorded, DEADLINE).await?;
+        elsewhere.released(&thief).await?;
+        ensure!(stand.told()?.is_some() && stand.pool.content().await?.allocations == 0);
+        classes.delete("kata-remote", &DeleteParams::default()).await?;
+        Ok(())
+    })
+}
+
+/// A PeerPod in this namespace that names a Pod of this name, which does not exist there.
+fn forged(namespace: &str, pod: &str, address: &str) -> Result<Value> {
+    let metadata = json!({ "name": pod, "namespace": namespace, "uid": "7d9f5c1e-forged" });
+    Ok(peerpod_object(&serde_json::from_value(json!({ "metadata": metadata }))?, "byom", address))
 }
 
 #[test]
@@ -242,13 +316,21 @@ fn a_pool_that_is_another_one_or_does_not_know_the_machine_proves_nothing() -> R
         let unknown = provider.describe(&far, &claim("web")).await.err().context("it is described")?;
         assert_eq!(unknown.class, ErrorClass::Invalid);
 
-        // A node's clock may be ahead, but only by a few seconds.
-        for (ahead, expected) in
-            [(5, None), (60, Some(ErrorClass::Refused)), (600, Some(ErrorClass::NotFound))]
+        // A node's clock may be ahead. Only if another PeerPod records the machine, it is a later Pod's for certain.
+        let refused = Some(ErrorClass::Refused);
+        for (ahead, expected, if_contested) in
+            [(5, None, None), (60, refused, refused), (600, refused, Some(ErrorClass::NotFound))]
         {
             let since = Timestamp::now() + SignedDuration::from_secs(ahead);
             stand.pool.give("web-0123456789abcdef", &stand.address(), "web", since).await?;
             assert_eq!(class(&*provider).await, expected, "{ahead}");
+            let contested = Claim { contested: true, ..claim("web") };
+            let described = provider.describe(&id, &contested).await;
+            assert_eq!(
+                described.err().map(|error| error.class),
+                if_contested,
+                "{ahead}, recorded by another"
+            );
         }
 
         // Another ConfigMap replaces the pool. In it the machine is available.

@@ -11,7 +11,7 @@ use super::{
 type Step = (usize, Option<(usize, u64, i64, usize)>);
 
 fn any_step() -> impl Strategy<Value = Step> {
-    (0..20usize, prop::option::weighted(0.9, (0..3usize, 0..12u64, 0..4i64, 0..6usize)))
+    (0..20usize, prop::option::weighted(0.9, (0..4usize, 0..12u64, 0..4i64, 0..6usize)))
 }
 
 fn step((name, made_of): Step) -> (String, Option<PeerPod>) {
@@ -21,8 +21,11 @@ fn step((name, made_of): Step) -> (String, Option<PeerPod>) {
         let mut peerpod = made(&name, &pod.to_string(), &instance, second);
         // What was made at another time is another object.
         peerpod.metadata.uid = Some(format!("{name}-{second}"));
-        if pod == 0 {
-            peerpod.metadata.owner_references = None;
+        match (pod, &mut peerpod.metadata.owner_references) {
+            (0, owners) => *owners = None,
+            // Its VMs have another name.
+            (3, Some(owners)) => owners[0].name = "db".to_owned(),
+            _ => {}
         }
         if state == 0 {
             peerpod.metadata.finalizers = None;
@@ -101,8 +104,12 @@ proptest! {
                 prop_assert_eq!(found.iter().map(|it| &it.1).collect::<HashSet<_>>().len(), found.len());
 
                 let Claimants { living, going } = index.claimants(one, 100);
-                let namesakes = namesakes(&all, one);
                 let stands = |other: &&&PeerPod| claim(other, one) == Claim::Stands;
+                let of_any_name = namesakes(&all, one).iter().any(|other| stands(&other));
+                prop_assert_eq!(index.claimants_of_any_name(one, 100).living.is_some(), of_any_name);
+                let pod_name = |it: &PeerPod| owner(it).map(|pod| pod.name.clone());
+                let mut namesakes = namesakes(&all, one);
+                namesakes.retain(|it| pod_name(it) == pod_name(one));
                 prop_assert_eq!(living.is_some(), namesakes.iter().any(|other| stands(&other)));
                 let pod = |other: &PeerPod| match claim(other, one) {
                     Claim::WhileRuns(pod) => Some(pod.uid.clone()),

@@ -26,7 +26,13 @@ fn pool(allocated: &Value, available: &Value) -> Pool {
 }
 
 fn claim(pod: &str) -> Claim {
-    Claim { pod: Some(pod.to_owned()), recorded: at(-500), created: at(0), deleted: Some(at(60)) }
+    Claim {
+        pod: Some(pod.to_owned()),
+        recorded: at(-500),
+        created: at(0),
+        deleted: Some(at(60)),
+        contested: false,
+    }
 }
 
 /// The class of the error for the Pod `web`, none if it has the machine 10.0.0.1.
@@ -36,19 +42,24 @@ fn class(allocated: &Value, available: &Value) -> Option<ErrorClass> {
 }
 
 #[test]
-fn a_machine_is_the_pods_only_since_before_its_peerpod() {
-    for (since, expected) in [
-        (-100_000, None),
-        (-1, None),
-        (0, None),
-        (10, None),
-        (11, Some(ErrorClass::Refused)),
-        (120, Some(ErrorClass::Refused)),
-        (121, Some(ErrorClass::NotFound)),
-        (100_000, Some(ErrorClass::NotFound)),
+fn a_machine_is_the_pods_since_before_its_peerpod_and_a_later_pods_only_if_another_peerpod_records_it() {
+    let refused = Some(ErrorClass::Refused);
+    for (since, expected, if_contested) in [
+        (-100_000, None, None),
+        (-1, None, None),
+        (0, None, None),
+        (10, None, None),
+        (11, refused, refused),
+        (120, refused, refused),
+        (121, refused, Some(ErrorClass::NotFound)),
+        (100_000, refused, Some(ErrorClass::NotFound)),
     ] {
-        let allocated = json!({ "web-0123abcd": entry("10.0.0.1", "web", since) });
-        assert_eq!(class(&allocated, &json!([])), expected, "{since}");
+        let pool = pool(&json!({ "web-0123abcd": entry("10.0.0.1", "web", since) }), &json!([]));
+        let class = |contested| {
+            let claim = Claim { contested, ..claim("web") };
+            pool.held("10.0.0.1".parse().unwrap(), &claim).err().map(|error| error.class)
+        };
+        assert_eq!([class(false), class(true)], [expected, if_contested], "{since}");
     }
 }
 

@@ -1,0 +1,182 @@
+use std::sync::Arc;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::runtime::{reflector::store, watcher::Event};
+use operator_kit::{
+    projection::reading,
+    testing::{Answer, ApiServer, Call, not_of},
+};
+use serde_json::{Value, json};
+
+use super::*;
+use crate::{
+    peerpod::{grace_periods::GracePeriods, index::Index, pod::POD},
+    provider::{clouds_in_memory, contract::memory::Memory},
+    sweep::PeerPodFindings,
+};
+
+/// A PeerPod in this namespace of a Pod with this name and UID.
+fn peerpod(cloud: &str, instance: &str, namespace: &str, pod: Option<(&str, &str)>) -> PeerPod {
+    let owners: Vec<_> = pod
+        .iter()
+        .map(|(name, uid)| json!({ "apiVersion": "v1", "kind": "Pod", "name": name, "uid": uid, "controller": true }))
+        .collect();
+    let (name, uid) = pod.unwrap_or(("ownerless", ""));
+    serde_json::from_value(json!({
+        "apiVersion": "confidentialcontainers.org/v1alpha1", "kind": "PeerPod",
+        "metadata": {
+            "name": format!("{name}-{instance}"), "namespace": namespace, "uid": format!("{uid}-{instance}"),
+            "creationTimestamp": at(0), "finalizers": ["peer.pod/finalizer"], "ownerReferences": owners,
+        },
+        "spec": { "cloudProvider": cloud, "instanceID": instance },
+    }))
+    .unwrap()
+}
+
+fn at(second: i64) -> Timestamp {
+    Timestamp::from_second(1_790_000_000 + second).unwrap()
+}
+
+/// What else needs this VM of a PeerPod, with these other PeerPods and this API server.
+async fn claimant(
+    peerpod: &PeerPod,
+    vm: Vm,
+    others: &[PeerPod],
+    calls: impl IntoIterator<Item = Call>,
+) -> Result<Option<Message>, ApiError> {
+    let server = ApiServer::expecting(calls);
+    let (store, mut writer) = store();
+    let index = Arc::new(Index::default());
+    for one in others.iter().chain([peerpod]) {
+        let event = Event::Apply(one.clone());
+        index.apply(&event);
+        writer.apply_watcher_event(&event);
+    }
+    let observer = Observer {
+        client: reading(&server.client(), &POD),
+        clouds: clouds_in_memory("gcp", &Memory::default()),
+        index,
+        store,
+        grace_periods: GracePeriods::default(),
+        findings: PeerPodFindings::default(),
+    };
+    observer.claimant(peerpod, &VmState::Present(vm)).await
+}
+
+const VM: &str = "0dd2f0c5-6a3d-44a7-9b5e-2f7a6c2f9a11";
+const ADDRESS: &str = "10.0.0.1";
+
+fn vm(peerpod: &PeerPod) -> Vm {
+    let id = InstanceId::parse(peerpod.cloud_provider(), peerpod.instance_id()).unwrap();
+    Vm { created: Some(at(0)), ..Vm::named(id, "podvm-web-0-1a2b3c4d") }
+}
+
+#[tokio::test]
+async fn a_living_peerpod_claims_a_vm_only_if_its_pod_may_have_a_vm_of_that_name() {
+    let own = peerpod("libvirt", VM, "shop", Some(("web-0", "own")));
+    let needed = async |other: &PeerPod, vm: Vm| {
+        claimant(&own, vm, std::slice::from_ref(other), []).await.unwrap().is_some()
+    };
+    let remains = Vm { stage: Stage::Remains(Bears::Id), ..vm(&own) };
+    for (pod, expected) in [
+        (None, false),
+        (Some(("db", "x")), false),
+        (Some(("web", "x")), false),
+        (Some(("web-0-0", "x")), false),
+        (Some(("web-0", "x")), true),
+        (Some(("web.0", "x")), true),
+    ] {
+        let other = peerpod("libvirt", VM, "bank", pod);
+        assert_eq!(needed(&other, vm(&own)).await, expected, "{pod:?}");
+        assert!(needed(&other, remains.clone()).await, "remains bear no name of a Pod: {pod:?}");
+    }
+    let sibling = PeerPod {
+        metadata: ObjectMeta { name: Some("b".into()), uid: Some("b".into()), ..own.metadata.clone() },
+        ..own.clone()
+    };
+    assert!(needed(&sibling, vm(&own)).await, "another one of the same Pod");
+}
+
+/// The Pod `web-0` of another namespace, as it starts on a node, with this merged into it.
+fn starting(patch: &Value) -> Value {
+    let mut pod = json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": { "name": "web-0", "namespace": "bank", "uid": "other", "creationTimestamp": at(-5) },
+        "spec": { "nodeName": "a", "runtimeClassName": "kata-remote", "containers": [] },
+        "status": { "phase": "Pending" },
+    });
+    json_patch::merge(&mut pod, patch);
+    pod
+}
+
+fn ready(status: &str) -> Value {
+    let condition =
+        json!({ "type": "PodReadyToStartContainers", "status": status, "lastTransitionTime": at(-1) });
+    json!({ "status": { "conditions": [condition] } })
+}
+
+fn pods(answer: Answer) -> Call {
+    Call::get("/api/v1/pods?&fieldSelector=metadata.name%3Dweb-0&limit=20").answer(answer)
+}
+
+fn list(pods: &[Value]) -> Answer {
+    Answer::object(&json!({ "apiVersion": "v1", "kind": "PodList", "metadata": {}, "items": pods }))
+}
+
+#[tokio::test]
+async fn where_identifiers_are_reused_a_pod_of_the_same_name_that_has_no_record_yet_keeps_the_vm() {
+    let own = peerpod("byom", ADDRESS, "shop", Some(("web-0", "own")));
+    let another = peerpod("byom", "10.0.0.2", "bank", Some(("web-0", "other")));
+    let needed = async |others: &[PeerPod], pod: Value| {
+        claimant(&own, vm(&own), others, [pods(list(&[pod]))]).await.unwrap().is_some()
+    };
+    for (why, patch, expected) in [
+        ("it may have got the machine just now", json!({}), true),
+        ("by a clock that is behind", json!({ "metadata": { "creationTimestamp": at(120) } }), true),
+        ("it was made later", json!({ "metadata": { "creationTimestamp": at(121) } }), false),
+        ("it runs", json!({ "status": { "phase": "Running" } }), true),
+        ("it has ended", json!({ "status": { "phase": "Succeeded" } }), false),
+        (
+            "it ends",
+            json!({ "metadata": { "deletionTimestamp": at(1), "deletionGracePeriodSeconds": 1 } }),
+            true,
+        ),
+        ("it is no peer pod", json!({ "spec": { "runtimeClassName": null } }), false),
+        ("it has no node", json!({ "spec": { "nodeName": null } }), false),
+        ("it is the PeerPod's", json!({ "metadata": { "namespace": "shop", "uid": "own" } }), false),
+        ("it has that one's name", json!({ "metadata": { "namespace": "shop" } }), true),
+        ("its uid was copied", json!({ "metadata": { "uid": "own" } }), true),
+        ("its record is missing", ready("True"), true),
+    ] {
+        assert_eq!(needed(&[], starting(&patch)).await, expected, "{why}");
+    }
+    let others = std::slice::from_ref(&another);
+    for (patch, expected) in [(json!({}), true), (ready("False"), true), (ready("True"), false)] {
+        assert_eq!(needed(others, starting(&patch)).await, expected, "another machine is recorded: {patch}");
+    }
+    let message =
+        claimant(&own, vm(&own), &[], [pods(list(&[starting(&json!({}))]))]).await.unwrap().unwrap();
+    assert!(message.for_status().starts_with("a Pod of another namespace has the same name"), "{message:?}");
+    assert!(message.for_log().starts_with("the Pod bank/web-0 has the same name"), "{message:?}");
+}
+
+#[tokio::test]
+async fn if_the_pods_of_the_same_name_are_not_known_nothing_is_decided() {
+    let own = peerpod("byom", ADDRESS, "shop", Some(("web-0", "own")));
+    for answer in not_of("web-0").into_iter().chain([Answer::dropped(), Answer::error(403, "Forbidden", "")])
+    {
+        assert!(claimant(&own, vm(&own), &[], [pods(answer.clone())]).await.is_err(), "{answer:?}");
+    }
+    // A record needs no look at Pods.
+    let recorded = peerpod("byom", ADDRESS, "bank", Some(("web-0", "other")));
+    assert!(claimant(&own, vm(&own), &[recorded], []).await.unwrap().is_some());
+}
+
+#[test]
+fn an_object_of_another_namespace_is_named_in_the_log_alone() {
+    let here = peerpod("libvirt", VM, "shop", Some(("web", "own")));
+    let named = |namespace, name| named_to(&here, "PeerPod", Some(namespace), name);
+    assert_eq!(named("shop", "db"), Message::public("the PeerPod shop/db"));
+    let message = named("bank", "payroll");
+    assert_eq!(message, Message::new("a PeerPod of another namespace", "the PeerPod bank/payroll"));
+}
