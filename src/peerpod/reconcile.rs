@@ -95,9 +95,10 @@ impl Context {
             Decision::Release(release) => return self.release(peerpod, facts, *release).await,
             _ => {}
         }
-        let again = self.requeue_policy.after(&key, &decision, self.index.unsettled());
+        let cloud = cloud_label(peerpod.cloud_provider());
+        let again = self.requeue_policy.after(&key, cloud, &decision);
         if let Some(class) = decision.error_class() {
-            self.metrics.provider_error(cloud_label(peerpod.cloud_provider()), class.as_str());
+            self.metrics.provider_error(cloud, class.as_str());
         }
         self.report_outcome(peerpod, &Outcome::Decided(&decision), again.unwrap_or_default()).await;
         Ok(again.map_or_else(Action::await_change, Action::requeue))
