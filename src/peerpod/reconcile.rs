@@ -42,7 +42,7 @@ impl Context {
         }
         // One provider for the whole reconcile: after a change of the settings, another cloud must not answer that the VM is
         // gone.
-        let provider = self.observer.clouds.provider(peerpod.cloud_provider());
+        let provider = self.observer.clouds.provider(peerpod.cloud_provider()).await;
         let Some(facts) = self.observer.observe(peerpod, &provider, turn).await? else {
             let again = self.requeue_policy.parked(self.index.unsettled());
             self.report_outcome(peerpod, &Outcome::Parked, again).await;
