@@ -60,8 +60,8 @@ impl Cloud {
     async fn start(dir: &Path) -> Result<Self> {
         let peer = ComputeEngine::start(&dir.join("gcp")).await?;
         let refuses = HttpRelay::start(peer.address()).await?;
-        let refused = Does::Answer { status: 403, headers: Vec::new(), body: REFUSED.to_owned() };
-        refuses.rule(|seen| seen.path.contains(HIDDEN), refused);
+        let no = Does::Answer { status: 403, headers: Vec::new(), body: REFUSED.to_owned() };
+        refuses.rule(|seen| seen.path.contains(HIDDEN), no);
         let slow = HttpRelay::start(refuses.address()).await?;
         slow.rule(is_for_vms, Does::Delay(LATENCY));
         Ok(Self { peer, slow, _refuses: refuses })
@@ -168,7 +168,7 @@ fn five_thousand_that_are_stuck_leave_slots_and_quota_to_others() -> Result<()> 
         {
             let scene = alone.scene();
             let crowd = scene.elsewhere().await?;
-            while_others_are_deleted(&scene, cloud, stick(&crowd)).await?;
+            Box::pin(while_others_are_deleted(&scene, cloud, stick(&crowd))).await?;
 
             let (before, start) = (cloud.requests(), Instant::now());
             sleep(Duration::from_secs(30)).await;
