@@ -33,9 +33,9 @@ async fn main() -> Result<(), Box<dyn Error>> {
         (Metrics::new(&mut registry), Openers::default().in_cluster(client.clone(), NAMESPACE));
     let (settings, _) = settings::watch(folders, CATALOGUE, stop.clone(), |_| ()).await;
     let settings = CloudSettings::any(settings);
-    let of_places = (openers.clone(), settings.clone(), leadership.clone(), stop.clone());
+    let keep = (openers.clone(), settings.clone(), leadership.clone(), metrics.clone());
     let (places, keeping) =
-        Places::keep(client.clone(), NAMESPACE, of_places.0, of_places.1, of_places.2, of_places.3);
+        Places::keep(client.clone(), NAMESPACE, keep.0, keep.1, keep.2, keep.3, stop.clone());
     let (slow_after, sweep) = (Duration::from_secs(300), sweep::Options::off());
     let options = peerpod::Options { concurrency: 128, slow_after, sweep };
     let clouds = Clouds::new([Served { settings, places }], &openers, options.concurrency, &metrics);

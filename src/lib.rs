@@ -44,8 +44,9 @@
 //! let leadership = Leadership::unlimited(); // this process is alone
 //! // With a provider of your own: `.with("aws", …)`.
 //! let openers = Openers::default().in_cluster(client.clone(), NAMESPACE);
-//! let keep = (client.clone(), openers.clone(), settings.clone(), leadership.clone(), shutdown.clone());
-//! let (places, keeping) = Places::keep(keep.0, NAMESPACE, keep.1, keep.2, keep.3, keep.4);
+//! let keep = (openers.clone(), settings.clone(), leadership.clone(), metrics.clone());
+//! let (places, keeping) =
+//!     Places::keep(client.clone(), NAMESPACE, keep.0, keep.1, keep.2, keep.3, shutdown.clone());
 //! tokio::spawn(keeping);
 //! let (slow_after, sweep) = (std::time::Duration::from_secs(300), sweep::Options::off());
 //! let options = peerpod::Options { concurrency: 128, slow_after, sweep };

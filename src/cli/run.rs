@@ -71,9 +71,10 @@ async fn serve(args: RunArgs) -> Result<(), Box<dyn std::error::Error>> {
     let (served, keeping): (Vec<_>, Vec<_>) = sources
         .into_iter()
         .map(|settings| {
-            let keep =
-                (client.clone(), openers.clone(), settings.clone(), leadership.clone(), shutdown.clone());
-            let (places, keeping) = Places::keep(keep.0, &args.namespace, keep.1, keep.2, keep.3, keep.4);
+            let keep = (openers.clone(), settings.clone(), leadership.clone(), metrics.clone());
+            let (client, stop) = (client.clone(), shutdown.clone());
+            let (places, keeping) =
+                Places::keep(client, &args.namespace, keep.0, keep.1, keep.2, keep.3, stop);
             (Served { settings, places }, keeping)
         })
         .unzip();

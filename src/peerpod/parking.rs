@@ -1,13 +1,16 @@
 //! How many PeerPods the operator works on at once at one cloud, and which wait for their turn *(no client)*.
 //!
 //! If there is no free slot for a PeerPod, it is parked: its reconcile ends at once, and it is reconciled again when a slot is
-//! free. So no reconcile waits for a slot, and a cloud that hangs delays no other cloud.
+//! free. So no reconcile waits for a slot, and a cloud that hangs delays no other cloud. Namespaces take turns at the slots, so a
+//! tenant with thousands of PeerPods delays no other tenant.
 //!
 //! A part of a cloud may hang, so a reconcile that stalls gives its slot to another one. A provider may have to do the same with
 //! its connections, for its own reason: libvirt answers at most five calls at once on one connection.
 
+mod queue;
+
 use std::{
-    collections::{BTreeMap, HashMap, HashSet},
+    collections::{BTreeMap, HashSet},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -15,6 +18,7 @@ use std::{
 use operator_kit::metrics::Counted;
 use tokio::time::Instant;
 
+use self::queue::Queue;
 use super::{index::Key, requeue::Requeues};
 use crate::metrics::Metrics;
 
@@ -41,11 +45,7 @@ struct Slots {
     free: usize,
     /// Slots for reconciles that have stalled.
     free_stalled: usize,
-    /// By number, in the order in which they came.
-    queue: BTreeMap<u64, Key>,
-    /// The numbers of those in the queue.
-    parked: HashMap<Key, (u64, Counted)>,
-    arrived: u64,
+    parked: Queue<Counted>,
     /// Each of these has a slot, and is about to be reconciled.
     called: HashSet<Key>,
 }
@@ -133,9 +133,7 @@ impl Slots {
         Self {
             free: slots,
             free_stalled: slots.div_ceil(SLOTS_PER_STALLED),
-            queue: BTreeMap::new(),
-            parked: HashMap::new(),
-            arrived: 0,
+            parked: Queue::default(),
             called: HashSet::new(),
         }
     }
@@ -150,26 +148,19 @@ impl Slots {
             self.free -= 1;
             return true;
         }
-        if !self.parked.contains_key(key) {
-            self.arrived += 1;
-            self.parked.insert(key.clone(), (self.arrived, counted()));
-            self.queue.insert(self.arrived, key.clone());
-        }
+        self.parked.push(key, counted);
         false
     }
 
     /// Forgets a PeerPod. Returns the PeerPod that gets the slot which was meant for it.
     fn forget(&mut self, key: &Key) -> Option<Key> {
-        if let Some((number, _)) = self.parked.remove(key) {
-            self.queue.remove(&number);
-        }
+        self.parked.remove(key);
         if self.called.remove(key) { self.call_next() } else { None }
     }
 
     /// Gives a slot that became free to the next one in the queue.
     fn call_next(&mut self) -> Option<Key> {
-        if let Some((_, key)) = self.queue.pop_first() {
-            self.parked.remove(&key);
+        if let Some(key) = self.parked.pop() {
             self.called.insert(key.clone());
             return Some(key);
         }

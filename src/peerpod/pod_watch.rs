@@ -4,8 +4,8 @@
 //! PeerPod waits, reads their metadata alone and stores nothing of it. The metadata does not show that a Pod ended without being
 //! deleted; the timer of the waiting PeerPod finds that.
 //!
-//! A timer alone would not do: it must slow down with the number of PeerPods that wait, to 5 min for 3,000 of them, and one tenant
-//! can make so many wait. Then the VMs of all other tenants would wait, too, after their Pods ended.
+//! A timer alone would not do: it must slow down with the number of PeerPods that wait, to 5 min for 3,000 of a namespace. Then
+//! their VMs would stay for that long after their Pods ended.
 
 use std::{
     collections::{HashMap, HashSet},

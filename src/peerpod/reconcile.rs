@@ -42,7 +42,7 @@ impl Context {
         }
         // One provider for the whole reconcile: after a change of the settings, another cloud must not answer that the VM is
         // gone.
-        let provider = self.observer.clouds.provider(peerpod.cloud_provider());
+        let provider = self.observer.clouds.provider(peerpod.cloud_provider()).await;
         let Some(facts) = self.observer.observe(peerpod, &provider, turn).await? else {
             let again = self.requeue_policy.parked(self.index.unsettled());
             self.report_outcome(peerpod, &Outcome::Parked, again).await;
@@ -95,9 +95,10 @@ impl Context {
             Decision::Release(release) => return self.release(peerpod, facts, *release).await,
             _ => {}
         }
-        let again = self.requeue_policy.after(&key, &decision, self.index.unsettled());
+        let cloud = cloud_label(peerpod.cloud_provider());
+        let again = self.requeue_policy.after(&key, cloud, &decision);
         if let Some(class) = decision.error_class() {
-            self.metrics.provider_error(cloud_label(peerpod.cloud_provider()), class.as_str());
+            self.metrics.provider_error(cloud, class.as_str());
         }
         self.report_outcome(peerpod, &Outcome::Decided(&decision), again.unwrap_or_default()).await;
         Ok(again.map_or_else(Action::await_change, Action::requeue))

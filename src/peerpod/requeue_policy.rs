@@ -1,27 +1,34 @@
 //! When a PeerPod is reconciled again without an event *(no client)*.
 
-use std::time::Duration;
+mod stuck;
+
+use std::{
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
 
 use kube::runtime::reflector::ObjectRef;
 use operator_kit::Backoff;
 
+use self::stuck::Stuck;
 use super::decide::{Blocked, Decision, Wait};
 use crate::{api::v1alpha1::PeerPod, provider::ErrorClass};
 
-/// How often a PeerPod that needs a person's help is reconciled without an event.
+/// How often a PeerPod that needs a person's help is reconciled without an event, unless many are stuck.
 const SLOW_RESYNC: Duration = Duration::from_secs(300);
 
 /// How often refused credentials are tried again: a key or a right may be added at the cloud, or a file replaced, and no event
-/// shows it.
+/// shows it. Unless many are stuck.
 const REFUSED_RESYNC: Duration = Duration::from_secs(30);
 
-/// While many wait, the delay is this much for each of them, up to [`SLOW_RESYNC`]. So the total cost is small.
-const SHARE: Duration = Duration::from_millis(100);
+/// While many PeerPods wait for a slot, the delay is this much for each of them, up to [`SLOW_RESYNC`]: each of these reconciles
+/// costs a request to the API server and none to the cloud.
+const PARKED_SHARE: Duration = Duration::from_millis(100);
 
 /// The least delay after a cloud asked for fewer calls, or when the calls to it queue.
 const LEAST_PAUSE: Duration = Duration::from_secs(1);
 
-/// How often a PeerPod that waits for its Pod is reconciled without an event.
+/// How often a PeerPod that waits for its Pod is reconciled without an event, unless many are stuck.
 const POD_RESYNC: Duration = Duration::from_secs(60);
 
 /// The delays between reconciles of each PeerPod.
@@ -31,15 +38,19 @@ pub(super) struct RequeuePolicy {
     /// Reconciles of PeerPods whose VM the cloud is deleting. They count apart: earlier failures do not delay a deletion that
     /// makes progress.
     going: Backoff<ObjectRef<PeerPod>>,
+    /// PeerPods that only a change from outside brings further. The operator may not learn of that change, so it looks again. These
+    /// looks have no longest delay: with one, their number would grow with the number of stuck PeerPods, and use up the cloud's
+    /// quota. A change of the PeerPod or of the settings, and the end of the Pod that it waits for, has it reconciled at once.
+    stuck: Mutex<Stuck>,
 }
 
 impl RequeuePolicy {
-    /// The delay after this decision, while this many PeerPods wait; `None` if a watch delivers whatever comes next.
+    /// The delay after this decision on a PeerPod of this cloud; `None` if a watch delivers whatever comes next.
     pub(super) fn after(
         &self,
         key: &ObjectRef<PeerPod>,
+        cloud: &'static str,
         decision: &Decision,
-        waiting: usize,
     ) -> Option<Duration> {
         Some(match decision {
             Decision::Nothing | Decision::Supersede | Decision::Tidy | Decision::Release(_) => {
@@ -49,26 +60,33 @@ impl RequeuePolicy {
             Decision::Wait(wait) => {
                 self.failures.succeeded(key);
                 match wait {
-                    Wait::PodRuns => self.spread(shared(POD_RESYNC, waiting)),
-                    Wait::PodEnds(left) => (*left).min(POD_RESYNC),
-                    Wait::VmDeletion(least) => self.going.failed(key).max(*least),
+                    Wait::PodRuns => self.while_stuck(key, cloud, POD_RESYNC),
+                    Wait::PodEnds(left) => {
+                        self.stuck().remove(key);
+                        (*left).min(POD_RESYNC)
+                    }
+                    Wait::VmDeletion(least) => {
+                        self.stuck().remove(key);
+                        self.going.failed(key).max(*least)
+                    }
                 }
             }
             // The claimant may be the Pod of another deleted PeerPod, and only its kubelet shows where a Pod runs: both change
             // without an event here.
             Decision::Refuse(Blocked::Claimed(_)) | Decision::Keep(_) => {
-                self.spread(shared(POD_RESYNC, waiting))
+                self.while_stuck(key, cloud, POD_RESYNC)
             }
             // Delete does not occur: its result is an error or a new decision.
-            Decision::Refuse(_) | Decision::Delete(_) => self.spread(SLOW_RESYNC),
+            Decision::Refuse(_) | Decision::Delete(_) => self.while_stuck(key, cloud, SLOW_RESYNC),
             Decision::Retry(error) => match error.class {
+                // What was stuck before may still be, so it stays counted.
                 ErrorClass::Throttled { retry_after } | ErrorClass::Queued { retry_after } => {
                     let pause = retry_after.max(LEAST_PAUSE);
                     pause + self.failures.jitter(pause)
                 }
                 ErrorClass::Unsettled { look_after } => look_after.max(LEAST_PAUSE),
-                ErrorClass::Unauthorized => self.spread(shared(REFUSED_RESYNC, waiting)),
-                ErrorClass::Invalid | ErrorClass::NotSupported => self.spread(SLOW_RESYNC),
+                ErrorClass::Unauthorized => self.while_stuck(key, cloud, REFUSED_RESYNC),
+                ErrorClass::Invalid | ErrorClass::NotSupported => self.while_stuck(key, cloud, SLOW_RESYNC),
                 ErrorClass::Transient | ErrorClass::NotFound | ErrorClass::Refused => {
                     self.failures.failed(key)
                 }
@@ -76,9 +94,10 @@ impl RequeuePolicy {
         })
     }
 
-    /// The delay for a parked PeerPod. It is called earlier if a slot is free.
+    /// The delay for a parked PeerPod, while this many PeerPods wait. It is called earlier if a slot is free.
     pub(super) fn parked(&self, waiting: usize) -> Duration {
-        self.spread(shared(POD_RESYNC, waiting))
+        let share = PARKED_SHARE.saturating_mul(u32::try_from(waiting).unwrap_or(u32::MAX));
+        self.spread(share.clamp(POD_RESYNC, SLOW_RESYNC))
     }
 
     /// The delay after a call to the API server that failed, or that found the object changed.
@@ -90,27 +109,36 @@ impl RequeuePolicy {
     pub(super) fn settled(&self, key: &ObjectRef<PeerPod>) {
         self.failures.succeeded(key);
         self.going.succeeded(key);
+        self.stuck().remove(key);
     }
 
     /// Forgets all PeerPods but these.
     pub(super) fn retain(&self, exists: impl Fn(&ObjectRef<PeerPod>) -> bool) {
         self.failures.retain(&exists);
-        self.going.retain(exists);
+        self.going.retain(&exists);
+        self.stuck().retain(exists);
+    }
+
+    /// The delay for a stuck PeerPod: at least this, and longer while many are.
+    fn while_stuck(&self, key: &ObjectRef<PeerPod>, cloud: &'static str, least: Duration) -> Duration {
+        let pause = self.stuck().add(key, cloud);
+        self.spread(pause.max(least))
     }
 
     /// A little longer than `pause`, so that thousands that wait for the same thing do not return at the same time.
     fn spread(&self, pause: Duration) -> Duration {
         pause + self.failures.jitter(pause / 4)
     }
-}
 
-/// This delay, or a longer one while many PeerPods wait.
-fn shared(pause: Duration, waiting: usize) -> Duration {
-    SHARE.saturating_mul(u32::try_from(waiting).unwrap_or(u32::MAX)).clamp(pause, SLOW_RESYNC)
+    fn stuck(&self) -> MutexGuard<'_, Stuck> {
+        self.stuck.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::{cmp::Reverse, collections::BinaryHeap};
+
     use super::*;
     use crate::provider::Error;
 
@@ -119,28 +147,102 @@ mod tests {
     }
 
     fn seconds(policy: &RequeuePolicy, decision: &Decision) -> f64 {
-        policy.after(&key(), decision, 1).unwrap().as_secs_f64()
+        policy.after(&key(), "gcp", decision).unwrap().as_secs_f64()
     }
 
     fn retry(class: ErrorClass) -> Decision {
         Decision::Retry(Error::new(class, "busy"))
     }
 
-    #[test]
-    fn waiting_peerpods_are_reconciled_soon_but_not_thousands_at_once() {
-        for (waiting, seconds) in [(0, 30), (1, 30), (300, 30), (1000, 100), (3000, 300), (usize::MAX, 300)] {
-            assert_eq!(shared(REFUSED_RESYNC, waiting).as_secs(), seconds, "{waiting}");
-        }
-        let claimed = Decision::Refuse(Blocked::Claimed("shop/other".into()));
-        let all = [
-            claimed,
+    /// This many of one namespace, as keys.
+    fn crowd(count: usize) -> Vec<ObjectRef<PeerPod>> {
+        (0..count).map(|number| ObjectRef::new(&number.to_string()).within("crowd")).collect()
+    }
+
+    /// Decisions on PeerPods that are stuck.
+    fn stuck() -> [Decision; 7] {
+        [
+            Decision::Refuse(Blocked::Claimed("shop/other".into())),
+            Decision::Refuse(Blocked::NoOwner),
             Decision::Keep(Blocked::Ambiguous),
             Decision::Wait(Wait::PodRuns),
             retry(ErrorClass::Unauthorized),
+            retry(ErrorClass::Invalid),
+            retry(ErrorClass::NotSupported),
+        ]
+    }
+
+    #[test]
+    fn stuck_peerpods_are_looked_at_ten_times_a_second_however_many_there_are() {
+        const COUNT: usize = 20_000;
+        let (policy, decision) = (RequeuePolicy::default(), retry(ErrorClass::Unauthorized));
+        let crowd = crowd(COUNT);
+        // At start all come at once. Each comes again after its delay.
+        let mut times = (0..COUNT).map(|which| Reverse((Duration::ZERO, which))).collect::<BinaryHeap<_>>();
+        let (from, period) = (Duration::from_secs(3000), Duration::from_secs(10_000));
+        let until = from + period;
+        let mut looks = 0;
+        while let Some(Reverse((now, which))) = times.pop().filter(|Reverse((now, _))| *now < until) {
+            looks += u32::from(now >= from);
+            let pause = policy.after(&crowd[which], "gcp", &decision).unwrap();
+            times.push(Reverse((now + pause, which)));
+        }
+        let rate = f64::from(looks) / period.as_secs_f64();
+        assert!((8.0..=10.0).contains(&rate), "{rate} looks a second");
+    }
+
+    #[test]
+    fn a_crowd_that_is_stuck_delays_neither_other_namespaces_nor_other_clouds() {
+        for decision in stuck() {
+            let policy = RequeuePolicy::default();
+            let alone = seconds(&policy, &decision);
+            for key in crowd(5000) {
+                policy.after(&key, "gcp", &decision);
+            }
+            let beside = seconds(&policy, &decision);
+            assert!(
+                (alone / 1.25..=alone * 1.25).contains(&beside),
+                "{alone} s, then {beside} s: {decision:?}"
+            );
+            let own = policy.after(&crowd(1)[0], "gcp", &decision).unwrap();
+            assert!(own > Duration::from_secs(500), "{own:?} after {decision:?}");
+            let elsewhere = policy.after(&crowd(1)[0], "azure", &decision).unwrap();
+            assert!(elsewhere <= SLOW_RESYNC * 5 / 4, "{elsewhere:?} after {decision:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_done_removed_or_under_way_is_not_counted_as_stuck() {
+        type Ends = fn(&RequeuePolicy, &ObjectRef<PeerPod>);
+        let unauthorized = retry(ErrorClass::Unauthorized);
+        let ends: [Ends; 4] = [
+            |policy, key| assert_eq!(policy.after(key, "gcp", &Decision::Nothing), None),
+            |policy, key| {
+                let leaves = Decision::Wait(Wait::VmDeletion(Duration::ZERO));
+                assert!(policy.after(key, "gcp", &leaves).is_some());
+            },
+            |policy, key| policy.settled(key),
+            |policy, gone| policy.retain(|key| key != gone),
         ];
-        for decision in all {
-            let pause = RequeuePolicy::default().after(&key(), &decision, 5000).unwrap().as_secs_f64();
-            assert!((300.0..=375.0).contains(&pause), "{pause} s after {decision:?}");
+        for end in ends {
+            let (policy, crowd) = (RequeuePolicy::default(), crowd(2000));
+            let pause = || policy.after(&crowd[0], "gcp", &unauthorized).unwrap().as_secs();
+            for key in &crowd {
+                policy.after(key, "gcp", &unauthorized);
+            }
+            assert!(pause() >= 200);
+            for key in &crowd[1..] {
+                end(&policy, key);
+            }
+            assert!((30..=37).contains(&pause()));
+        }
+    }
+
+    #[test]
+    fn parked_peerpods_are_reconciled_soon_but_not_thousands_at_once() {
+        for (waiting, least) in [(0, 60), (600, 60), (1000, 100), (3000, 300), (usize::MAX, 300)] {
+            let pause = RequeuePolicy::default().parked(waiting).as_secs();
+            assert!((least..=least * 5 / 4).contains(&pause), "{pause} s with {waiting}");
         }
     }
 
@@ -154,7 +256,7 @@ mod tests {
                 policy.failed(&key());
             }
             assert!(seconds(&policy, &retry(ErrorClass::Transient)) > 1.0);
-            policy.after(&key(), &wait, 1);
+            policy.after(&key(), "gcp", &wait);
             assert!(seconds(&policy, &retry(ErrorClass::Transient)) <= 1.0, "after {wait:?}");
             assert!(
                 seconds(&policy, &Decision::Wait(Wait::VmDeletion(Duration::ZERO))) <= 2.0,
@@ -170,7 +272,7 @@ mod tests {
         let all: f64 = (0..40).map(|_| goes()).sum();
         assert!(all > 1000.0, "{all}");
         assert!(goes() <= 300.0);
-        assert_eq!(policy.after(&key(), &Decision::Nothing, 1), None);
+        assert_eq!(policy.after(&key(), "gcp", &Decision::Nothing), None);
         assert!(goes() <= 1.0);
     }
 

@@ -75,12 +75,12 @@ impl ErrorClass {
                  this one after them"
             }
             Self::Unauthorized => {
-                "the cloud refuses the credentials, or they lack a right: the operator tries again every 30 s \
-                 (with more than 300 PeerPods: up to 5 min), and at once when the settings change"
+                "the cloud refuses the credentials, or they lack a right: the operator tries again every 30 s, with more than 300 \
+                 such PeerPods less often, and at once when the settings change"
             }
             Self::Invalid => {
-                "the settings cannot work: the operator tries again every 5 min, and at once when the settings \
-                 change"
+                "the settings cannot work: the operator tries again every 5 min, with more than 3,000 such PeerPods less often, \
+                 and at once when the settings change"
             }
             Self::Refused => {
                 "the cloud refuses the call in the present state of the VM, or of what belongs to it: the operator \

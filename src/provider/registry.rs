@@ -1,6 +1,6 @@
 //! Which provider answers for which cloud, under the settings in force.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures::{Stream, StreamExt, stream};
 use operator_kit::{Message, changes::changes};
@@ -43,6 +43,9 @@ struct Source {
     limits: Limits,
     metrics: Metrics,
     built: Mutex<Option<Built>>,
+    /// Held while the provider is opened, which reads certificates and other files. So it is opened once, and no thread is blocked
+    /// by those that wait for it.
+    opening: tokio::sync::Mutex<()>,
 }
 
 /// The provider made from one generation of settings and from the places known then.
@@ -55,6 +58,12 @@ struct Built {
     provider: Result<Arc<dyn Provider>, Error>,
 }
 
+/// The provider of the settings in force, or what to make it from: their generation, the settings, and the known places.
+enum Current {
+    Built(Result<Arc<dyn Provider>, Error>),
+    Unbuilt(u64, Arc<Snapshot>, Arc<Known>),
+}
+
 impl Clouds {
     /// These clouds, each with limits of its own, and with this many calls at once.
     pub fn new(
@@ -63,13 +72,14 @@ impl Clouds {
         calls: u16,
         metrics: &Metrics,
     ) -> Self {
-        let source = |served| Source {
-            served,
+        let source = |served: Served| Source {
             openers: openers.clone(),
             calls: calls.into(),
-            limits: Limits::default(),
+            limits: served.places.limits(),
+            served,
             metrics: metrics.clone(),
             built: Mutex::default(),
+            opening: tokio::sync::Mutex::default(),
         };
         Self(Arc::new(served.into_iter().map(source).collect()))
     }
@@ -86,7 +96,7 @@ impl Clouds {
     }
 
     /// The provider for a PeerPod's `spec.cloudProvider`, or why there is none.
-    pub fn provider(&self, cloud: &str) -> Result<Arc<dyn Provider>, Error> {
+    pub async fn provider(&self, cloud: &str) -> Result<Arc<dyn Provider>, Error> {
         let Some(wanted) = Cloud::named(cloud) else {
             let known = CLOUDS.map(Cloud::name).join(", ");
             let message =
@@ -95,7 +105,7 @@ impl Clouds {
         };
         let mut sources = self.0.iter().filter(|source| source.cloud() == Some(cloud));
         match (sources.next(), sources.next()) {
-            (Some(source), None) => return source.provider(Some(cloud)),
+            (Some(source), None) => return source.provider(Some(cloud)).await,
             (Some(_), Some(_)) => {
                 let message = format!("two settings of this operator are for {cloud} (CLOUD_PROVIDER)");
                 return Err(Error::new(ErrorClass::Invalid, Message::public(message)));
@@ -104,7 +114,7 @@ impl Clouds {
         }
         // Settings that cannot be used might be for this cloud.
         if let Some(unusable) = self.0.iter().find(|source| source.cloud().is_none()) {
-            return unusable.provider(None);
+            return unusable.provider(None).await;
         }
         let served: Vec<_> = self.0.iter().filter_map(Source::cloud).collect();
         let message = format!(
@@ -122,8 +132,8 @@ impl Clouds {
 
     /// The cloud of the source with this number, to be listed at the place that its settings name. `None` if no settings name
     /// one.
-    pub(crate) fn target(&self, source: usize) -> Option<Target> {
-        self.0.get(source)?.target()
+    pub(crate) async fn target(&self, source: usize) -> Option<Target> {
+        self.0.get(source)?.target().await
     }
 
     /// Yields when other settings come into force, and when the known places change.
@@ -169,12 +179,12 @@ impl Target {
 }
 
 impl Source {
-    fn target(&self) -> Option<Target> {
+    async fn target(&self) -> Option<Target> {
         let (generation, settings) = self.served.settings.current().ok()?;
         let cloud = Cloud::named(settings.cloud())?;
         let unknown = || Err(Error::new(ErrorClass::Transient, "it is not known yet where its VMs are"));
-        let provider = if self.is_known() { self.provider(Some(cloud.name())) } else { unknown() };
-        let built = self.built.lock().unwrap_or_else(PoisonError::into_inner);
+        let provider = if self.is_known() { self.provider(Some(cloud.name())).await } else { unknown() };
+        let built = self.built();
         let built = built.as_ref().filter(|it| it.generation == generation);
         // If the provider could not be built, nothing is known about it.
         let has_former_places =
@@ -193,8 +203,31 @@ impl Source {
     }
 
     /// The provider. It is for the `wanted` cloud, if one is named: the settings may just have changed to another one.
-    fn provider(&self, wanted: Option<&str>) -> Result<Arc<dyn Provider>, Error> {
-        let mut built = self.built.lock().unwrap_or_else(PoisonError::into_inner);
+    async fn provider(&self, wanted: Option<&str>) -> Result<Arc<dyn Provider>, Error> {
+        if let Current::Built(provider) = self.current(wanted)? {
+            return provider;
+        }
+        let _alone = self.opening.lock().await;
+        // Another call may have opened it meanwhile.
+        let (generation, snapshot, known) = match self.current(wanted)? {
+            Current::Built(provider) => return provider,
+            Current::Unbuilt(generation, snapshot, known) => (generation, snapshot, known),
+        };
+        let endpoint = snapshot.endpoint().map_err(|obstacle| Error::new(ErrorClass::Invalid, obstacle))?;
+        let same = |it: &&Built| {
+            it.endpoint == *endpoint && it.known.host == known.host && it.known.moved == known.moved
+        };
+        let before = self.built().as_ref().filter(same).map(|before| Arc::clone(&before.sightings));
+        let sightings = before.unwrap_or_default();
+        let provider = self.build(&snapshot, endpoint, &known, &sightings);
+        let endpoint = endpoint.clone();
+        // If the settings have changed meanwhile, the next call finds this one outdated.
+        *self.built() = Some(Built { generation, endpoint, known, sightings, provider: provider.clone() });
+        provider
+    }
+
+    /// What [`Self::provider`] is made from now, or what was made from the same.
+    fn current(&self, wanted: Option<&str>) -> Result<Current, Error> {
         let (generation, snapshot) = self.served.settings.current()?;
         if wanted != Some(snapshot.cloud()) {
             return Err(Error::new(
@@ -208,20 +241,16 @@ impl Source {
             return Err(Error::new(ErrorClass::Transient, message));
         };
         let known = known?;
-        if let Some(built) =
-            built.as_ref().filter(|it| it.generation == generation && Arc::ptr_eq(&it.known, &known))
-        {
-            return built.provider.clone();
-        }
-        let same = |it: &&Built| {
-            it.endpoint == *endpoint && it.known.host == known.host && it.known.moved == known.moved
-        };
-        let sightings =
-            built.as_ref().filter(same).map(|before| Arc::clone(&before.sightings)).unwrap_or_default();
-        let provider = self.build(&snapshot, endpoint, &known, &sightings);
-        let endpoint = endpoint.clone();
-        *built = Some(Built { generation, endpoint, known, sightings, provider: provider.clone() });
-        provider
+        let built = self.built();
+        let same = |it: &&Built| it.generation == generation && Arc::ptr_eq(&it.known, &known);
+        Ok(match built.as_ref().filter(same) {
+            Some(built) => Current::Built(built.provider.clone()),
+            None => Current::Unbuilt(generation, snapshot, known),
+        })
+    }
+
+    fn built(&self) -> MutexGuard<'_, Option<Built>> {
+        self.built.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn build(

@@ -104,7 +104,7 @@ impl Sweeper {
         let mut pause = SOON.min(interval);
         loop {
             let begun = Instant::now();
-            let target = self.clouds.target(source);
+            let target = self.clouds.target(source).await;
             let cloud = target.as_ref().map(|target| target.cloud.name());
             if memory.cloud != cloud {
                 memory.cloud.into_iter().for_each(|before| self.no_longer_listed(before));

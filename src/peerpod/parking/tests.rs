@@ -64,6 +64,26 @@ fn a_slot_that_nobody_takes_goes_to_the_next() {
     assert!(called().is_empty() && parking.turn("libvirt", &keys[0]).enter());
 }
 
+#[test]
+fn a_crowd_of_one_namespace_lets_others_pass() {
+    let (parking, mut called, _) = parking(1);
+    let running = key("running");
+    let turn = parking.turn("libvirt", &running);
+    assert!(turn.enter());
+    let crowd: Vec<_> = (0..1000).map(key).collect();
+    for key in &crowd {
+        assert!(!parking.turn("libvirt", key).enter());
+    }
+    let other: Key = ObjectRef::new("other").within("garden").into();
+    assert!(!parking.turn("libvirt", &other).enter());
+    drop(turn);
+    assert_eq!(called(), ["0"]);
+    let turn = parking.turn("libvirt", &crowd[0]);
+    assert!(turn.enter());
+    drop(turn);
+    assert_eq!(called(), ["other"]);
+}
+
 #[tokio::test(start_paused = true)]
 async fn slots_of_stalled_reconciles_go_to_others_but_not_without_end() {
     let (parking, mut called, registry) = parking(2);

@@ -30,7 +30,7 @@ use super::{
 use crate::{
     api::v1alpha1::FIELD_MANAGER,
     names::PLACES,
-    provider::{CloudSettings, Error, ErrorClass, Openers, Opening, Provider},
+    provider::{CloudSettings, Error, ErrorClass, Provider},
     settings::{Endpoint, Snapshot, State},
 };
 
@@ -57,7 +57,7 @@ pub(super) struct Keeper {
     api: Api<ConfigMap>,
     /// The `ConfigMap`, for people.
     name: String,
-    openers: Openers,
+    open: Open,
     settings: CloudSettings,
     leadership: Leadership,
     answer: watch::Sender<Option<Answer>>,
@@ -82,7 +82,10 @@ struct Seen {
 }
 
 /// Settings, and the provider opened with them.
-type Asked = (Arc<Snapshot>, Box<dyn Provider>);
+type Asked = (Arc<Snapshot>, Arc<dyn Provider>);
+
+/// Opens the provider of settings, to be asked which host it is.
+pub(super) type Open = Box<dyn Fn(&Snapshot) -> Result<Arc<dyn Provider>, Error> + Send + Sync>;
 
 /// Why there are no known places.
 struct Failure {
@@ -95,7 +98,7 @@ impl Keeper {
     pub(super) fn new(
         client: Client,
         namespace: &str,
-        openers: Openers,
+        open: Open,
         settings: CloudSettings,
         leadership: Leadership,
         answer: watch::Sender<Option<Answer>>,
@@ -104,7 +107,7 @@ impl Keeper {
         let (api, name) = (Api::namespaced(client, namespace), format!("{namespace}/{PLACES}"));
         let backoff = Backoff::new(Duration::from_secs(1), LONGEST_PAUSE);
         let doubts = Backoff::new(Duration::from_secs(1), LONGEST_DOUBT);
-        Self { api, name, openers, settings, leadership, answer, moved, backoff, doubts }
+        Self { api, name, open, settings, leadership, answer, moved, backoff, doubts }
     }
 
     /// Works while this process leads, until `stop`.
@@ -243,7 +246,7 @@ impl Keeper {
     async fn ask(&self, refused: &mut Option<Asked>, snapshot: &Arc<Snapshot>) -> Result<Host, Error> {
         let provider = match refused.take() {
             Some((asked, provider)) if Arc::ptr_eq(&asked, snapshot) => provider,
-            _ => self.openers.open(snapshot, Opening::new(1))?,
+            _ => (self.open)(snapshot)?,
         };
         let name = timeout(HOST_PATIENCE, provider.host()).await.unwrap_or_else(|_| {
             let message = format!("the cloud did not say within {HOST_PATIENCE:?} which host it is");

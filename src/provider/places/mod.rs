@@ -26,8 +26,12 @@ use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
 use self::keeper::Keeper;
-use super::{CloudSettings, Error, Openers};
-use crate::{names, settings::Endpoint};
+use super::{CloudSettings, Error, Limits, Openers, Opening, cloud_label, decorate};
+use crate::{
+    metrics::Metrics,
+    names,
+    settings::{Endpoint, Snapshot},
+};
 
 /// The permissions that the leader needs to keep the places.
 pub const PERMISSIONS: &[Permission] =
@@ -39,6 +43,7 @@ pub struct Places {
     answer: watch::Receiver<Option<Answer>>,
     leadership: Leadership,
     moved: Arc<Notify>,
+    limits: Limits,
 }
 
 /// What is known about the place that the settings name, and about those before.
@@ -81,13 +86,19 @@ impl Places {
         openers: Openers,
         settings: CloudSettings,
         leadership: Leadership,
+        metrics: Metrics,
         stop: CancellationToken,
     ) -> (Self, impl Future<Output = ()> + Send + use<>) {
         let (sender, answer) = watch::channel(None);
-        let moved = Arc::new(Notify::new());
-        let keeper =
-            Keeper::new(client, namespace, openers, settings, leadership.clone(), sender, Arc::clone(&moved));
-        (Self { answer, leadership, moved }, keeper.run(stop))
+        let (moved, limits) = (Arc::new(Notify::new()), Limits::default());
+        let within = limits.clone();
+        let open = move |snapshot: &Snapshot| {
+            let provider = openers.open(snapshot, Opening::new(1))?;
+            Ok(decorate(provider, cloud_label(snapshot.cloud()), within.clone(), metrics.clone()))
+        };
+        let (leads, open) = (leadership.clone(), Box::new(open));
+        let keeper = Keeper::new(client, namespace, open, settings, leads, sender, Arc::clone(&moved));
+        (Self { answer, leadership, moved, limits }, keeper.run(stop))
     }
 
     /// Places with this endpoint alone, on any host.
@@ -96,7 +107,8 @@ impl Places {
         let leadership = Leadership::unlimited();
         let known = Known { host: None, moved: None, key: "key".to_owned(), former: Vec::new() };
         let answer = Answer { term: leadership.term(), endpoint, outcome: Ok(Arc::new(known)) };
-        Self { answer: watch::channel(Some(answer)).1, leadership, moved: Arc::default() }
+        let (answer, moved) = (watch::channel(Some(answer)).1, Arc::default());
+        Self { answer, leadership, moved, limits: Limits::default() }
     }
 
     /// The known places while the settings name this one. `None`: the leader has not found them out yet.
@@ -110,6 +122,11 @@ impl Places {
     /// To be notified if another host than the known one answers at the settings' place.
     pub(super) fn moved(&self) -> Arc<Notify> {
         Arc::clone(&self.moved)
+    }
+
+    /// The limits of the calls that ask which host is there. All other calls to the cloud share them.
+    pub(super) fn limits(&self) -> Limits {
+        self.limits.clone()
     }
 
     /// Yields when what is known changes.

@@ -1,9 +1,13 @@
-use std::collections::HashMap;
+use std::{
+    collections::HashMap,
+    sync::atomic::{AtomicUsize, Ordering},
+    time::Duration,
+};
 
 use async_trait::async_trait;
 use prometheus_client::registry::Registry;
 use secrecy::SecretString;
-use tokio::sync::watch;
+use tokio::{sync::watch, task::JoinSet};
 
 use super::*;
 use crate::{
@@ -81,7 +85,7 @@ async fn a_provider_that_an_embedding_program_brings_serves_its_cloud() {
         assert_eq!(opening.recorded.map(|it| it.address.to_owned()).as_deref(), Some("here"));
         Ok(Box::new(region.clone()))
     }));
-    let provider = clouds.provider(CLOUD).unwrap();
+    let provider = clouds.provider(CLOUD).await.unwrap();
     assert_eq!(provider.describe(&id, &Claim::default()).await, Ok(vm.clone()));
     provider.delete(&ownership::verify(vm, "web", NAME_LIMIT).unwrap()).await.unwrap();
     assert_eq!(provider.describe(&id, &Claim::default()).await.unwrap_err().class, ErrorClass::NotFound);
@@ -89,14 +93,14 @@ async fn a_provider_that_an_embedding_program_brings_serves_its_cloud() {
 
 #[tokio::test]
 async fn another_cloud_than_that_of_the_settings_is_not_served() {
-    let refused = |clouds: &Clouds, cloud: &str| {
-        let error = clouds.provider(cloud).map(|_| ()).unwrap_err();
+    let refused = async |clouds: &Clouds, cloud: &str| {
+        let error = clouds.provider(cloud).await.map(|_| ()).unwrap_err();
         assert_eq!(error.class, ErrorClass::NotSupported);
         error.to_string()
     };
     let served = clouds(&Openers::default().with(CLOUD, |_, _| Ok(Box::new(Region::default()))));
-    assert!(refused(&served, "gcp").contains("settings are for vsphere"));
-    assert!(refused(&served, "openstack").contains("is not a cloud"));
+    assert!(refused(&served, "gcp").await.contains("settings are for vsphere"));
+    assert!(refused(&served, "openstack").await.contains("is not a cloud"));
 }
 
 #[tokio::test]
@@ -106,15 +110,15 @@ async fn settings_serve_no_cloud_that_has_settings_of_its_own_and_none_but_their
     let receiver = || watch::channel(state.clone()).1;
     let openers = Openers::default().with(CLOUD, |_, _| Ok(Box::new(Region::default())));
     let metrics = Metrics::new(&mut Registry::default());
-    let refused = |settings: CloudSettings, cloud: &str| {
+    let refused = async |settings: CloudSettings, cloud: &str| {
         assert!(settings.usable(&state).is_none(), "nothing is recorded by them");
         let clouds = Clouds::new([Served { settings, places: places() }], &openers, 1, &metrics);
-        clouds.provider(cloud).map(|_| ()).unwrap_err().to_string()
+        clouds.provider(cloud).await.map(|_| ()).unwrap_err().to_string()
     };
     let [vsphere, gcp] = ["vsphere", "gcp"].map(|name| Cloud::named(name).unwrap());
-    let problem = refused(CloudSettings::new(ServedCloud::any_but([vsphere]), receiver()), "vsphere");
+    let problem = refused(CloudSettings::new(ServedCloud::any_but([vsphere]), receiver()), "vsphere").await;
     assert!(problem.contains("which has settings of its own by --provider"), "{problem}");
-    let problem = refused(CloudSettings::new(ServedCloud::only(gcp), receiver()), "gcp");
+    let problem = refused(CloudSettings::new(ServedCloud::only(gcp), receiver()), "gcp").await;
     assert!(problem.contains("--provider gcp are for vsphere"), "{problem}");
 
     let [first, further] = [
@@ -122,7 +126,25 @@ async fn settings_serve_no_cloud_that_has_settings_of_its_own_and_none_but_their
         CloudSettings::new(ServedCloud::only(vsphere), receiver()),
     ]
     .map(|settings| Served { settings, places: places() });
-    assert!(Clouds::new([first, further], &openers, 1, &metrics).provider("vsphere").is_ok());
+    assert!(Clouds::new([first, further], &openers, 1, &metrics).provider("vsphere").await.is_ok());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_provider_is_opened_once_however_many_ask_at_the_same_time() {
+    let opened = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&opened);
+    let clouds = clouds(&Openers::default().with(CLOUD, move |_, _| {
+        count.fetch_add(1, Ordering::Relaxed);
+        std::thread::sleep(Duration::from_millis(20));
+        Ok(Box::new(Region::default()))
+    }));
+    let mut asking = JoinSet::new();
+    for _ in 0..20 {
+        let clouds = clouds.clone();
+        asking.spawn(async move { clouds.provider(CLOUD).await.is_ok() });
+    }
+    assert!(asking.join_all().await.into_iter().all(|it| it));
+    assert_eq!(opened.load(Ordering::Relaxed), 1);
 }
 
 /// A cloud of cloud-api-adaptor's whose VMs are in memory.

@@ -72,6 +72,7 @@ async fn operator(client: &Client, dir: &Path, clouds: [(&'static str, Memory); 
             openers.clone(),
             settings.clone(),
             leadership.clone(),
+            metrics.clone(),
             stop.clone(),
         );
         tasks.spawn(keeping);
