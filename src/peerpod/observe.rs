@@ -6,7 +6,10 @@ use futures::future::join;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::{Api, Client, ResourceExt, runtime::reflector::Store};
-use operator_kit::api_call::{self, ApiError};
+use operator_kit::{
+    Message,
+    api_call::{self, ApiError},
+};
 
 use super::{
     decide::{Facts, InSandbox, Owner, Sibling, VmState, is_superseded, wait_for_pod},
