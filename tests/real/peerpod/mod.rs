@@ -8,3 +8,4 @@ mod garbage_collection;
 pub mod refusals;
 mod running_pod;
 mod siblings;
+mod small_objects;
