@@ -1,6 +1,9 @@
 //! What is kept in memory of a PeerPod *(no client)*. A user who may create PeerPods may create thousands, each as large as an API
 //! server accepts.
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use kube::ResourceExt;
+
 use super::object::{has_unread_finalizers, is_abandoned, owner};
 use crate::api::v1alpha1::{PeerPod, RELEASE_ABANDON, RELEASE_ANNOTATION};
 
@@ -9,19 +12,35 @@ const LONGEST_NAME: usize = 253;
 /// The longest uid of a Pod: an API server makes it, of 36 bytes.
 const LONGEST_UID: usize = 128;
 
+/// The most owners, and the most bytes of their texts together, that are certainly read: six bytes of JSON for each byte of text, and
+/// what the elements and their members count, are less than [`MOST`](operator_kit::projection::MOST).
+const MOST_OWNERS: usize = 16;
+const MOST_TEXT: usize = 1024;
+
 /// Drops what no decision reads: every owner except the Pod that counts, and every annotation that does not abandon the VM.
 ///
-/// An owner that can be no Pod counts as none, so the PeerPod is refused. If not all finalizers were read, one remains that has no
-/// name, and [`has_unread_finalizers`] still says so.
+/// An owner that can be no Pod counts as none, so the operator does not delete the VM. The same holds if not all owners were read,
+/// because a later one may be the Pod that counts. If not all finalizers were read, one without a name remains, and
+/// [`has_unread_finalizers`] still says so.
 pub(super) fn trim(peerpod: &mut PeerPod) {
     let may_exist = |name: &str, uid: &str| name.len() <= LONGEST_NAME && uid.len() <= LONGEST_UID;
-    let owner = owner(peerpod).filter(|owner| may_exist(&owner.name, &owner.uid)).cloned();
+    let owner = owner(peerpod).filter(|owner| may_exist(&owner.name, &owner.uid));
+    let owner = owner.filter(|_| are_all_read(peerpod.owner_references())).cloned();
     let abandon = || [(RELEASE_ANNOTATION.to_owned(), RELEASE_ABANDON.to_owned())].into();
     peerpod.metadata.annotations = is_abandoned(peerpod).then(abandon);
     peerpod.metadata.owner_references = owner.map(|owner| vec![owner]);
     if has_unread_finalizers(peerpod) {
         peerpod.metadata.finalizers = Some(vec![String::new()]);
     }
+}
+
+/// Whether these are all owners of the object, with all their texts. The API server accepts no empty text here: one reads as empty, or
+/// as missing, if it was cut.
+fn are_all_read(owners: &[OwnerReference]) -> bool {
+    let texts = || owners.iter().flat_map(|it| [&it.api_version, &it.kind, &it.name, &it.uid]);
+    owners.len() <= MOST_OWNERS
+        && texts().all(|text| !text.is_empty())
+        && texts().map(String::len).sum::<usize>() <= MOST_TEXT
 }
 
 #[cfg(test)]
@@ -115,6 +134,28 @@ mod tests {
             let owners = kept.metadata.owner_references.unwrap_or_default();
             let expected = stays.then(|| owner(name, uid));
             assert_eq!(json!(owners), json!(expected.as_slice()), "{name} {uid}");
+        }
+    }
+
+    #[test]
+    fn owners_that_are_not_all_read_count_as_none() {
+        let owner =
+            |name: &str, kind: &str| json!({ "apiVersion": "v1", "kind": kind, "name": name, "uid": "u" });
+        let own = owner("web", "Pod");
+        let longest = "\u{1}".repeat(MOST_TEXT - 13);
+        for (others, are_read) in [
+            (vec![owner("set", "ReplicaSet"); MOST_OWNERS - 1], true),
+            (vec![owner("set", "ReplicaSet"); MOST_OWNERS], false),
+            (vec![owner(&longest, "A")], true),
+            (vec![owner(&longest, "AB")], false),
+            (vec![owner("set", &"x".repeat(40_000))], false),
+        ] {
+            let owners: Vec<_> = [own.clone()].into_iter().chain(others).collect();
+            let written = json!({ "metadata": { "ownerReferences": owners }, "spec": {} });
+            let [_, projected] = read_and_projected::<PeerPod>(&PEERPOD, &written);
+            assert!(!are_read || projected.owner_references().len() == owners.len());
+            let kept = kept(&json!({ "ownerReferences": owners }));
+            assert_eq!(kept.owner_references().len(), usize::from(are_read), "{}", owners.len());
         }
     }
 
