@@ -8,7 +8,10 @@ use operator_kit::{
     text::cut,
 };
 
-use super::decide::{Blocked, Decision, Release, Wait};
+use super::{
+    decide::{Blocked, Decision, Release, Wait},
+    object::MOST_FINALIZERS,
+};
 use crate::{
     api::v1alpha1::{PeerPod, RELEASE_ABANDON, RELEASE_ANNOTATION},
     provider::ErrorClass,
@@ -60,6 +63,9 @@ reasons! {
     UnknownProvider => Stalled, Warning;
     /// No Pod owns the PeerPod, so nothing proves which Pod the VM belongs to.
     NoOwner => Stalled, Warning;
+    /// The PeerPod has more than 32 finalizers, or one with a name that is not valid. The operator does not read them, so it
+    /// changes nothing. Remove the finalizers of others.
+    TooManyFinalizers => Stalled, Warning;
     /// The recorded identifier is empty, or it is not a permanent identifier of a VM.
     InvalidInstanceID => Stalled, Warning;
     /// The VM's name is not that of a VM of this Pod, or the VM has no sign that cloud-api-adaptor made it.
@@ -172,6 +178,13 @@ fn blocked(blocked: &Blocked) -> (Reason, Message) {
             Reason::NoOwner,
             Message::public(format!(
                 "no Pod owns this PeerPod, so nothing proves which Pod the VM belongs to; delete the VM by hand; {give_up}"
+            )),
+        ),
+        Blocked::UnreadFinalizers => (
+            Reason::TooManyFinalizers,
+            Message::public(format!(
+                "this PeerPod has more than {MOST_FINALIZERS} finalizers, or one with a name that is not valid; the operator \
+                 changes nothing until the finalizers of others are removed"
             )),
         ),
         Blocked::BadInstance(problem) => {

@@ -28,7 +28,6 @@ use super::{
     deletion_tracker::DeletionTracker,
     grace_periods::GracePeriods,
     index::{self, Change, Index},
-    object::owner,
     observe::Observer,
     parking::Parking,
     pod,
@@ -36,6 +35,7 @@ use super::{
     report::{MOST_REPORTS, Reporter},
     requeue::Requeues,
     requeue_policy::RequeuePolicy,
+    trim::trim,
 };
 use crate::{
     api::v1alpha1::{CRDS, FIELD_MANAGER, PeerPod, RELEASE_ANNOTATION, RELEASE_VERB},
@@ -178,11 +178,6 @@ pub async fn run(
     }
 }
 
-/// Drops what no decision reads: every owner except the Pod that counts.
-fn trim(peerpod: &mut PeerPod) {
-    peerpod.metadata.owner_references = owner(peerpod).cloned().map(|owner| vec![owner]);
-}
-
 async fn reconcile(peerpod: Arc<PeerPod>, context: Arc<Context>) -> Result<Action, Infallible> {
     let span = info_span!(
         "reconcile",
@@ -286,42 +281,5 @@ impl Context {
         self.deletion_tracker.forget(&index::key(gone));
         self.observer.grace_periods.forget(&index::key(gone));
         self.parking.forget(&index::key(gone).into());
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use operator_kit::testing::read_and_projected;
-    use serde_json::json;
-
-    use super::*;
-
-    #[test]
-    fn the_projection_keeps_what_decisions_read() {
-        let pod = |name: &str, controller| json!({ "apiVersion": "v1", "kind": "Pod", "name": name, "uid": name, "controller": controller });
-        let set = json!({ "apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "set", "uid": "s" });
-        let condition = json!({
-            "type": "Stalled", "status": "True", "reason": "r", "message": "m", "observedGeneration": 1,
-            "lastTransitionTime": "2026-01-01T00:00:00Z",
-        });
-        let mut written = json!({
-            "apiVersion": "confidentialcontainers.org/v1alpha1", "kind": "PeerPod",
-            "metadata": {
-                "name": "a", "namespace": "n", "uid": "u", "resourceVersion": "7", "generation": 2,
-                "creationTimestamp": "2026-01-01T00:00:00Z", "deletionTimestamp": "2026-01-02T00:00:00Z",
-                "finalizers": ["peer.pod/finalizer", "x/y"], "annotations": { (RELEASE_ANNOTATION): "abandon", "fat": "x" },
-                "ownerReferences": [set, pod("first", false), pod("own", true)],
-                "labels": { "fat": "x" }, "managedFields": [{ "manager": "m", "fieldsV1": { "f:spec": {} } }],
-            },
-            "spec": { "cloudProvider": "libvirt", "instanceID": "i" },
-            "status": { "conditions": [condition], "observedGeneration": 2 },
-        });
-        let [_, mut kept] = read_and_projected::<PeerPod>(&PEERPOD, &written);
-        trim(&mut kept);
-        let metadata = written["metadata"].as_object_mut().unwrap();
-        metadata.retain(|name, _| !["labels", "managedFields"].contains(&name.as_str()));
-        metadata["annotations"] = json!({ (RELEASE_ANNOTATION): "abandon" });
-        metadata["ownerReferences"] = json!([pod("own", true)]);
-        assert_eq!(json!(kept), written);
     }
 }

@@ -4,6 +4,7 @@
 //! - [`Decision::Release`] requires the VM's observed absence or an administrator's annotation.
 //! - [`Decision::Delete`] requires a PeerPod that is being deleted or has lost its finalizer, a Pod that has ended (or a newer
 //!   sibling that replaced this PeerPod), a VM that is proven to be that Pod's, and no other PeerPod that claims the VM.
+//! - Nothing is done about a PeerPod whose finalizers are not all known.
 //! - The operator waits for a terminating Pod until its grace period and [`SLACK`] are over. It never waits for the Pod object
 //!   to be removed: that object may itself wait for this PeerPod.
 
@@ -22,6 +23,9 @@ use crate::provider::{Error, ErrorClass, Stage, Vm, ownership};
 
 /// Decides. See the [module](self) for what always holds.
 pub fn decide(facts: Facts) -> Decision {
+    if facts.unread_finalizers {
+        return Decision::Refuse(Blocked::UnreadFinalizers);
+    }
     if !facts.finalizer {
         return released(facts);
     }

@@ -11,6 +11,7 @@
 //! | `controller.rs` | the watches, and the controller that they feed |
 //! | `reconcile.rs` | one reconcile: observe, decide, apply, report |
 //! | `observe.rs`, `pod.rs`, `object.rs` | read what the decision depends on |
+//! | `trim.rs` | what is kept in memory of a PeerPod |
 //! | `index.rs`, `relations.rs` | which PeerPods share a Pod or a VM |
 //! | `claims.rs` | what else may need the VM of a PeerPod |
 //! | `decide.rs` | every rule (pure) |
@@ -45,6 +46,7 @@ mod relations;
 mod report;
 mod requeue;
 mod requeue_policy;
+mod trim;
 
 pub(crate) use self::controller::PEERPOD;
 pub use self::controller::{MOST_CONCURRENT, NAME, Options, PERMISSIONS, run};

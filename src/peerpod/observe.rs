@@ -15,7 +15,7 @@ use super::{
     decide::{Facts, InSandbox, Owner, Sibling, VmState, is_superseded, wait_for_pod},
     grace_periods::GracePeriods,
     index::{Index, Newer, Siblings, key},
-    object::{created, has_finalizer, is_abandoned, owner},
+    object::{created, has_finalizer, has_unread_finalizers, is_abandoned, owner},
     parking::Turn,
     pod::{PodState, PodView, state_of},
     relations::is_sibling,
@@ -63,6 +63,7 @@ impl Observer {
         let mut facts = Facts {
             deleted,
             finalizer: has_finalizer(peerpod),
+            unread_finalizers: has_unread_finalizers(peerpod),
             abandoned: is_abandoned(peerpod),
             recorded: siblings.recorded,
             pod: pod.map(|pod| pod.name.clone()),
@@ -79,7 +80,7 @@ impl Observer {
             deletion_accepted: false,
         };
         let has_slot = || provider.is_err() || turn.enter();
-        if deleted.is_some() && (!facts.finalizer || facts.abandoned) {
+        if facts.unread_finalizers || deleted.is_some() && (!facts.finalizer || facts.abandoned) {
             return Ok(Some(facts));
         }
         if !facts.finalizer {

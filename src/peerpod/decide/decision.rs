@@ -112,6 +112,8 @@ pub enum Release {
 pub enum Blocked {
     /// No Pod owns the PeerPod, so nothing proves which Pod the VM belongs to.
     NoOwner,
+    /// It has more finalizers than the operator reads, or longer ones, so the operator does not know whether its own is there.
+    UnreadFinalizers,
     /// The identifier names no VM.
     BadInstance(IdProblem),
     /// The VM is not this Pod's.

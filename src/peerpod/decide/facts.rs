@@ -22,6 +22,8 @@ pub struct Facts {
     pub deleted: Option<Timestamp>,
     /// Whether the PeerPod has the finalizer that protects the VM.
     pub finalizer: bool,
+    /// Whether the PeerPod has more finalizers than were read. Then it may have the finalizer or not.
+    pub unread_finalizers: bool,
     /// Whether an administrator's annotation abandons the VM.
     pub abandoned: bool,
     /// When the VM was first recorded for this Pod, to the second.

@@ -31,6 +31,7 @@ pub(in crate::peerpod) fn dangling() -> Facts {
     Facts {
         deleted: Some(at(99)),
         finalizer: true,
+        unread_finalizers: false,
         abandoned: false,
         recorded: at(0),
         pod: Some(POD.to_owned()),

@@ -1,11 +1,11 @@
-//! The watch of all DaemonSets: their owners and their nodes *(client required)*.
+//! The watch of all DaemonSets: the owners and the nodes of those that may conflict *(client required)*.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, future::ready};
 
 use futures::{Stream, TryStreamExt};
 use k8s_openapi::api::{
     apps::v1::{DaemonSet, DaemonSetSpec},
-    core::v1::{Affinity, Container, PodSpec, PodTemplateSpec},
+    core::v1::{Affinity, Container, HostPathVolumeSource, PodSpec, PodTemplateSpec, Volume},
 };
 use kube::{
     Api, Client, Resource,
@@ -18,15 +18,18 @@ use kube::{
 };
 use operator_kit::{
     metadata,
-    projection::{MOST, Members, Part, Projection, reading},
+    projection::{Members, Part, Projection, reading},
     watch::{paged, retry_watch},
 };
-use serde::Deserialize;
+use serde::{Deserialize, de::IgnoredAny};
 
 use super::{
-    super::resources::{BUILT_FROM_ANNOTATION, CONFIG_LABEL, is_adaptor_image, runs_adaptor},
+    super::resources::{BUILT_FROM_ANNOTATION, CONFIG_LABEL, is_adaptor_image, may_conflict, runs_adaptor},
     settings,
 };
+
+/// What is read of each field: enough for an affinity of a hundred names of nodes. Tenants may create many DaemonSets.
+const MOST: usize = 8 << 10;
 
 /// The fields of a DaemonSet that the operator reads.
 static DAEMON_SET: Projection = Projection {
@@ -47,6 +50,8 @@ static DAEMON_SET: Projection = Projection {
 };
 
 const POD: Members = &[
+    ("volumes", Part::Only(&[("hostPath", Part::Only(&[]))])),
+    ("hostNetwork", Part::All),
     ("nodeSelector", Part::All),
     (
         "affinity",
@@ -58,22 +63,42 @@ const POD: Members = &[
     ("containers", Part::Only(&[("name", Part::All), ("image", Part::All)])),
 ];
 
-/// Stores the owner and the nodes of each DaemonSet. Yields those that changed.
+/// Stores the owner and the nodes of each DaemonSet that matters to configurations in `namespace`. Yields all that changed.
 pub(super) fn watch(
     client: &Client,
     writer: Writer<DaemonSet>,
+    namespace: String,
 ) -> impl Stream<Item = Result<DaemonSet, watcher::Error>> + Send + use<> {
     let watch = watcher(Api::<DaemonSetView>::all(reading(client, &DAEMON_SET)), paged());
     retry_watch("DaemonSets", watch)
-        .map_ok(|event| match event {
-            Event::Apply(it) => Event::Apply(it.into()),
-            Event::Delete(it) => Event::Delete(it.into()),
-            Event::Init => Event::Init,
-            Event::InitApply(it) => Event::InitApply(it.into()),
-            Event::InitDone => Event::InitDone,
-        })
+        .try_filter_map(move |event| ready(Ok(reduced(event, &namespace))))
         .reflect(writer)
         .touched_objects()
+}
+
+/// The event for the store. A DaemonSet that does not matter is none, or is none any more.
+fn reduced(event: Event<DaemonSetView>, namespace: &str) -> Option<Event<DaemonSet>> {
+    let matters = |it: &DaemonSet| {
+        it.metadata.namespace.as_deref() == Some(namespace) || may_conflict(it, Some(namespace))
+    };
+    let reduce = |it: DaemonSetView| {
+        let mut it = DaemonSet::from(it);
+        if it.metadata.namespace.as_deref() != Some(namespace) {
+            // The operator reads its own annotations alone.
+            it.metadata.annotations = None;
+        }
+        it
+    };
+    match event {
+        Event::Apply(it) => {
+            let it = reduce(it);
+            Some(if matters(&it) { Event::Apply(it) } else { Event::Delete(it) })
+        }
+        Event::Delete(it) => Some(Event::Delete(reduce(it))),
+        Event::Init => Some(Event::Init),
+        Event::InitApply(it) => Some(reduce(it)).filter(matters).map(Event::InitApply),
+        Event::InitDone => Some(Event::InitDone),
+    }
 }
 
 /// The part of a DaemonSet that the operator reads. The rest may be of any size, in the template's metadata too.
@@ -101,6 +126,16 @@ struct PodView {
     node_selector: Option<BTreeMap<String, String>>,
     affinity: Option<Affinity>,
     containers: Vec<ContainerView>,
+    #[serde(default)]
+    host_network: Option<bool>,
+    #[serde(default)]
+    volumes: Vec<VolumeView>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct VolumeView {
+    host_path: Option<IgnoredAny>,
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -112,11 +147,15 @@ struct ContainerView {
 impl From<DaemonSetView> for DaemonSet {
     /// Its nodes matter only if it runs cloud-api-adaptor, in whichever container.
     fn from(DaemonSetView { metadata, spec }: DaemonSetView) -> Self {
-        let PodView { node_selector, affinity, mut containers } = spec.template.spec;
+        let PodView { node_selector, affinity, mut containers, host_network, volumes } = spec.template.spec;
         containers.retain(|it| it.image.as_deref().is_some_and(is_adaptor_image));
         let container = |ContainerView { name, image }| Container { name, image, ..Container::default() };
         let containers = containers.into_iter().next().map(container).into_iter().collect();
-        let pod = PodSpec { node_selector, affinity, containers, ..PodSpec::default() };
+        // One says as much as many.
+        let host_path = || Volume { host_path: Some(HostPathVolumeSource::default()), ..Volume::default() };
+        let volumes = volumes.iter().any(|it| it.host_path.is_some()).then(|| vec![host_path()]);
+        let pod =
+            PodSpec { node_selector, affinity, containers, host_network, volumes, ..PodSpec::default() };
         let template = PodTemplateSpec { metadata: None, spec: Some(pod) };
         let spec = DaemonSetSpec { template, ..DaemonSetSpec::default() };
         let daemon_set = Self { metadata, spec: spec.into(), status: None };
@@ -131,7 +170,7 @@ impl From<DaemonSetView> for DaemonSet {
 #[cfg(test)]
 mod tests {
     use operator_kit::testing::read_and_projected;
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
 
@@ -156,7 +195,10 @@ mod tests {
                         "template": {
                             "metadata": { "creationTimestamp": far, "managedFields": fields },
                             "spec": {
-                                "nodeSelector": { "zone": "1" }, "affinity": affinity,
+                                "nodeSelector": { "zone": "1" }, "affinity": affinity, "hostNetwork": true,
+                                "volumes": [
+                                    { "name": "a", "emptyDir": {} }, { "name": "b", "hostPath": { "path": "/" } },
+                                ],
                                 "containers": [{ "name": "y", "image": "z" }, { "name": "x", "image": image, "env": [] }],
                             },
                         },
@@ -174,12 +216,62 @@ mod tests {
                 "ownerReferences": [{ "apiVersion": "v1", "kind": "x", "name": "o", "uid": "u" }],
             },
             "spec": { "selector": {}, "template": { "spec": {
-                "nodeSelector": { "zone": "1" }, "affinity": affinity,
+                "nodeSelector": { "zone": "1" }, "affinity": affinity, "hostNetwork": true,
+                "volumes": [{ "name": "", "hostPath": { "path": "" } }],
                 "containers": [{ "name": "x", "image": "r/cloud-api-adaptor:v1" }],
             } } },
         });
         assert_eq!(kept("r/cloud-api-adaptor:v1"), expected);
         expected.as_object_mut().unwrap().remove("spec");
         assert_eq!(kept("another"), expected, "one that runs something else");
+    }
+    fn view(namespace: &str, labels: &Value, pod: &Value) -> DaemonSetView {
+        let annotations = json!({ (settings::SETTINGS): "s" });
+        let [_, view] = read_and_projected(
+            &DAEMON_SET,
+            &json!({
+                "metadata": { "name": "a", "namespace": namespace, "labels": labels, "annotations": annotations },
+                "spec": { "template": { "spec": pod } },
+            }),
+        );
+        view
+    }
+
+    #[test]
+    fn only_what_may_conflict_is_stored_of_other_namespaces() {
+        let (adaptor, other) = (json!({ "app": "cloud-api-adaptor" }), json!({}));
+        let harmless = json!({ "containers": [], "volumes": [{ "name": "a", "emptyDir": {} }] });
+        let on_host = json!({ "containers": [], "hostNetwork": true });
+        for (namespace, labels, pod, is_stored) in [
+            ("own", &other, &harmless, true),
+            ("own", &adaptor, &harmless, true),
+            ("shop", &adaptor, &on_host, true),
+            ("shop", &adaptor, &harmless, false),
+            ("shop", &other, &on_host, false),
+        ] {
+            let view = view(namespace, labels, pod);
+            let case = format!("{namespace} {labels} {pod}");
+            let listed = reduced(Event::InitApply(view.clone()), "own");
+            assert_eq!(listed.is_some(), is_stored, "{case}");
+            let Some(changed) = reduced(Event::Apply(view.clone()), "own") else { panic!("{case}") };
+            let (Event::Apply(stored) | Event::Delete(stored)) = &changed else { panic!("{case}") };
+            assert_eq!(stored.metadata.annotations.is_some(), namespace == "own", "{case}");
+            assert_eq!(matches!(changed, Event::Apply(_)), is_stored, "{case}");
+            assert!(matches!(reduced(Event::Delete(view), "own"), Some(Event::Delete(_))), "{case}");
+        }
+    }
+
+    #[test]
+    fn an_affinity_of_many_empty_terms_takes_little_memory() {
+        let terms = vec![json!({}); 100_000];
+        let pod = json!({
+            "containers": [], "affinity": { "nodeAffinity": { "requiredDuringSchedulingIgnoredDuringExecution": {
+                "nodeSelectorTerms": terms,
+            } } },
+        });
+        let spec = DaemonSet::from(view("shop", &json!({ "app": "cloud-api-adaptor" }), &pod)).spec.unwrap();
+        let affinity = spec.template.spec.unwrap().affinity.unwrap().node_affinity.unwrap();
+        let terms = affinity.required_during_scheduling_ignored_during_execution.unwrap().node_selector_terms;
+        assert!(terms.len() < 128, "{} terms", terms.len());
     }
 }

@@ -90,8 +90,9 @@ impl Adaptor {
         let (daemon_sets, writer) = reflector::store();
         let namespace = options.namespace.clone();
         let observer = Observer { client: client.clone(), namespace: namespace.clone(), daemon_sets, nodes };
-        let adaptor = Self { observer, applier: Applier { objects, namespace }, options };
-        (adaptor, daemon_sets::watch(client, writer))
+        let applier = Applier { objects, namespace: namespace.clone() };
+        let adaptor = Self { observer, applier, options };
+        (adaptor, daemon_sets::watch(client, writer, namespace))
     }
 
     /// Waits until all DaemonSets have been listed. False: the watch has ended.

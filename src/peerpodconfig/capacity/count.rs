@@ -52,7 +52,8 @@ pub static POD: Projection = Projection {
             ]),
         ),
     ],
-    most: MOST,
+    // The requests of a hundred containers.
+    most: 2 * MOST,
 };
 
 /// The part of a Pod that the operator reads. Of its metadata, which may be of any size, that is what identifies it.

@@ -112,7 +112,7 @@ fn pod(daemon_set: &DaemonSet) -> Option<&PodSpec> {
     spec?.template.spec.as_ref()
 }
 
-/// Whether a DaemonSet runs cloud-api-adaptor, whatever created it.
+/// Whether a DaemonSet says that it runs cloud-api-adaptor, whatever created it.
 pub fn runs_adaptor(daemon_set: &DaemonSet) -> bool {
     let labels = daemon_set.labels();
     let images =
@@ -128,9 +128,20 @@ pub fn is_adaptor_image(image: &str) -> bool {
     image.contains(ADAPTOR)
 }
 
+/// Whether a DaemonSet may take the socket or the port of a cloud-api-adaptor in this namespace, which is the operator's own. In any
+/// other namespace, tenants may create DaemonSets with such a name, label or image. One of these counts only if its Pods use the
+/// node's network or files, as every cloud-api-adaptor does.
+pub fn may_conflict(daemon_set: &DaemonSet, namespace: Option<&str>) -> bool {
+    let uses_node = |pod: &PodSpec| {
+        pod.host_network == Some(true) || pod.volumes.iter().flatten().any(|it| it.host_path.is_some())
+    };
+    let is_own_namespace = || daemon_set.metadata.namespace.as_deref() == namespace;
+    runs_adaptor(daemon_set) && (is_own_namespace() || pod(daemon_set).is_some_and(uses_node))
+}
+
 /// Whether a DaemonSet runs cloud-api-adaptor, on any nodes, and is not the configuration's own.
 pub fn runs_anothers_adaptor(daemon_set: &DaemonSet, config: &PeerPodConfig) -> bool {
-    runs_adaptor(daemon_set) && !is_of(daemon_set, config)
+    may_conflict(daemon_set, config.metadata.namespace.as_deref()) && !is_of(daemon_set, config)
 }
 
 /// Whether it is the configuration's own, also without its label.
@@ -147,8 +158,11 @@ fn runs_on(daemon_set: &DaemonSet, node: &Node) -> bool {
         .and_then(|it| it.node_affinity.as_ref())
         .and_then(|it| it.required_during_scheduling_ignored_during_execution.as_ref());
     pod.node_selector.iter().flatten().all(|(key, value)| labels.get(key) == Some(value))
-        && required
-            .is_none_or(|it| it.node_selector_terms.iter().any(|term| term_matches(term, node, labels)))
+        && required.is_none_or(|it| {
+            let terms = &it.node_selector_terms;
+            // The API server accepts no empty list: its terms were too large to be read.
+            terms.is_empty() || terms.iter().any(|term| term_matches(term, node, labels))
+        })
 }
 
 /// A term without any requirement matches no node.
@@ -202,6 +216,7 @@ mod tests {
     fn what_others_installed_is_known_by_name_label_or_image() {
         let plain = json!({ "containers": [{ "name": "x", "image": "x" }] });
         let image = json!({ "containers": [{ "name": "x", "image": "r/org/cloud-api-adaptor:v1" }] });
+        let on_host = json!({ "hostNetwork": true, "containers": image["containers"] });
         for (metadata, pod) in [
             (json!({ "name": "cloud-api-adaptor-daemonset" }), &plain),
             (json!({ "name": "peerpodconfig-ctrl-caa-daemon" }), &plain),
@@ -209,7 +224,7 @@ mod tests {
             (json!({ "name": "x" }), &image),
             (json!({ "name": "x", "deletionTimestamp": "2026-01-01T00:00:00Z" }), &image),
             (json!({ "name": "older-cloud-api-adaptor", "labels": { CONFIG_LABEL: "older" } }), &plain),
-            (json!({ "name": "config-cloud-api-adaptor", "namespace": "elsewhere" }), &image),
+            (json!({ "name": "config-cloud-api-adaptor", "namespace": "elsewhere" }), &on_host),
         ] {
             assert_eq!(names(&daemon_set(&metadata, pod)), ["a", "b"]);
         }
@@ -219,6 +234,31 @@ mod tests {
             (json!({ "name": "config-cloud-api-adaptor" }), &image),
         ] {
             assert_eq!(names(&daemon_set(&metadata, pod)), [""; 0]);
+        }
+    }
+
+    #[test]
+    fn in_another_namespace_only_one_that_uses_the_node_conflicts() {
+        let of = |labels: &Value| json!({ "name": "x", "namespace": "shop", "labels": labels });
+        let with = |further: Value| {
+            let mut pod = json!({ "containers": [{ "name": "x", "image": "cloud-api-adaptor" }] });
+            pod.as_object_mut().unwrap().append(&mut further.as_object().unwrap().clone());
+            pod
+        };
+        for labels in [json!({ "app": "cloud-api-adaptor" }), json!({ CONFIG_LABEL: "older" })] {
+            for harmless in [
+                json!({}),
+                json!({ "hostNetwork": false, "volumes": [] }),
+                json!({ "volumes": [{ "name": "a", "emptyDir": {} }] }),
+            ] {
+                assert_eq!(names(&daemon_set(&of(&labels), &with(harmless))), [""; 0]);
+            }
+            for host in [
+                json!({ "hostNetwork": true }),
+                json!({ "volumes": [{ "name": "a", "emptyDir": {} }, { "name": "b", "hostPath": { "path": "/run" } }] }),
+            ] {
+                assert_eq!(names(&daemon_set(&of(&labels), &with(host))), ["a", "b"]);
+            }
         }
     }
 
@@ -248,7 +288,7 @@ mod tests {
     fn people_are_told_how_to_take_over() {
         let unmanaged = found(&daemon_set(
             &json!({ "name": "cloud-api-adaptor-daemonset", "namespace": "caa" }),
-            &json!({ "containers": [] }),
+            &json!({ "containers": [], "hostNetwork": true }),
         ));
         let text = unmanaged[0].to_string();
         assert!(text.contains("caa/cloud-api-adaptor-daemonset"), "{text}");
@@ -263,7 +303,8 @@ mod tests {
     #[test]
     fn of_one_of_another_configuration_people_are_told_whose_it_is() {
         let metadata = json!({ "name": "a", "namespace": "own", "labels": { CONFIG_LABEL: "older" } });
-        let text = found(&daemon_set(&metadata, &json!({ "containers": [] })))[0].to_string();
+        let text =
+            found(&daemon_set(&metadata, &json!({ "containers": [], "hostNetwork": true })))[0].to_string();
         assert!(text.contains("own/a of PeerPodConfig older runs") && text.contains("selectors"), "{text}");
     }
 
@@ -275,7 +316,7 @@ mod tests {
             let metadata = json!({
                 "name": "peerpodconfig-ctrl-caa-daemon", "namespace": "caa", "ownerReferences": [owner],
             });
-            found(&daemon_set(&metadata, &json!({ "containers": [] }))).remove(0)
+            found(&daemon_set(&metadata, &json!({ "containers": [], "hostNetwork": true }))).remove(0)
         };
         let (own, of_another) = (owned_by("1-2-3"), owned_by("4"));
         assert!(own.for_this && !of_another.for_this);

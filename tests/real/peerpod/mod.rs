@@ -8,4 +8,5 @@ mod garbage_collection;
 pub mod refusals;
 mod running_pod;
 mod siblings;
+mod small_objects;
 mod stuck;

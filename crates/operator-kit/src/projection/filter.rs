@@ -7,6 +7,13 @@ use super::{ALWAYS, IDENTITY, Members, Part, Projection};
 /// The longest text that is read. A longer one reads as empty.
 const LONGEST_TEXT: usize = 32 << 10;
 
+/// The longest text of a named member that is read although nothing is left for the field. So no decoder misses a name or a
+/// phase because a tenant filled another part of the field.
+const SHORT_TEXT: usize = 256;
+
+/// What an element, or a member of an object that is read as a whole, counts beside its text. Decoded, even `{}` takes this much.
+const OVERHEAD: usize = 64;
+
 /// The state between two pieces of an answer: an object, a list, or the events of a watch one after the other.
 ///
 /// Input is taken for JSON. Invalid input stays invalid, so that the decoder refuses it.
@@ -24,7 +31,7 @@ pub(super) struct Filter {
     depth: usize,
     /// What comes next in an object.
     next: Next,
-    /// How much was read of the field.
+    /// How much was read of the field: bytes, and [`OVERHEAD`].
     used: usize,
 }
 
@@ -165,6 +172,7 @@ impl Filter {
             Some(Open { place: Place::Within(_), .. }) if is_spent => None,
             Some(array) => {
                 array.separate(out);
+                self.used += OVERHEAD;
                 Some(array.place)
             }
         };
@@ -187,8 +195,10 @@ impl Filter {
     fn end_name(&mut self, out: &mut Vec<u8>) {
         let place = self.open.last().and_then(|object| self.member(object.place, &self.text));
         if let (Some(place), Some(object)) = (place, self.open.last_mut()) {
-            if !matches!(object.place, Place::Within(_)) {
-                self.used = 0;
+            match object.place {
+                Place::Within(Part::All) => self.used += OVERHEAD,
+                Place::Within(Part::Only(_)) => {}
+                Place::Answer | Place::Object | Place::Metadata => self.used = 0,
             }
             object.separate(out);
             write_text(&self.text, out);
@@ -201,9 +211,15 @@ impl Filter {
     }
 
     fn end_text(&mut self, out: &mut Vec<u8>) {
-        let is_whole = self.text.len() <= LONGEST_TEXT;
+        let is_whole = self.text.len() <= self.longest();
         write_text(if is_whole { &self.text } else { &[] }, out);
         self.text.clear();
+    }
+
+    /// The longest text that is read now.
+    fn longest(&self) -> usize {
+        let left = self.projection.most.saturating_sub(self.used);
+        left.clamp(SHORT_TEXT, LONGEST_TEXT)
     }
 
     /// The place of the value of this name, if it is read.
@@ -224,7 +240,7 @@ impl Filter {
             Place::Metadata => among(metadata),
             Place::Within(Part::Only(members)) => among(members),
             Place::Within(Part::All) => {
-                (self.used <= most && name.len() <= LONGEST_TEXT).then_some(Place::Within(&Part::All))
+                (self.used <= most && name.len() <= self.longest()).then_some(Place::Within(&Part::All))
             }
         }
     }

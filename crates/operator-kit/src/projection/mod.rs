@@ -30,8 +30,10 @@ pub struct Projection {
     pub metadata: Members,
     /// Of the object beside its metadata.
     pub rest: Members,
-    /// How many bytes are read of each field of the metadata and of the object. The rest of a longer field reads as missing:
-    /// further elements of arrays, and further members of objects that are read as a whole.
+    /// How much is read of each field of the metadata and of the object: bytes, and 64 more for each element of an array and
+    /// each member of an object that is read as a whole, because they take memory however short they are. The rest of a larger
+    /// field reads as missing: further elements and members. A text that is longer than what is left reads as empty, but the
+    /// members that a [`Part::Only`] names are always there, with up to 256 bytes each.
     pub most: usize,
 }
 

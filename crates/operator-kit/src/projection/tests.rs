@@ -102,7 +102,7 @@ fn what_ends_a_watch_is_read() {
 
 #[test]
 fn of_a_field_no_more_is_read_than_is_said_and_the_next_one_has_as_much() {
-    static LITTLE: Projection = Projection { metadata: FEW, rest: FEW, most: 1000 };
+    static LITTLE: Projection = Projection { metadata: FEW, rest: FEW, most: 5000 };
     let many: Vec<_> = (0..10_000).collect();
     let members: Map<_, _> = many.iter().map(|it| (it.to_string(), json!(it))).collect();
     let fat = json!({ "metadata": { "a": many, "uid": "u" }, "a": members, "b": [{ "a": "x" }] });
@@ -130,4 +130,54 @@ fn a_text_of_great_length_reads_as_an_empty_one_and_a_name_as_none() {
     let expected = json!({ "a": ["", longest], "b": { "a": { "x": 2 } }, "metadata": { "name": "n" } });
     let filtered: Value = serde_json::from_str(&filtered(&ALL, &document.to_string(), 4096)).unwrap();
     assert_eq!(filtered, expected);
+}
+
+static FIELD: Projection = Projection { metadata: FEW, rest: FEW, most: MOST };
+
+#[test]
+fn the_texts_of_a_field_share_its_limit_and_short_ones_are_always_read() {
+    static ANNOTATIONS: Projection = Projection {
+        metadata: &[(
+            "annotations",
+            Part::Only(&[("a", Part::All), ("b", Part::All), ("c", Part::All), ("d", Part::All)]),
+        )],
+        rest: &[],
+        most: MOST,
+    };
+    let kept = |bytes: usize| {
+        let long = "x".repeat(bytes);
+        let document =
+            json!({ "metadata": { "annotations": { "a": long, "b": long, "c": long, "d": "short" } } });
+        let filtered = filtered(&ANNOTATIONS, &document.to_string(), 4096);
+        let filtered: Value = serde_json::from_str(&filtered).unwrap();
+        ["a", "b", "c", "d"].map(|name| filtered["metadata"]["annotations"][name].as_str().map(str::len))
+    };
+    assert_eq!(kept(30 << 10), [Some(0), Some(0), Some(0), Some(5)]);
+    assert_eq!(kept(10 << 10), [Some(10 << 10), Some(0), Some(0), Some(5)]);
+    assert_eq!(kept(100), [Some(100), Some(100), Some(100), Some(5)]);
+}
+
+#[test]
+fn many_small_values_count_as_what_they_take_once_they_are_decoded() {
+    let empty = vec![json!({}); 10_000];
+    let short = vec![json!(""); 10_000];
+    let members: Map<_, _> = (0..10_000).map(|it| (it.to_string(), json!(""))).collect();
+    for many in [json!(empty), json!(short), json!(members), json!([members]), json!({ "x": empty })] {
+        let document = json!({ "a": many, "b": { "a": many }, "kind": "k" });
+        let filtered: Value = serde_json::from_str(&filtered(&FIELD, &document.to_string(), 4096)).unwrap();
+        for part in [&filtered["a"], &filtered["b"]["a"]] {
+            let count = count(part);
+            assert!((150..300).contains(&count), "{count}");
+        }
+        assert_eq!(filtered["kind"], "k");
+    }
+}
+
+/// The values in a value.
+fn count(value: &Value) -> usize {
+    match value {
+        Value::Array(elements) => elements.iter().map(|it| 1 + count(it)).sum(),
+        Value::Object(members) => members.values().map(|it| 1 + count(it)).sum(),
+        _ => 0,
+    }
 }

@@ -69,7 +69,7 @@ prop_compose! {
         deletion_accepted in any::<bool>(),
     ) -> Facts {
         let deleted = deleted.then(|| at(99));
-        Facts { deleted, finalizer, abandoned, recorded: at(created), pod, name_limit: NAME_LIMIT, owner, in_sandbox, instance, has_younger, siblings, claimed_by, vm, lost, developer_mode, deletion_accepted }
+        Facts { deleted, finalizer, unread_finalizers: false, abandoned, recorded: at(created), pod, name_limit: NAME_LIMIT, owner, in_sandbox, instance, has_younger, siblings, claimed_by, vm, lost, developer_mode, deletion_accepted }
     }
 }
 
@@ -134,6 +134,12 @@ proptest! {
                 Release::Abandoned => prop_assert!(facts.abandoned),
             }
         }
+    }
+
+    #[test]
+    fn nothing_is_done_while_not_all_finalizers_are_known(facts in any_facts()) {
+        let facts = Facts { unread_finalizers: true, ..facts };
+        prop_assert_eq!(decide(facts), Decision::Refuse(Blocked::UnreadFinalizers));
     }
 
     #[test]

@@ -2,10 +2,10 @@
 
 use anyhow::{Result, ensure};
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::{apps::v1::DaemonSet, core::v1::Pod};
 use kube::{
     Api, ResourceExt as _,
-    api::{DeleteParams, ListParams, Patch, PatchParams},
+    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
 };
 use peerpod_operator::{NAMESPACE, peerpodconfig::resources::CONFIG_LABEL};
 use serde_json::json;
@@ -149,5 +149,41 @@ fn what_two_configurations_contested_settles_when_either_leaves_it() -> Result<(
         settled([Some(4), Some(7)]).await?;
         stage.delete("older").await?;
         stage.clear("younger").await
+    })
+}
+
+#[test]
+fn a_tenants_daemon_set_withholds_nothing_by_its_label_alone() -> Result<()> {
+    configuring(async |alone| {
+        let stage = Stage::set(alone, 1).await?;
+        let labels = json!({ "app": "cloud-api-adaptor" });
+        let daemon_set: DaemonSet = serde_json::from_value(json!({
+            "metadata": { "name": "tenants", "labels": labels },
+            "spec": {
+                "selector": { "matchLabels": labels },
+                "template": {
+                    "metadata": { "labels": labels },
+                    "spec": { "nodeSelector": stage.label, "containers": [{ "name": "main", "image": "any" }] },
+                },
+            },
+        }))?;
+        let tenants: Api<DaemonSet> = Api::namespaced(stage.client.clone(), &alone.namespace);
+        tenants.create(&PostParams::default(), &daemon_set).await?;
+        stage.configure("config", json!({ "limit": 1 })).await?;
+        stage.until("config", "Ready", "AllReady").await?;
+        stage.until_gone("config", "Conflict").await?;
+        // On the node's network, it could take the port.
+        let on_host = async |host_network: bool| {
+            let spec = json!({ "template": { "spec": { "hostNetwork": host_network } } });
+            let patch = Patch::Merge(json!({ "spec": spec }));
+            tenants.patch("tenants", &PatchParams::default(), &patch).await
+        };
+        on_host(true).await?;
+        let message = stage.until("config", "Conflict", "AnotherAdaptor").await?;
+        ensure!(message.contains(&format!("{}/tenants", alone.namespace)), "{message}");
+        on_host(false).await?;
+        stage.until_gone("config", "Conflict").await?;
+        tenants.delete("tenants", &DeleteParams::background()).await?;
+        stage.clear("config").await
     })
 }

@@ -1,0 +1,133 @@
+//! Hundreds of small objects of one tenant, each of which would take many times its size in memory.
+
+use std::fs;
+
+use anyhow::{Context as _, Result, ensure};
+use futures::{StreamExt as _, TryStreamExt as _, stream};
+use k8s_openapi::api::apps::v1::DaemonSet;
+use kube::{
+    Api, Resource, ResourceExt as _,
+    api::{DeleteParams, ListParams, PostParams},
+    core::NamespaceResourceScope,
+};
+use serde::{Serialize, de::DeserializeOwned};
+use serde_json::{Value, json};
+use testbed::{
+    Operator,
+    wait::{self, DEADLINE},
+};
+use tokio::time::sleep;
+
+use crate::peerpodconfig::configuration::stage::{Stage, configuring};
+
+const DAEMON_SETS: usize = 300;
+const PEERPODS: usize = 600;
+/// Objects made at the same time.
+const CONCURRENCY: usize = 16;
+
+/// The most memory that all of them may take, in KiB: a quarter of the operator's limit.
+const MOST: u64 = 32 << 10;
+
+/// The memory that the operator has to itself, in KiB.
+fn anonymous_memory(operator: &Operator) -> Result<u64> {
+    let status = fs::read_to_string(format!("/proc/{}/status", operator.process().identity().pid))?;
+    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).context("RssAnon")?;
+    Ok(line.trim().trim_end_matches(" kB").parse()?)
+}
+
+/// Creates so many objects.
+async fn make<K>(api: &Api<K>, count: usize, object: impl Fn(usize) -> Value) -> Result<()>
+where
+    K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
+        + Clone
+        + std::fmt::Debug
+        + Serialize
+        + DeserializeOwned,
+{
+    let made = (0..count).map(|index| {
+        let object = serde_json::from_value(object(index));
+        async move { anyhow::Ok(api.create(&PostParams::default(), &object?).await.map(drop)?) }
+    });
+    let made = stream::iter(made).buffer_unordered(CONCURRENCY);
+    made.try_for_each(|()| async { Ok(()) }).await.context("making small objects")
+}
+
+/// A finalizer of three letters.
+fn finalizer(index: usize) -> String {
+    let letter = |index: usize| char::from(b'a' + u8::try_from(index % 26).unwrap_or_default());
+    [index / 676, index / 26, index].into_iter().map(letter).collect()
+}
+
+#[test]
+fn small_objects_of_a_tenant_take_little_memory_and_delay_no_deletion() -> Result<()> {
+    configuring(async |alone| {
+        let stage = Stage::set(alone, 1).await?;
+        stage.configure("config", json!({ "limit": 1 })).await?;
+        stage.until("config", "Ready", "AllReady").await?;
+        let before = anonymous_memory(&alone.operator)?;
+
+        let daemon_sets: Api<DaemonSet> = Api::namespaced(alone.testbed.client(), &alone.namespace);
+        let labels = json!({ "app": "cloud-api-adaptor" });
+        let daemon_set = |index: usize| {
+            let long = "x".repeat(32 << 10);
+            let annotations: serde_json::Map<_, _> = ["built-from", "settings", "settings-since"]
+                .into_iter()
+                .map(|name| (format!("peerpods.confidentialcontainers.org/{name}"), json!(long)))
+                .collect();
+            // A term without requirements matches no node, so no Pod starts.
+            let terms = vec![json!({}); 5_000];
+            let required = json!({ "nodeSelectorTerms": terms });
+            let affinity =
+                json!({ "nodeAffinity": { "requiredDuringSchedulingIgnoredDuringExecution": required } });
+            let pod = json!({
+                "hostNetwork": true, "affinity": affinity,
+                "containers": [{ "name": "main", "image": "cloud-api-adaptor" }],
+            });
+            json!({
+                "metadata": { "name": format!("set-{index}"), "labels": labels, "annotations": annotations },
+                "spec": {
+                    "selector": { "matchLabels": labels },
+                    "template": { "metadata": { "labels": labels }, "spec": pod },
+                },
+            })
+        };
+        make(&daemon_sets, DAEMON_SETS, daemon_set).await?;
+        let peerpods = alone.scene().peerpods;
+        let finalizers: Vec<_> = (0..2_700).map(finalizer).collect();
+        let peerpod = |index: usize| {
+            json!({
+                "apiVersion": "confidentialcontainers.org/v1alpha1", "kind": "PeerPod",
+                "metadata": {
+                    "name": format!("small-{index}"), "finalizers": finalizers,
+                    "annotations": { "peerpods.confidentialcontainers.org/release": "x".repeat(30 << 10) },
+                },
+                "spec": { "cloudProvider": "libvirt", "instanceID": "x".repeat(2048) },
+            })
+        };
+        make(&peerpods, PEERPODS, peerpod).await?;
+        wait::eventually("the operator knows all PeerPods", DEADLINE, async || {
+            let known = alone.operator.metrics().await?.sum("peerpod_operator_peerpods", &[]);
+            ensure!(known > 599.5, "it knows {known}");
+            Ok(())
+        })
+        .await?;
+        // The watch of DaemonSets may be a little later.
+        for _ in 0..10 {
+            sleep(std::time::Duration::from_secs(1)).await;
+            let growth = anonymous_memory(&alone.operator)?.saturating_sub(before);
+            ensure!(growth <= MOST, "{growth} KiB more than the {before} before");
+        }
+
+        let scene = alone.scene();
+        peerpods.delete("small-0", &DeleteParams::default()).await?;
+        let condition = scene.held("small-0", "TooManyFinalizers").await?;
+        ensure!(condition.message.contains("more than 32 finalizers"), "{}", condition.message);
+        let vm = scene.pod_with_vm("web").await?;
+        scene.pods.delete("web").await?;
+        scene.reaped(&vm).await?;
+        let left = peerpods.get("small-0").await?;
+        ensure!(left.finalizers() == finalizers, "the operator removes no finalizer of others");
+        daemon_sets.delete_collection(&DeleteParams::background(), &ListParams::default()).await?;
+        stage.clear("config").await
+    })
+}
