@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::{
+    cluster::Cluster,
     peerpod::{grace_periods::GracePeriods, index::Index, pod::POD},
     provider::{clouds_in_memory, contract::memory::Memory},
     sweep::PeerPodFindings,
@@ -58,6 +59,7 @@ async fn claimant(
         index,
         store,
         grace_periods: GracePeriods::default(),
+        cluster: Cluster::new(&server.client()),
         findings: PeerPodFindings::default(),
     };
     observer.claimant(peerpod, &VmState::Present(vm)).await
