@@ -187,11 +187,9 @@ mod tests {
         };
         let gcp = json!({ "CLOUD_PROVIDER": "gcp", "GCP_PROJECT_ID": "p", "GCP_ZONE": " " });
         let with_key = json!({ "GCP_CREDENTIALS": "e30=" });
-        assert_eq!(missed(gcp.clone(), with_key), ["GCP_ZONE", "PODVM_IMAGE_NAME", "GCP_NETWORK"]);
+        assert_eq!(missed(gcp.clone(), with_key), ["GCP_ZONE", "PODVM_IMAGE_NAME"]);
         // The ConfigMap counts, even if empty.
-        let with_zone = json!({
-            "GCP_CREDENTIALS": "e30=", "GCP_ZONE": "eg==", "PODVM_IMAGE_NAME": "eg==", "GCP_NETWORK": "eg==",
-        });
+        let with_zone = json!({ "GCP_CREDENTIALS": "e30=", "GCP_ZONE": "eg==", "PODVM_IMAGE_NAME": "eg==" });
         assert_eq!(missed(gcp, with_zone), ["GCP_ZONE"]);
         assert_eq!(missed(json!({ "CLOUD_PROVIDER": "libvirt" }), json!({})), ["LIBVIRT_URI"]);
         for unknown in ["", "mine"] {

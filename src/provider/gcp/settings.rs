@@ -24,8 +24,8 @@ settings! {
         zone: String = GCP_ZONE.required(),
         /// Image of pod VMs.
         image: String = PODVM_IMAGE_NAME.required(),
-        /// Network of the pod VMs, such as global/networks/default.
-        network: Option<String> = GCP_NETWORK.required(),
+        /// Network of the pod VMs.
+        network: String = GCP_NETWORK.default("global/networks/default"),
         /// Subnetwork of the pod VMs. Required if the network does not create subnetworks automatically.
         subnetwork: Option<String> = GCP_SUBNETWORK,
         /// Machine type of a pod VM whose Pod asks for no size.
