@@ -4,8 +4,8 @@
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::ResourceExt;
 
-use super::object::{has_unread_finalizers, is_abandoned, owner};
-use crate::api::v1alpha1::{PeerPod, RELEASE_ABANDON, RELEASE_ANNOTATION};
+use super::object::{has_unread_finalizers, owner};
+use crate::api::v1alpha1::{PeerPod, RELEASE_ANNOTATION};
 
 /// The longest name of a Pod.
 const LONGEST_NAME: usize = 253;
@@ -17,7 +17,10 @@ const LONGEST_UID: usize = 128;
 const MOST_OWNERS: usize = 16;
 const MOST_TEXT: usize = 1024;
 
-/// Drops what no decision reads: every owner except the Pod that counts, and every annotation that does not abandon the VM.
+/// How much is kept of the annotation that may abandon the VM, in characters. Any change of it has the PeerPod reconciled.
+const LONGEST_RELEASE: usize = 32;
+
+/// Drops what no decision reads: every owner except the Pod that counts, and every annotation except the one that may abandon the VM.
 ///
 /// An owner that can be no Pod counts as none, so the operator does not delete the VM. The same holds if not all owners were read,
 /// because a later one may be the Pod that counts. If not all finalizers were read, one without a name remains, and
@@ -26,8 +29,11 @@ pub(super) fn trim(peerpod: &mut PeerPod) {
     let may_exist = |name: &str, uid: &str| name.len() <= LONGEST_NAME && uid.len() <= LONGEST_UID;
     let owner = owner(peerpod).filter(|owner| may_exist(&owner.name, &owner.uid));
     let owner = owner.filter(|_| are_all_read(peerpod.owner_references())).cloned();
-    let abandon = || [(RELEASE_ANNOTATION.to_owned(), RELEASE_ABANDON.to_owned())].into();
-    peerpod.metadata.annotations = is_abandoned(peerpod).then(abandon);
+    let release = peerpod
+        .annotations()
+        .get(RELEASE_ANNOTATION)
+        .map(|text| text.chars().take(LONGEST_RELEASE).collect());
+    peerpod.metadata.annotations = release.map(|text| [(RELEASE_ANNOTATION.to_owned(), text)].into());
     peerpod.metadata.owner_references = owner.map(|owner| vec![owner]);
     if has_unread_finalizers(peerpod) {
         peerpod.metadata.finalizers = Some(vec![String::new()]);
@@ -55,7 +61,7 @@ mod tests {
         },
         *,
     };
-    use crate::api::v1alpha1::FINALIZER;
+    use crate::api::v1alpha1::{FINALIZER, RELEASE_ABANDON};
 
     #[test]
     fn the_projection_keeps_what_decisions_read() {
@@ -160,10 +166,18 @@ mod tests {
     }
 
     #[test]
-    fn an_annotation_that_abandons_nothing_is_dropped() {
-        for value in ["", "later", &"x".repeat(30_000)] {
-            let kept = kept(&json!({ "name": "a", "annotations": { (RELEASE_ANNOTATION): value } }));
-            assert_eq!(kept.metadata.annotations, None);
+    fn the_annotation_that_may_abandon_the_vm_is_kept_in_short() {
+        let release = |value: &str| {
+            let kept =
+                kept(&json!({ "name": "a", "annotations": { (RELEASE_ANNOTATION): value, "fat": "x" } }));
+            assert_eq!(kept.annotations().len(), 1);
+            kept.annotations()[RELEASE_ANNOTATION].clone()
+        };
+        for value in ["", "later", RELEASE_ABANDON] {
+            assert_eq!(release(value), value, "its change is noticed");
         }
+        assert_eq!(release(&"x".repeat(9000)).len(), LONGEST_RELEASE);
+        assert!(release(&"x".repeat(30_000)).is_empty());
+        assert_eq!(kept(&json!({ "name": "a", "annotations": { "fat": "x" } })).metadata.annotations, None);
     }
 }

@@ -51,9 +51,10 @@ pub(crate) struct Deploy {
     image: String,
 }
 
-/// Applies the CRDs, and perhaps runs the operator.
+/// Applies the CRDs and waits until the API server has their kinds. Perhaps runs the operator.
 pub(crate) fn install(task: &Install) -> Result<()> {
     kubectl(&["apply", "--server-side", "-f", CRDS])?;
+    kubectl(&["wait", "--for=condition=Established", "--timeout=60s", "-f", CRDS])?;
     match &task.then {
         Some(Then::Run(task)) => run(task),
         None => Ok(()),

@@ -12,10 +12,13 @@ use kube::{
 };
 use serde::de::DeserializeOwned;
 
-use crate::Message;
+use crate::{Message, text::cut};
 
 /// The client itself retries for minutes if an API server is overloaded. A reconcile does not wait for that.
 const DEADLINE: Duration = Duration::from_secs(20);
+
+/// How much of the API server's text about a quota is shown, in bytes.
+const LONGEST_QUOTA: usize = 512;
 
 /// Why a call to the API server failed.
 #[derive(Debug, thiserror::Error)]
@@ -100,10 +103,13 @@ impl ApiError {
         self.status().filter(|status| status.code == 422).map(|status| status.message.as_str())
     }
 
-    /// The API server's text about a quota of the namespace that the object exceeds. Users of the namespace may read it.
-    pub fn exceeded_quota(&self) -> Option<&str> {
-        let text = &self.status().filter(|status| status.code == 403)?.message;
-        text.find("exceeded quota: ").map(|start| &text[start..])
+    /// Why it failed, for the status of an object in the namespace of the call: the API server's text about a quota that is exceeded,
+    /// which users of the namespace may read, or else what [`Self::message`] says in a status. At most 512 bytes.
+    pub fn in_namespace(&self) -> String {
+        let refused = self.status().filter(|status| status.code == 403);
+        let quota = refused
+            .and_then(|status| status.message.find("exceeded quota: ").map(|at| &status.message[at..]));
+        quota.map_or_else(|| self.message().for_status().to_owned(), |quota| cut(quota, LONGEST_QUOTA))
     }
 
     /// Whether the API server refused the call itself. Any other failure may be an outage.

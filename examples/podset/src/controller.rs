@@ -20,7 +20,6 @@ use operator_kit::{
     metrics::Counter,
     projection::{MOST, Part, Projection, reading},
     status::Publisher,
-    text::cut,
     watch,
 };
 
@@ -58,9 +57,6 @@ static POD: Projection = Projection {
 
 /// How often the operator looks at every PodSet without a cause. That costs no request if nothing is to do.
 const RESYNC: Duration = Duration::from_secs(600);
-
-/// How much of the API server's text a status shows.
-const LONGEST_REASON: usize = 512;
 
 /// Runs the controller until the shutdown.
 pub async fn run(host: Host, metrics: Metrics) {
@@ -145,12 +141,8 @@ fn status(podset: &PodSet, pods: Vec<String>, error: Option<&ApiError>, now: Tim
     let count = format!("{} of {} Pods are pending or running", pods.len(), podset.spec.replicas);
     let (reason, message) = match error {
         None => ("AsWanted", count),
-        Some(error) => {
-            let message = error.message();
-            let why = error.exceeded_quota().unwrap_or_else(|| message.for_status());
-            let reason = if error.is_refusal() { "PodsRefused" } else { "PodsFailed" };
-            (reason, format!("{count}: {}", cut(why, LONGEST_REASON)))
-        }
+        Some(error) if error.is_refusal() => ("PodsRefused", format!("{count}: {}", error.in_namespace())),
+        Some(error) => ("PodsFailed", format!("{count}: {}", error.in_namespace())),
     };
     let before = podset.status.as_ref().map(|status| &*status.conditions).unwrap_or_default();
     let type_ = ("Available", error.is_none());

@@ -176,11 +176,12 @@ fn nobody_keeps_a_machine_by_a_peerpod_or_takes_one_that_is_not_recorded_yet() -
             scene.caa.create(object).await?;
         }
         let recorded = scene.caa.record(&web, "byom", &address).await?.name_any();
-        scene.operator_catches_up().await?;
+        knows(&alone.operator, FORGED + 1).await?;
         scene.pods.delete("web").await?;
         wait::gone(&scene.peerpods, &recorded, DEADLINE).await?;
         ensure!(stand.told()?.is_some() && stand.pool.content().await?.allocations == 0);
         elsewhere.kubectl(&["delete", "peerpods", "--all"]).await?;
+        knows(&alone.operator, 0).await?;
 
         // cloud-api-adaptor has given the machine to a Pod and not recorded that yet.
         let classes: Api<RuntimeClass> = Api::all(scene.testbed.client());
@@ -206,7 +207,7 @@ fn nobody_keeps_a_machine_by_a_peerpod_or_takes_one_that_is_not_recorded_yet() -
 
         // From now on the record protects it.
         let recorded = scene.caa.record(&victim, "byom", &address).await?.name_any();
-        scene.operator_catches_up().await?;
+        knows(&alone.operator, 2).await?;
         elsewhere.held(&thief, "ClaimedByAnother").await?;
         ensure!(stand.told()?.is_none() && stand.pool.content().await?.allocated[&address] == "db-0");
         scene.pods.delete("db-0").await?;
@@ -216,6 +217,16 @@ fn nobody_keeps_a_machine_by_a_peerpod_or_takes_one_that_is_not_recorded_yet() -
         classes.delete("kata-remote", &DeleteParams::default()).await?;
         Ok(())
     })
+}
+
+/// Waits until the operator knows exactly so many PeerPods.
+async fn knows(operator: &Operator, count: usize) -> Result<()> {
+    wait::eventually(&format!("the operator knows {count} PeerPods"), DEADLINE, async || {
+        let known = operator.metrics().await?.sum("peerpod_operator_peerpods", &[]);
+        ensure!(known == f64::from(u32::try_from(count)?), "it knows {known}");
+        Ok(())
+    })
+    .await
 }
 
 /// A PeerPod in this namespace that names a Pod of this name, which does not exist there.
