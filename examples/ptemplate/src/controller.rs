@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use futures::{FutureExt, StreamExt};
+use futures::FutureExt;
 use jiff::Timestamp;
 use k8s_openapi::api::{apps::v1::DaemonSet, core::v1::Pod};
 use kube::runtime::{Controller, controller::Action, reflector};
@@ -12,7 +12,7 @@ use operator_kit::projection::{MOST, Part, Projection, reading};
 use operator_kit::{Permission, api_call::ApiError, apply::apply, controller::Host, crd, families};
 use operator_kit::{installed::Installed, metadata::Metadata, status::Publisher, watch};
 use serde_json::Value;
-use tracing::{error, warn};
+use tracing::warn;
 
 use crate::{
     NAME,
@@ -64,13 +64,6 @@ struct Context {
 
 /// Runs the controller until the shutdown.
 pub async fn run(host: Host, metrics: Metrics) {
-    let wanted = match crd::definition::<Ptemplate>() {
-        Ok(definition) => definition,
-        Err(error) => {
-            error!(%error, "the definition of a Ptemplate cannot be written as JSON; the operator ends");
-            return host.shutdown.cancel();
-        }
-    };
     let api = Api::<Ptemplate>::all(reading(&host.client, &PTEMPLATE));
     let (ptemplates, changes) = host.cached(CRDS, api, watch::paged(), |it| it.metadata.generation);
     let (definition, redefined) = Installed::follow::<Ptemplate>(&host, CRDS);
@@ -83,10 +76,6 @@ pub async fn run(host: Host, metrics: Metrics) {
     let modules = kmm.clone().established();
     let modules = modules.map(move |()| later.cached_metadata::<Module>(KMM, owned).1).flatten_stream();
 
-    // The last Pods end after their Ptemplate, of which there is no reconcile then.
-    let (counted, gauge) = (pods.clone(), metrics.consumers.with([]).clone());
-    let pod_changes = pod_changes.inspect(move |_| count(&counted, &gauge));
-
     let controller = Controller::for_stream(changes, ptemplates)
         // Objects are matched by name, because another program may have changed the owner reference.
         .watches_stream(modules, |module| belongs_to(&module, Some(&module.name_any())))
@@ -96,13 +85,9 @@ pub async fn run(host: Host, metrics: Metrics) {
         .reconcile_all_on(kmm_changes);
     let client = host.client.clone();
     let publisher = Publisher::new(&client, &PTEMPLATE, NAME, "Applying");
+    let wanted = crd::definition::<Ptemplate>().unwrap_or_default();
     let context = Context { client, publisher, wanted, definition, kmm, pods, metrics };
     host.run(controller, context, async |ptemplate, context| context.reconcile(&ptemplate).await).await;
-}
-
-/// Shows how many Pods there are.
-fn count(pods: &reflector::Store<Metadata<Pod>>, gauge: &Gauge) {
-    gauge.set(i64::try_from(pods.len()).unwrap_or(i64::MAX));
 }
 
 /// The Ptemplate of this name beside an object.
@@ -113,8 +98,7 @@ fn belongs_to(object: &impl ResourceExt, name: Option<&str>) -> Option<reflector
 impl Context {
     async fn reconcile(&self, ptemplate: &Ptemplate) -> Result<Action, ApiError> {
         self.metrics.reconciles.with([]).inc();
-        // A watch that begins anew does not report the Pods that ended meanwhile.
-        count(&self.pods, &self.metrics.consumers.with([]));
+        self.metrics.consumers.with([]).set(i64::try_from(self.pods.len()).unwrap_or(i64::MAX));
         if ptemplate.metadata.deletion_timestamp.is_some() {
             // The garbage collector deletes what the Ptemplate owns.
             return Ok(Action::await_change());
