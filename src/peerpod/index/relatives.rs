@@ -23,19 +23,22 @@ pub(super) struct Placement {
     pub(super) pod: PodHash,
 }
 
-/// The hash of a Pod. The upper half is the hash of the stem of its VMs' names, so that Pods whose VMs have like names are
-/// neighbours.
-pub(super) type PodHash = u128;
+/// The hash of a Pod. It begins with bits of the hash of the stem of its VMs' names, so that Pods whose VMs have like names are
+/// neighbours. Two stems with the same bits make a PeerPod too much count as a claim, which is the safe side.
+pub(super) type PodHash = u64;
+
+/// The bits of the Pod itself, after those of the stem.
+const OWN_BITS: u32 = 40;
 
 /// The hash of a Pod by the hashes of its VMs' stem and of itself. It is not 0.
 pub(super) fn pod_hash(stem: u64, pod: u64) -> PodHash {
-    u128::from(stem) << u64::BITS | u128::from(pod.max(1))
+    (stem >> OWN_BITS).max(1) << OWN_BITS | pod >> (u64::BITS - OWN_BITS)
 }
 
 /// The Pods whose VMs' names have the same stem. Without a Pod: those without one.
 pub(super) fn alike(pod: PodHash) -> Pods {
-    let first = pod >> u64::BITS << u64::BITS;
-    [first, first | u128::from(u64::MAX)]
+    let first = pod >> OWN_BITS << OWN_BITS;
+    [first, first | ((1 << OWN_BITS) - 1)]
 }
 
 /// The first and the last of some neighbours.
