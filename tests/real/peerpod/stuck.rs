@@ -28,7 +28,7 @@ use tokio::time::sleep;
 use crate::support::{PROGRAM, Scene, alone_with};
 
 /// PeerPods of one namespace that are stuck.
-const COUNT: usize = 5000;
+const COUNT: usize = 2000;
 
 /// PeerPods made at the same time.
 const CONCURRENCY: usize = 32;
@@ -102,7 +102,11 @@ async fn stick(crowd: &Scene<'_>) -> Result<()> {
     });
     made.buffer_unordered(CONCURRENCY).try_for_each(|()| async { Ok(()) }).await?;
     let (delete, all) = (DeleteParams::background(), ListParams::default());
-    crowd.peerpods.delete_collection(&delete, &all).await.context("deleting the crowd")?;
+    wait::eventually("the crowd is being deleted", DEADLINE, async || {
+        crowd.peerpods.delete_collection(&delete, &all).await?;
+        Ok(())
+    })
+    .await?;
     wait::eventually("all of the crowd are stuck", 2 * DEADLINE, async || {
         let metrics = crowd.operator.metrics().await?;
         let stuck = metrics.sum("peerpod_operator_peerpods_held", &[("reason", "Unauthorized")]);
@@ -153,7 +157,7 @@ async fn while_others_are_deleted(
 }
 
 #[test]
-fn five_thousand_that_are_stuck_leave_slots_and_quota_to_others() -> Result<()> {
+fn a_crowd_that_is_stuck_leaves_slots_and_quota_to_others() -> Result<()> {
     let cloud = OnceCell::new();
     let start = async |testbed: &Testbed, dir: &Path, _: &Libvirtd| {
         let started = Cloud::start(dir).await?;
