@@ -18,7 +18,8 @@ use crate::provider::{
     account::Account,
     cloud::Opening,
     http::{
-        Call, Client, Fresh, MOST_PAGES, Options, Pace, Reply, Tokens, identity::read_file, too_many_pages,
+        Call, Client, Failure, Fresh, MOST_PAGES, Options, Pace, Reply, Tokens, identity::read_file,
+        too_many_pages,
     },
 };
 
@@ -44,26 +45,6 @@ enum Source {
 struct Identity {
     credential: Credential,
     account: String,
-}
-
-/// Why a call failed.
-pub(super) struct Failure {
-    /// The cloud's own word for it; empty where the cloud did not say it.
-    pub code: String,
-    /// What it means.
-    pub error: Error,
-}
-
-impl From<Failure> for Error {
-    fn from(failure: Failure) -> Self {
-        failure.error
-    }
-}
-
-impl From<Error> for Failure {
-    fn from(error: Error) -> Self {
-        Self { code: String::new(), error }
-    }
 }
 
 /// What is asked of a service.

@@ -1,10 +1,7 @@
 //! The examination of ECS, before an instance must be deleted there.
 
-use super::{
-    Alibaba,
-    api::{Failure, Query},
-};
-use crate::provider::{Error, ErrorClass, Finding, POD_VM};
+use super::{Alibaba, api::Query};
+use crate::provider::{Error, ErrorClass, Finding, POD_VM, http::Failure};
 
 /// The names and values of an action's parameters.
 type Parameters<'a> = &'a [(&'a str, &'a str)];

@@ -21,7 +21,7 @@ use crate::provider::{
     account::Account,
     cloud::Opening,
     http::{
-        Call, Client, Fresh, Options, Pace, Reply, Tokens,
+        Call, Client, Failure, Fresh, Options, Pace, Reply, Tokens,
         identity::{form, variable},
     },
 };
@@ -62,15 +62,6 @@ struct Query<'a> {
     parameters: &'a [(&'a str, &'a str)],
     /// What must not be quoted.
     secret: Option<SecretString>,
-}
-
-/// Why there is no answer.
-#[derive(Debug)]
-pub(super) struct Failure {
-    /// EC2's own word for it; empty where EC2 did not say it.
-    pub code: String,
-    /// What it means.
-    pub error: Error,
 }
 
 /// A list in XML.
@@ -130,18 +121,6 @@ struct Problem {
 impl<T> Default for Items<T> {
     fn default() -> Self {
         Self { item: Vec::new() }
-    }
-}
-
-impl From<Failure> for Error {
-    fn from(failure: Failure) -> Self {
-        failure.error
-    }
-}
-
-impl From<Error> for Failure {
-    fn from(error: Error) -> Self {
-        Self { code: String::new(), error }
     }
 }
 

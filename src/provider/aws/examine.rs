@@ -2,13 +2,13 @@
 
 use futures::future::join_all;
 
-use super::{
-    Aws, Instances,
-    api::{Done, Failure},
-};
+use super::{Aws, Instances, api::Done};
 use crate::provider::{
     Error, ErrorClass, Finding, POD_VM,
-    http::Pace::{Read, Write},
+    http::{
+        Failure,
+        Pace::{Read, Write},
+    },
 };
 
 /// The names and values of an action's parameters.

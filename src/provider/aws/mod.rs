@@ -42,14 +42,14 @@ use serde::de::DeserializeOwned;
 pub use self::settings::Settings;
 use self::{
     answer::{Addresses, Instances, Interfaces, Tag, Tags},
-    api::{Api, Failure},
+    api::Api,
 };
 use super::{
     Accepted, Bears, CLUSTER_UID_TAG, Claim, Error, ErrorClass, Finding, IdProblem, InstanceId, OwnVm, Pages,
     ParsedId, Provider, Stage, Vm,
     cloud::{Cloud, InstanceTypeKey, NAME_LIMIT, Opening},
     http::{
-        MOST_PAGES,
+        Failure, MOST_PAGES,
         Pace::{Read, Write},
         too_many_pages,
     },

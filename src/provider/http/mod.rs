@@ -14,6 +14,7 @@
 //! carry credentials to another host. Every wait ends: [`Options`] has the deadlines. Bodies are bounded.
 
 mod connect;
+mod failure;
 pub(super) mod identity;
 mod pacing;
 mod pinned;
@@ -35,6 +36,7 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
 use self::{connect::Connector, pacing::Pacing};
 pub(super) use self::{
+    failure::Failure,
     pinned::Fingerprint,
     reply::Reply,
     token::{Fresh, Tokens},
