@@ -141,14 +141,20 @@ mod tests {
         fs::rename(folder.join("..data_tmp"), folder.join("..data")).unwrap();
     }
 
-    #[tokio::test]
-    async fn what_is_mounted_anew_is_shown_unless_it_is_broken() {
+    /// A folder with a mounted certificate, and its files.
+    fn mounted() -> (TempDir, Files) {
         let folder = TempDir::new().unwrap();
         mount(folder.path(), "one", true);
         for name in ["tls.crt", "tls.key"] {
             symlink(Path::new("..data").join(name), folder.path().join(name)).unwrap();
         }
         let files = Files { certificate: folder.path().join("tls.crt"), key: folder.path().join("tls.key") };
+        (folder, files)
+    }
+
+    #[tokio::test]
+    async fn what_is_mounted_anew_is_shown_unless_it_is_broken() {
+        let (folder, files) = mounted();
         let (serving, stop) = (Arc::new(Serving::default()), CancellationToken::new());
         assert!(files.show(&serving).unwrap());
         let shown = || serving.shown().unwrap().cert.clone();
@@ -172,12 +178,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_folder_that_never_rests_delays_neither_the_certificate_nor_the_stop() {
-        let folder = TempDir::new().unwrap();
-        mount(folder.path(), "one", true);
-        for name in ["tls.crt", "tls.key"] {
-            symlink(Path::new("..data").join(name), folder.path().join(name)).unwrap();
-        }
-        let files = Files { certificate: folder.path().join("tls.crt"), key: folder.path().join("tls.key") };
+        let (folder, files) = mounted();
         let (serving, stop) = (Arc::new(Serving::default()), CancellationToken::new());
         assert!(files.show(&serving).unwrap());
         let shown = || serving.shown().unwrap().cert.clone();

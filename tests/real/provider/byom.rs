@@ -110,15 +110,18 @@ async fn reap(provider: &dyn Provider, address: &str, pod: &str) -> Result<()> {
     bail!("{pod} has {address} still")
 }
 
+/// Starts a pool in `stand`, and an operator for it.
+async fn with_operator(testbed: &Testbed, dir: &Path, stand: &OnceCell<Stand>) -> Result<Operator> {
+    let started = Stand::start(testbed, dir, 1).await?;
+    let settings = started.settings();
+    let _ = stand.set(started);
+    Operator::start(testbed, &OperatorOptions::new(PROGRAM, dir.join("operator"), settings)).await
+}
+
 #[test]
 fn a_machine_restarts_and_returns_to_the_pool_with_its_pod_and_is_no_earlier_pods() -> Result<()> {
     let stand = OnceCell::new();
-    let start = async |testbed: &Testbed, dir: &Path, _: &_| {
-        let started = Stand::start(testbed, dir, 1).await?;
-        let settings = started.settings();
-        let _ = stand.set(started);
-        Operator::start(testbed, &OperatorOptions::new(PROGRAM, dir.join("operator"), settings)).await
-    };
+    let start = async |testbed: &Testbed, dir: &Path, _: &_| with_operator(testbed, dir, &stand).await;
     alone_with(start, async |alone| {
         let (scene, stand) = (alone.scene(), stand.get().context("it was started")?);
         let before = scene.testbed.audit()?.of_operator()?.len();
@@ -156,12 +159,7 @@ fn a_machine_restarts_and_returns_to_the_pool_with_its_pod_and_is_no_earlier_pod
 fn nobody_keeps_a_machine_by_a_peerpod_or_takes_one_that_is_not_recorded_yet() -> Result<()> {
     const FORGED: usize = 10;
     let stand = OnceCell::new();
-    let start = async |testbed: &Testbed, dir: &Path, _: &_| {
-        let started = Stand::start(testbed, dir, 1).await?;
-        let settings = started.settings();
-        let _ = stand.set(started);
-        Operator::start(testbed, &OperatorOptions::new(PROGRAM, dir.join("operator"), settings)).await
-    };
+    let start = async |testbed: &Testbed, dir: &Path, _: &_| with_operator(testbed, dir, &stand).await;
     alone_with(start, async |alone| {
         let (scene, stand) = (alone.scene(), stand.get().context("it was started")?);
         let elsewhere = scene.elsewhere().await?;
