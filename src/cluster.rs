@@ -11,7 +11,7 @@ use tokio::sync::OnceCell;
 use tracing::warn;
 
 /// The namespace whose UID identifies a cluster.
-pub(crate) const NAMESPACE: &str = "kube-system";
+const NAMESPACE: &str = "kube-system";
 
 /// What the operator must be allowed to do to know its cluster.
 pub const PERMISSIONS: &[Permission] = &[Permission::new("", &["namespaces"], &["get"]).named(&[NAMESPACE])];

@@ -134,7 +134,7 @@ impl<'a> Scene<'a> {
 fn a_module_is_made_as_soon_as_kmm_is_installed() -> Result<()> {
     test(async |_| {
         let Early { before, consumed, made } = INSTALLED.get().context("KMM is not installed")?;
-        let consumer = condition(before, "ConsumerApplied").context("it is told")?;
+        let consumer = condition(before, "ConsumerApplied").context("the condition is missing")?;
         ensure!(consumer.0 == "True" && *consumed, "{before:?}");
         match made {
             Ok(took) => ensure!(*took < Duration::from_secs(10), "the Module took {took:?}"),
