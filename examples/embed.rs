@@ -9,10 +9,11 @@ use operator_kit::{client, lease::Election, lifecycle, process, shutdown};
 use peerpod_operator::{
     NAMESPACE,
     metrics::Metrics,
-    operator_kit, peerpod, peerpodconfig,
-    provider::{CATALOGUE, CloudSettings, Clouds, Openers, Places, Served},
+    operator_kit,
+    peerpod::{self, PeerPods},
+    peerpodconfig,
+    provider::{CATALOGUE, CloudSettings, Clouds, Openers, Places, PlacesContext, Served},
     settings::{self, Folders},
-    sweep,
 };
 use prometheus_client::registry::Registry;
 
@@ -33,19 +34,23 @@ async fn main() -> Result<(), Box<dyn Error>> {
         (Metrics::new(&mut registry), Openers::default().in_cluster(client.clone(), NAMESPACE));
     let (settings, _) = settings::watch(folders, CATALOGUE, stop.clone(), |_| ()).await;
     let settings = CloudSettings::any(settings);
-    let keep = (openers.clone(), settings.clone(), leadership.clone(), metrics.clone());
-    let (places, keeping) =
-        Places::keep(client.clone(), NAMESPACE, keep.0, keep.1, keep.2, keep.3, stop.clone());
-    let (slow_after, sweep) = (Duration::from_secs(300), sweep::Options::off());
-    let options = peerpod::Options { concurrency: 128, slow_after, sweep };
+    let context = PlacesContext {
+        client: client.clone(),
+        namespace: NAMESPACE.to_owned(),
+        openers: openers.clone(),
+        leadership: leadership.clone(),
+        metrics: metrics.clone(),
+    };
+    let (places, keeping) = Places::keep(settings.clone(), context, stop.clone());
+    let options = peerpod::Options { concurrency: 128, slow_after: Duration::from_secs(300) };
     let clouds = Clouds::new([Served { settings, places }], &openers, options.concurrency, &metrics);
 
     // The two controllers, and the program's own.
     let (listed, synced) = tokio::sync::oneshot::channel();
     let listed = || listed.send(()).unwrap_or_default();
     let (one, two) = (client.clone(), client.clone());
-    let peerpods =
-        peerpod::run(one, clouds, leadership.clone(), metrics.clone(), options, listed, stop.clone());
+    let peerpods = PeerPods::new(one, clouds, leadership.clone(), metrics.clone(), &options);
+    let peerpods = peerpods.run(listed, stop.clone());
     let config = peerpodconfig::Options::new(NAMESPACE);
     let configs = peerpodconfig::run(two, config, leadership.clone(), metrics, || (), stop.clone());
     let own = async { println!("this operator's own controllers run here") };

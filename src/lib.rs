@@ -27,8 +27,8 @@
 //! ```no_run
 //! # async fn example(client: kube::Client) -> Result<(), Box<dyn std::error::Error>> {
 //! use peerpod_operator::metrics::{DEFAULT_SETTINGS, Metrics};
-//! use peerpod_operator::provider::{CATALOGUE, CloudSettings, Clouds, Openers, Places, Served};
-//! use peerpod_operator::{NAMESPACE, operator_kit::Leadership, peerpod, settings, sweep};
+//! use peerpod_operator::provider::{CATALOGUE, CloudSettings, Clouds, Openers, Places, PlacesContext, Served};
+//! use peerpod_operator::{NAMESPACE, operator_kit::Leadership, peerpod, settings};
 //! use tokio_util::sync::CancellationToken;
 //!
 //! let shutdown = CancellationToken::new();
@@ -44,15 +44,20 @@
 //! let leadership = Leadership::unlimited(); // this process is alone
 //! // With a provider of your own: `.with("aws", …)`.
 //! let openers = Openers::default().in_cluster(client.clone(), NAMESPACE);
-//! let keep = (openers.clone(), settings.clone(), leadership.clone(), metrics.clone());
-//! let (places, keeping) =
-//!     Places::keep(client.clone(), NAMESPACE, keep.0, keep.1, keep.2, keep.3, shutdown.clone());
+//! let context = PlacesContext {
+//!     client: client.clone(),
+//!     namespace: NAMESPACE.to_owned(),
+//!     openers: openers.clone(),
+//!     leadership: leadership.clone(),
+//!     metrics: metrics.clone(),
+//! };
+//! let (places, keeping) = Places::keep(settings.clone(), context, shutdown.clone());
 //! tokio::spawn(keeping);
-//! let (slow_after, sweep) = (std::time::Duration::from_secs(300), sweep::Options::off());
-//! let options = peerpod::Options { concurrency: 128, slow_after, sweep };
+//! let options = peerpod::Options { concurrency: 128, slow_after: std::time::Duration::from_secs(300) };
 //! let served = Served { settings, places }; // one for each cloud
 //! let clouds = Clouds::new([served], &openers, options.concurrency, &metrics);
-//! peerpod::run(client, clouds, leadership, metrics, options, || println!("synced"), shutdown).await;
+//! let controller = peerpod::PeerPods::new(client, clouds, leadership, metrics, &options);
+//! controller.run(|| println!("synced"), shutdown).await; // with a sweep beside it: `sweep::Sweeper`
 //! # Ok(())
 //! # }
 //! ```

@@ -3,6 +3,18 @@
 /// The default namespace of the installation.
 pub const NAMESPACE: &str = "confidential-containers-system";
 
+/// The name of the operator, and of its own objects.
+pub const OPERATOR: &str = "peerpod-operator";
+
+/// The label with the name of the program that an object is part of.
+pub const NAME_LABEL: &str = "app.kubernetes.io/name";
+
+/// The label that says which of its programs an object is for.
+pub const COMPONENT_LABEL: &str = "app.kubernetes.io/component";
+
+/// The value of [`COMPONENT_LABEL`] of the operator's own objects.
+pub const OPERATOR_COMPONENT: &str = "operator";
+
 /// The default image of the installation.
 pub const DEFAULT_IMAGE: &str = concat!("peerpod-operator:", env!("CARGO_PKG_VERSION"));
 

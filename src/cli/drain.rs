@@ -38,8 +38,7 @@ use tokio::time::{Instant, timeout_at};
 use super::{patience, retry::Retry, serving::block_on};
 use crate::{
     api::v1alpha1::{CRDS, PeerPod, PeerPodConfig},
-    install::{Component, NAME},
-    names::PLACES,
+    names::{COMPONENT_LABEL, NAME_LABEL, OPERATOR, OPERATOR_COMPONENT, PLACES},
 };
 
 /// For `--help`.
@@ -52,7 +51,7 @@ Exit codes:
 /// Its permissions in the operator's namespace, beside those of the controllers.
 pub const PERMISSIONS: &[Permission] = &[
     Permission::new("confidentialcontainers.org", &["peerpodconfigs"], &["delete"]),
-    Permission::new("apps", &["deployments/scale"], &["patch"]).named(&[NAME]),
+    Permission::new("apps", &["deployments/scale"], &["patch"]).named(&[OPERATOR]),
     Permission::new("", &["configmaps"], &["delete"]).named(&[PLACES]),
 ];
 
@@ -122,15 +121,17 @@ async fn stop(client: &Client, namespace: &str, retry: &mut Retry, deadline: Ins
     let deployments: Api<Deployment> = Api::namespaced(client.clone(), namespace);
     let none = Patch::Merge(json!({ "spec": { "replicas": 0 } }));
     let params = PatchParams::default();
-    let scaled = retry.call_of(NAME, deadline, || deployments.patch_scale(NAME, &params, &none)).await;
-    if scaled.map_err(|problem| format!("scaling the Deployment {NAME} failed: {problem}"))?.is_none() {
+    let scaled =
+        retry.call_of(OPERATOR, deadline, || deployments.patch_scale(OPERATOR, &params, &none)).await;
+    if scaled.map_err(|problem| format!("scaling the Deployment {OPERATOR} failed: {problem}"))?.is_none() {
         // Without this Deployment, the program that runs the operators must stop them.
         return Ok(());
     }
     let pods: Api<Metadata<Pod>> = Api::namespaced(client.clone(), namespace);
-    let labels = Component::Operator.selector_labels();
-    let is_operator =
-        |pod: &Metadata<Pod>| labels.iter().all(|(key, value)| pod.labels().get(key) == Some(value));
+    let is_operator = |pod: &Metadata<Pod>| {
+        let has = |label, value| pod.labels().get(label).is_some_and(|it| it == value);
+        has(NAME_LABEL, OPERATOR) && has(COMPONENT_LABEL, OPERATOR_COMPONENT)
+    };
     let deadline = deadline.min(Instant::now() + END_PATIENCE);
     let mut left = until(pods, retry, deadline, |pod| !is_operator(pod)).await?;
     left.retain(|pod| is_operator(pod));

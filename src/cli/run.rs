@@ -4,9 +4,9 @@ mod args;
 mod provider_arg;
 mod sweep_args;
 
-use std::{future::pending, process::ExitCode};
+use std::{future::pending, pin::pin, process::ExitCode};
 
-use futures::future::{join, join_all};
+use futures::future::{join, join_all, select};
 use operator_kit::{
     Leadership, Permission, client, http,
     lease::{self, Election},
@@ -24,11 +24,13 @@ use super::serving::{ServingArgs, block_on};
 use crate::{
     metrics::{DEFAULT_SETTINGS, Metrics},
     names::{LEASE, PEERPOD_CTRL_LEASE},
-    peerpod, peerpodconfig,
-    provider::{CATALOGUE, Cloud, CloudSettings, Clouds, Openers, Places, Served, ServedCloud},
-    settings,
-    sweep::Published,
-    webhook::tls::TlsOptions,
+    peerpod::{self, PeerPods},
+    peerpodconfig,
+    provider::{
+        CATALOGUE, Cloud, CloudSettings, Clouds, Openers, Places, PlacesContext, Served, ServedCloud,
+    },
+    settings::{self, tls::TlsOptions},
+    sweep::{Published, Sweeper},
 };
 
 /// The permissions for the election. A Lease of another name needs a role of its own.
@@ -68,16 +70,18 @@ async fn serve(args: RunArgs) -> Result<(), Box<dyn std::error::Error>> {
     metrics.leader(election.is_none());
     let leadership = election.as_ref().map_or_else(Leadership::unlimited, Election::leadership);
     let openers = Openers::default().in_cluster(client.clone(), &args.namespace);
-    let (served, keeping): (Vec<_>, Vec<_>) = sources
-        .into_iter()
-        .map(|settings| {
-            let keep = (openers.clone(), settings.clone(), leadership.clone(), metrics.clone());
-            let (client, stop) = (client.clone(), shutdown.clone());
-            let (places, keeping) =
-                Places::keep(client, &args.namespace, keep.0, keep.1, keep.2, keep.3, stop);
-            (Served { settings, places }, keeping)
-        })
-        .unzip();
+    let context = PlacesContext {
+        client: client.clone(),
+        namespace: args.namespace.clone(),
+        openers: openers.clone(),
+        leadership: leadership.clone(),
+        metrics: metrics.clone(),
+    };
+    let keep = |settings: CloudSettings| {
+        let (places, keeping) = Places::keep(settings.clone(), context.clone(), shutdown.clone());
+        (Served { settings, places }, keeping)
+    };
+    let (served, keeping): (Vec<_>, Vec<_>) = sources.into_iter().map(keep).unzip();
     let clouds = Clouds::new(served, &openers, args.concurrency, &metrics);
     let (peerpods, configurations) = (warm_up(&readiness), readiness.needs("peerpodconfigs"));
     let controllers = async {
@@ -87,13 +91,12 @@ async fn serve(args: RunArgs) -> Result<(), Box<dyn std::error::Error>> {
             if runs(ControllerName::PeerPod) {
                 let (client, leadership, metrics) = (client.clone(), leadership.clone(), metrics.clone());
                 let stop = shutdown.clone();
-                let options = peerpod::Options {
-                    concurrency: args.concurrency,
-                    slow_after: args.slow_after,
-                    sweep: args.sweep.options(published),
-                };
-                let run = peerpod::run(client, clouds, leadership, metrics, options, seen, stop);
-                join(run, join_all(keeping)).await;
+                let options = peerpod::Options { concurrency: args.concurrency, slow_after: args.slow_after };
+                let controller = PeerPods::new(client, clouds, leadership, metrics, &options);
+                let sweep = Sweeper::beside(&controller, args.sweep.options(published)).run();
+                let run = join(controller.run(seen, stop), join_all(keeping));
+                // The sweep has no end of its own.
+                select(pin!(run), pin!(sweep)).await;
             } else {
                 seen();
             }

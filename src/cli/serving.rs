@@ -7,9 +7,9 @@ use operator_kit::{ListenAt, client, http::Secure, process, telemetry::LogFormat
 use rcgen::{CertifiedKey, generate_simple_self_signed};
 use tokio_util::sync::CancellationToken;
 
-use crate::webhook::{
-    certificates::{Serving, files::Files},
-    tls::TlsOptions,
+use crate::{
+    settings::tls::TlsOptions,
+    webhook::certificates::{Serving, files::Files},
 };
 
 /// Where a process tells how it is, and how it logs.

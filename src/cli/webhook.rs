@@ -17,6 +17,7 @@ use super::{
 use crate::{
     api::v1alpha1::{EXTENDED_RESOURCE, RUNTIME_CLASS, Sizing},
     metrics,
+    settings::tls::TlsOptions,
     webhook::{
         Options,
         certificates::{
@@ -28,7 +29,6 @@ use crate::{
         },
         metrics::{CertificateMetrics, ReviewMetrics},
         server::{self, Webhook},
-        tls::TlsOptions,
     },
 };
 

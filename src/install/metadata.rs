@@ -6,9 +6,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube::api::ObjectMeta;
 
 use super::{NAME, Options};
-
-/// The label that says which program an object is for.
-const COMPONENT: &str = "app.kubernetes.io/component";
+use crate::names::{COMPONENT_LABEL, NAME_LABEL, OPERATOR_COMPONENT};
 
 /// A program that the installation has objects for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,7 +23,7 @@ impl Component {
     /// The component's name in labels.
     pub const fn as_str(self) -> &'static str {
         match self {
-            Self::Operator => "operator",
+            Self::Operator => OPERATOR_COMPONENT,
             Self::Adaptor => "adaptor",
             Self::Webhook => "webhook",
         }
@@ -43,7 +41,7 @@ impl Component {
 
     /// The labels that select its Pods. They never change: a selector is immutable.
     pub fn selector_labels(self) -> BTreeMap<String, String> {
-        [("app.kubernetes.io/name", NAME), (COMPONENT, self.as_str())]
+        [(NAME_LABEL, NAME), (COMPONENT_LABEL, self.as_str())]
             .map(|(key, value)| (key.to_owned(), value.to_owned()))
             .into()
     }

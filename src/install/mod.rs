@@ -22,7 +22,10 @@ use kube::CustomResourceExt;
 use operator_kit::crd;
 use serde_json::{Error, Value, to_value};
 
-use crate::api::v1alpha1::{PeerPod, PeerPodConfig};
+use crate::{
+    api::v1alpha1::{PeerPod, PeerPodConfig},
+    names::OPERATOR,
+};
 
 pub use certificate::certificate;
 pub use deployment::deployment;
@@ -33,7 +36,7 @@ pub use rbac::{cloud_rights, cluster_role, cluster_role_binding, role, role_bind
 pub use services::{METRICS_SERVICE, disruption_budget, metrics_service, network_policies};
 
 /// The name of the operator's own objects.
-pub const NAME: &str = "peerpod-operator";
+pub const NAME: &str = OPERATOR;
 
 /// An object to be printed.
 #[derive(Clone, Debug)]

@@ -22,10 +22,6 @@ pub use self::{
     capacity::{ConfigCapacity, Usage},
     provider_call::ProviderCall,
 };
-use crate::{
-    provider::Resource,
-    sweep::{LostState, Verdict},
-};
 
 /// The name of the settings that serve every cloud without settings of its own; mostly they are the only ones.
 pub const DEFAULT_SETTINGS: &str = "default";
@@ -48,9 +44,9 @@ pub struct Population {
 pub struct Listing {
     /// When it began, in seconds since 1970.
     pub began: f64,
-    /// The number of things that no PeerPod tracks, by kind and verdict.
+    /// The number of things that no PeerPod tracks, by kind and verdict: every pair, also those with none.
     pub untracked: HashMap<(&'static str, &'static str), usize>,
-    /// How many PeerPods of running Pods have lost their VM, by the state of the VM.
+    /// How many PeerPods of running Pods have lost their VM, by the state of the VM: every state.
     pub lost: HashMap<&'static str, usize>,
 }
 
@@ -119,36 +115,37 @@ impl Metrics {
         }
     }
 
-    /// From now on this provider is listed once in each `interval`. The counters of the sweep's deletions exist from now on, so
-    /// that the first deletion shows as an increase.
-    pub fn lists(&self, provider: &'static str, interval: Duration) {
+    /// From now on this provider is listed once in each `interval`. The counters of the sweep's deletions of these kinds exist from
+    /// now on, so that the first deletion shows as an increase.
+    pub fn lists(
+        &self,
+        provider: &'static str,
+        interval: Duration,
+        kinds: impl IntoIterator<Item = &'static str>,
+    ) {
         let seconds = i64::try_from(interval.as_secs()).unwrap_or(i64::MAX);
         self.0.sweep_interval.with([provider]).set(seconds);
-        for kind in Resource::ALL {
-            drop(self.0.swept.with([provider, kind.as_str()]));
-        }
+        kinds.into_iter().for_each(|kind| drop(self.0.swept.with([provider, kind])));
     }
 
-    /// The newest listing of this provider shows this. What it does not name no longer exists.
+    /// The newest listing of this provider shows this.
     pub fn listed(&self, provider: &'static str, listing: &Listing) {
-        let count =
-            |count: Option<&usize>| i64::try_from(count.copied().unwrap_or_default()).unwrap_or(i64::MAX);
-        for (kind, verdict) in untracked_labels() {
-            let found = listing.untracked.get(&(kind, verdict));
+        let count = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
+        for (&(kind, verdict), &found) in &listing.untracked {
             self.0.untracked.with([provider, kind, verdict]).set(count(found));
         }
-        for state in LostState::ALL.map(LostState::as_str) {
-            self.0.lost_vms.with([provider, state]).set(count(listing.lost.get(state)));
+        for (state, &lost) in &listing.lost {
+            self.0.lost_vms.with([provider, state]).set(count(lost));
         }
         self.0.last_listing.with([provider]).set(listing.began);
     }
 
-    /// This provider is not listed any more.
-    pub fn not_listed(&self, provider: &'static str) {
-        for (kind, verdict) in untracked_labels() {
+    /// This provider is not listed any more. What `listing` names is no longer shown, whatever its numbers.
+    pub fn not_listed(&self, provider: &'static str, listing: &Listing) {
+        for &(kind, verdict) in listing.untracked.keys() {
             self.0.untracked.remove([provider, kind, verdict]);
         }
-        for state in LostState::ALL.map(LostState::as_str) {
+        for state in listing.lost.keys() {
             self.0.lost_vms.remove([provider, state]);
         }
         self.0.last_listing.remove([provider]);
@@ -237,12 +234,6 @@ impl Metrics {
     pub fn capacities(&self, capacities: BTreeMap<String, ConfigCapacity>) {
         self.1.replace(capacities);
     }
-}
-
-/// Every pair of labels of what no PeerPod tracks.
-fn untracked_labels() -> impl Iterator<Item = (&'static str, &'static str)> {
-    let of = |kind: Resource| Verdict::ALL.map(|verdict| (kind.as_str(), verdict.as_str()));
-    Resource::ALL.into_iter().flat_map(of)
 }
 
 #[cfg(test)]

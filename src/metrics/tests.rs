@@ -31,7 +31,7 @@ fn record_everything(metrics: &Metrics) {
     metrics.provider_throttled("libvirt", Duration::from_secs(30));
     metrics.settings_reloaded(DEFAULT_SETTINGS, true);
     metrics.settings_usable(DEFAULT_SETTINGS, Some(true));
-    metrics.lists("libvirt", Duration::from_secs(300));
+    metrics.lists("libvirt", Duration::from_secs(300), ["vm"]);
     let usage = Some(Usage { used: 7, free: 3 });
     metrics.capacities([("config".to_owned(), ConfigCapacity { advertised: 10, usage })].into());
 }
@@ -146,10 +146,21 @@ fn a_configuration_shows_what_is_known_of_it_and_nothing_once_it_is_gone() {
 #[test]
 fn a_provider_shows_how_often_it_is_listed_until_it_is_not_any_more() {
     let (registry, metrics) = metrics();
-    metrics.lists("libvirt", Duration::from_secs(300));
+    metrics.lists("libvirt", Duration::from_secs(300), ["vm"]);
+    let listing =
+        Listing { began: 1e9, untracked: [(("vm", "delete"), 2)].into(), lost: [("Gone", 0)].into() };
+    metrics.listed("libvirt", &listing);
     let text = scrape(&registry);
     assert!(text.contains("sweep_interval_seconds{provider=\"libvirt\"} 300\n"), "{text}");
     assert!(text.contains("sweep_deletions_total{provider=\"libvirt\",kind=\"vm\"} 0\n"), "{text}");
-    metrics.not_listed("libvirt");
-    assert!(!scrape(&registry).contains("sweep_interval_seconds{"));
+    assert!(text.contains("kind=\"vm\",verdict=\"delete\"} 2\n"), "{text}");
+    assert!(text.contains("lost_vms{provider=\"libvirt\",state=\"Gone\"} 0\n"), "{text}");
+    metrics.not_listed("libvirt", &Listing { untracked: [(("vm", "delete"), 0)].into(), ..listing });
+    let text = scrape(&registry);
+    for gone in ["sweep_interval_seconds{", "verdict=", "lost_vms{", "last_listing"] {
+        assert!(
+            !text.lines().any(|line| !line.starts_with('#') && line.contains(gone)),
+            "{gone} is in:\n{text}"
+        );
+    }
 }

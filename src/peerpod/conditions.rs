@@ -14,8 +14,8 @@ use super::{
 };
 use crate::{
     api::v1alpha1::{PeerPod, RELEASE_ABANDON, RELEASE_ANNOTATION},
+    peerpod::LostState,
     provider::ErrorClass,
-    sweep::LostState,
 };
 
 /// The condition that is True while one of its reasons applies.

@@ -8,7 +8,7 @@ use kube::{
     runtime::{
         Controller, WatchStreamExt,
         controller::{self, Action},
-        reflector::{self, Store},
+        reflector::{self, ObjectRef, Store, store::Writer},
         watcher,
     },
 };
@@ -26,6 +26,7 @@ use super::{
     conditions::Reason,
     decide::Decision,
     deletion_tracker::DeletionTracker,
+    findings::PeerPodFindings,
     grace_periods::GracePeriods,
     index::{self, Change, Index},
     observe::Observer,
@@ -42,7 +43,6 @@ use crate::{
     cluster::Cluster,
     metrics::Metrics,
     provider::Clouds,
-    sweep::{self, PeerPodFindings, Search, Sweeper},
 };
 
 /// The controller's name, in `--controllers` and in metrics.
@@ -79,8 +79,6 @@ pub struct Options {
     pub concurrency: u16,
     /// A deletion that takes longer is reported.
     pub slow_after: Duration,
-    /// How the sweep searches clouds for what no PeerPod tracks.
-    pub sweep: sweep::Options,
 }
 
 /// The fields of a PeerPod that the controller reads.
@@ -110,71 +108,120 @@ pub(super) struct Context {
     pub(super) metrics: Metrics,
 }
 
-/// Runs the controller until `shutdown`, then waits for the running reconciles. Calls `synced` once, when the watch has listed
-/// every PeerPod.
-///
-/// The controller watches PeerPods all the time and reconciles them while this process leads. When leadership ends, it drops the
-/// running reconciles. When leadership begins again, it reconciles every PeerPod that needs it.
-pub async fn run(
+/// The controller of PeerPods, which [`run`](Self::run) starts.
+pub struct PeerPods {
     client: Client,
-    clouds: Clouds,
-    leadership: Leadership,
-    metrics: Metrics,
-    options: Options,
-    synced: impl FnOnce() + Send + 'static,
-    shutdown: CancellationToken,
-) {
-    metrics
-        .expect(Decision::LABELS.map(|(label, _)| label), Reason::ALL.iter().map(|reason| reason.as_str()));
-    let (store, writer) = reflector::store();
-    let concurrency = BESIDE + Parking::most(slots(&options), clouds.len());
-    let circumstances = stream::select(clouds.changes(), leadership.changes());
-    let context = Arc::new(Context::new(&client, clouds, leadership, metrics, &options, store.clone()));
-    let (index, requeues) = (context.index.clone(), context.requeues.clone());
-    let sweeper = context.sweeper(&client, options.sweep);
+    context: Arc<Context>,
+    store: Store<PeerPod>,
+    writer: Writer<PeerPod>,
+    concurrency: usize,
+}
 
-    let api: Api<PeerPod> = Api::all(reading(&client, &PEERPOD));
-    let (observer, related) = (context.clone(), requeues.clone());
-    let watch = watcher::watcher(api, paged());
-    let peerpods = retry_crd_watch::<PeerPod, _>(CRDS, watch).modify(trim).reflect(writer).try_filter_map(
-        move |event| {
-            let Change { matters, others } = index.apply(&event);
-            related.add(others);
-            observer.seen(&event);
-            ready(Ok(match event {
-                watcher::Event::Apply(peerpod) if matters => Some(peerpod),
-                _ => None,
-            }))
-        },
-    );
+/// What the controller shares with the sweep, which runs beside it.
+pub(crate) struct Shared {
+    pub(crate) client: Client,
+    pub(crate) clouds: Clouds,
+    pub(crate) leadership: Leadership,
+    pub(crate) metrics: Metrics,
+    /// All PeerPods, once they are listed.
+    pub(crate) peerpods: Store<PeerPod>,
+    /// What the controller is told about PeerPods.
+    pub(crate) findings: PeerPodFindings,
+    requeues: Requeues,
+}
 
-    let peerpods_seen = store.clone();
-    let all_seen = async move {
-        if peerpods_seen.wait_until_ready().await.is_ok() {
-            info!(peerpods = peerpods_seen.len(), "the operator has listed every PeerPod");
-            synced();
+impl Shared {
+    /// Reconciles these.
+    pub(crate) fn requeue(&self, peerpods: impl IntoIterator<Item = ObjectRef<PeerPod>>) {
+        self.requeues.add(peerpods.into_iter().map(Into::into));
+    }
+}
+
+impl PeerPods {
+    /// The controller of PeerPods whose VMs are in these clouds.
+    pub fn new(
+        client: Client,
+        clouds: Clouds,
+        leadership: Leadership,
+        metrics: Metrics,
+        options: &Options,
+    ) -> Self {
+        metrics.expect(
+            Decision::LABELS.map(|(label, _)| label),
+            Reason::ALL.iter().map(|reason| reason.as_str()),
+        );
+        let (store, writer) = reflector::store();
+        let concurrency = BESIDE + Parking::most(slots(options), clouds.len());
+        let context = Context::new(&client, clouds, leadership, metrics, options, store.clone());
+        Self { client, context: Arc::new(context), store, writer, concurrency }
+    }
+
+    /// What runs beside it needs this.
+    pub(crate) fn shared(&self) -> Shared {
+        let Context { observer, leadership, metrics, requeues, .. } = &*self.context;
+        Shared {
+            client: self.client.clone(),
+            clouds: observer.clouds.clone(),
+            leadership: leadership.clone(),
+            metrics: metrics.clone(),
+            peerpods: self.store.clone(),
+            findings: observer.findings.clone(),
+            requeues: requeues.clone(),
         }
-        std::future::pending::<Infallible>().await
-    };
-    let index = context.index.clone();
-    let resync = circumstances.flat_map(move |()| stream::iter(index.to_resync()).map(|key| (*key).clone()));
-    let controller = Controller::for_stream(peerpods, store)
-        .with_config(
-            controller::Config::default().concurrency(u16::try_from(concurrency).unwrap_or(u16::MAX)),
-        )
-        .reconcile_on(requeues.stream())
-        .reconcile_on(resync)
-        .graceful_shutdown_on(shutdown.cancelled_owned())
-        .run(reconcile, |_, never, _| match *never {}, context.clone())
-        .for_each(|_| ready(()));
-    let pod_watch = context.pod_watch.run(client);
-    let sweep = sweeper.run();
-    futures::pin_mut!(all_seen, controller, pod_watch, sweep);
-    futures::select_biased! {
-        () = controller.fuse() => {}
-        never = all_seen.fuse() => match never {},
-        never = pod_watch.fuse() => match never {},
-        never = sweep.fuse() => match never {},
+    }
+
+    /// Runs the controller until `shutdown`, then waits for the running reconciles. Calls `synced` once, when the watch has listed
+    /// every PeerPod.
+    ///
+    /// The controller watches PeerPods all the time and reconciles them while this process leads. When leadership ends, it drops
+    /// the running reconciles. When leadership begins again, it reconciles every PeerPod that needs it.
+    pub async fn run(self, synced: impl FnOnce() + Send + 'static, shutdown: CancellationToken) {
+        let Self { client, context, store, writer, concurrency } = self;
+        let circumstances = stream::select(context.observer.clouds.changes(), context.leadership.changes());
+        let (index, requeues) = (context.index.clone(), context.requeues.clone());
+        let api: Api<PeerPod> = Api::all(reading(&client, &PEERPOD));
+        let (observer, related) = (context.clone(), requeues.clone());
+        let watch = watcher::watcher(api, paged());
+        let peerpods = retry_crd_watch::<PeerPod, _>(CRDS, watch)
+            .modify(trim)
+            .reflect(writer)
+            .try_filter_map(move |event| {
+                let Change { matters, others } = index.apply(&event);
+                related.add(others);
+                observer.seen(&event);
+                ready(Ok(match event {
+                    watcher::Event::Apply(peerpod) if matters => Some(peerpod),
+                    _ => None,
+                }))
+            });
+
+        let peerpods_seen = store.clone();
+        let all_seen = async move {
+            if peerpods_seen.wait_until_ready().await.is_ok() {
+                info!(peerpods = peerpods_seen.len(), "the operator has listed every PeerPod");
+                synced();
+            }
+            std::future::pending::<Infallible>().await
+        };
+        let index = context.index.clone();
+        let resync =
+            circumstances.flat_map(move |()| stream::iter(index.to_resync()).map(|key| (*key).clone()));
+        let controller = Controller::for_stream(peerpods, store)
+            .with_config(
+                controller::Config::default().concurrency(u16::try_from(concurrency).unwrap_or(u16::MAX)),
+            )
+            .reconcile_on(requeues.stream())
+            .reconcile_on(resync)
+            .graceful_shutdown_on(shutdown.cancelled_owned())
+            .run(reconcile, |_, never, _| match *never {}, context.clone())
+            .for_each(|_| ready(()));
+        let pod_watch = context.pod_watch.run(client);
+        futures::pin_mut!(all_seen, controller, pod_watch);
+        futures::select_biased! {
+            () = controller.fuse() => {}
+            never = all_seen.fuse() => match never {},
+            never = pod_watch.fuse() => match never {},
+        }
     }
 }
 
@@ -239,21 +286,6 @@ impl Context {
             index,
             leadership,
             metrics,
-        }
-    }
-
-    /// The sweep of the same clouds, which passes its findings about PeerPods to the observer.
-    fn sweeper(&self, client: &Client, options: sweep::Options) -> Sweeper {
-        let requeues = self.requeues.clone();
-        Sweeper {
-            search: Search::new(client.clone(), self.metrics.clone()),
-            clouds: self.observer.clouds.clone(),
-            store: self.observer.store.clone(),
-            leadership: self.leadership.clone(),
-            options,
-            findings: self.observer.findings.clone(),
-            publisher: Publisher::new(client, &PEERPOD, FIELD_MANAGER, "Sweeping"),
-            requeue: Box::new(move |peerpods| requeues.add(peerpods.into_iter().map(Into::into))),
         }
     }
 

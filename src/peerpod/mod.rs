@@ -14,6 +14,7 @@
 //! | `trim.rs` | what is kept in memory of a PeerPod |
 //! | `index.rs`, `relations.rs` | which PeerPods share a Pod or a VM |
 //! | `claims.rs` | what else may need the VM of a PeerPod |
+//! | `findings.rs` | what the sweep found out about PeerPods |
 //! | `decide.rs` | every rule (pure) |
 //! | `apply.rs` | the two writes to PeerPods |
 //! | `conditions.rs`, `report.rs` | conditions and events |
@@ -34,6 +35,7 @@ pub mod conditions;
 mod controller;
 pub mod decide;
 mod deletion_tracker;
+mod findings;
 mod grace_periods;
 mod index;
 pub(crate) mod object;
@@ -48,5 +50,8 @@ mod requeue;
 mod requeue_policy;
 mod trim;
 
-pub(crate) use self::controller::PEERPOD;
-pub use self::controller::{MOST_CONCURRENT, NAME, Options, PERMISSIONS, run};
+pub(crate) use self::controller::{PEERPOD, Shared};
+pub use self::{
+    controller::{MOST_CONCURRENT, NAME, Options, PERMISSIONS, PeerPods},
+    findings::{LostState, PeerPodFinding, PeerPodFindings},
+};

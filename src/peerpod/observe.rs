@@ -13,6 +13,7 @@ use operator_kit::{
 
 use super::{
     decide::{Facts, InSandbox, Owner, Sibling, VmState, is_superseded, wait_for_pod},
+    findings::{PeerPodFinding, PeerPodFindings},
     grace_periods::GracePeriods,
     index::{Index, Newer, Siblings, key},
     object::{created, has_finalizer, has_unread_finalizers, is_abandoned, owner},
@@ -27,7 +28,6 @@ use crate::{
         self, CLUSTER_UID_TAG, Cloud, Clouds, Error, ErrorClass, IdProblem, InstanceId, NAME_LIMIT, Provider,
         Vm,
     },
-    sweep::{PeerPodFinding, PeerPodFindings},
 };
 
 /// The sources of the facts.

@@ -8,7 +8,7 @@ use operator_kit::api_call::{self, ApiError};
 use super::resources::{self, AdaptorSettings, webhook};
 use crate::{
     api::v1alpha1::PeerPodConfig,
-    webhook::tls::{TlsError, TlsOptions},
+    settings::tls::{TlsError, TlsOptions},
 };
 
 /// The content of a configuration's `ConfigMap` and Secret.

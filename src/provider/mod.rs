@@ -87,7 +87,7 @@ pub use instance::{IdProblem, InstanceId, ParsedId};
 pub use limits::{Limits, decorate};
 pub use openers::Openers;
 pub use ownership::{OwnVm, POD_VM};
-pub use places::Places;
+pub use places::{Places, PlacesContext};
 pub(crate) use registry::Target;
 #[cfg(test)]
 pub(crate) use registry::tests::clouds_in_memory;

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use secrecy::{ExposeSecret, SecretString};
 
 use super::snapshot::{Rejected, given};
+use super::tls::{TlsError, TlsOptions};
 use super::{Catalogue, Common, Folders, Key, Kind, Raw, SettingsError, Snapshot, Source, Warning};
-use crate::webhook::tls::{TlsError, TlsOptions};
 
 /// All findings about a pair of folders, with all problems at once.
 ///

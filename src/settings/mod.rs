@@ -4,6 +4,7 @@
 //! folder.rs    two folders      -> Raw         (IO; whole, or an error that names the file)
 //! snapshot.rs  Raw              -> Snapshot    (pure; typed, with warnings and conflicts)
 //! inspect.rs   Raw              -> Inspection  (key by key, for people)
+//! tls.rs       two of the values -> TlsOptions (which versions and ciphers servers accept)
 //! watch.rs     changes on disk  -> State       (the last good snapshot stays in force)
 //! ```
 //!
@@ -26,6 +27,7 @@ mod folder;
 mod inspect;
 pub(crate) mod key;
 mod snapshot;
+pub mod tls;
 mod values;
 mod watch;
 

@@ -20,7 +20,7 @@ use tracing::{info, warn};
 use uuid::Uuid;
 
 use super::{
-    LostState, LostVm, LostVms, PeerPodFinding,
+    LostVm, LostVms,
     controller::Sweeper,
     lost::{in_turn, sound, suspects, without_vm},
     plan::{Found, Moment},
@@ -28,6 +28,7 @@ use super::{
 use crate::{
     api::v1alpha1::PeerPod,
     peerpod::{
+        LostState, PeerPodFinding,
         conditions::Reason,
         decide::Owner,
         object::{created, owner},
@@ -135,7 +136,7 @@ impl Suspects {
             let finding = self.of(it)?.finding?;
             Some((it.uid()?, finding))
         });
-        let changed = sweeper.findings.replace(target.cloud.name(), findings.collect());
+        let changed = sweeper.shared.findings.replace(target.cloud.name(), findings.collect());
         if changed.is_empty() {
             return;
         }
@@ -143,7 +144,7 @@ impl Suspects {
             |it: &&Arc<PeerPod>| it.metadata.uid.as_ref().is_some_and(|uid| changed.contains(uid));
         let key =
             |it: &Arc<PeerPod>| ObjectRef::new(&it.name_any()).within(&it.namespace().unwrap_or_default());
-        (sweeper.requeue)(peerpods.iter().filter(is_changed).map(key).collect());
+        sweeper.shared.requeue(peerpods.iter().filter(is_changed).map(key));
     }
 
     fn lost(&self, current: &[(Arc<PeerPod>, Wrong)]) -> Vec<LostVm> {

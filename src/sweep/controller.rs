@@ -9,38 +9,33 @@ use std::{
 
 use futures::{StreamExt, future::join_all};
 use jiff::Timestamp;
-use kube::runtime::reflector::{ObjectRef, Store};
-use operator_kit::{Leadership, status::Publisher};
+use operator_kit::status::Publisher;
 use tokio::time::sleep;
 use tracing::{Instrument, info_span, warn};
 
 use super::{
-    CloudSnapshot, LostVm, Mode, Options, PeerPodFindings,
+    CloudSnapshot, LostVm, Mode, Options,
     confirm::Suspects,
     plan::{Candidates, Finding, Moment, Patience, Verdict, findings},
     search::{Problem, Search},
     sightings::Sightings,
 };
 use crate::{
-    api::v1alpha1::PeerPod,
-    metrics,
-    provider::{Clouds, Listed, Resource, Target, cloud_label},
+    api::v1alpha1::FIELD_MANAGER,
+    metrics::Listing,
+    peerpod::{LostState, PEERPOD, PeerPods, Shared},
+    provider::{Listed, Resource, Target, cloud_label},
 };
 
 /// The time to the next round after one that failed. It doubles up to the interval.
 const SOON: Duration = Duration::from_secs(15);
 
-/// Sweeps all clouds.
-pub(crate) struct Sweeper {
-    pub(crate) search: Search,
-    pub(crate) clouds: Clouds,
-    pub(crate) store: Store<PeerPod>,
-    pub(crate) leadership: Leadership,
-    pub(crate) options: Options,
-    pub(crate) findings: PeerPodFindings,
-    pub(crate) publisher: Publisher,
-    /// Reconciles these PeerPods.
-    pub(crate) requeue: Box<dyn Fn(Vec<ObjectRef<PeerPod>>) + Send + Sync>,
+/// Sweeps all clouds of a controller of PeerPods, and passes its findings about PeerPods to that.
+pub struct Sweeper {
+    pub(super) search: Search,
+    pub(super) shared: Shared,
+    pub(super) options: Options,
+    pub(super) publisher: Publisher,
 }
 
 /// What is remembered of one cloud between rounds.
@@ -72,12 +67,23 @@ impl Memory {
 }
 
 impl Sweeper {
+    /// The sweep beside this controller.
+    pub fn beside(controller: &PeerPods, options: Options) -> Self {
+        let shared = controller.shared();
+        Self {
+            search: Search::new(shared.client.clone(), shared.metrics.clone()),
+            publisher: Publisher::new(&shared.client, &PEERPOD, FIELD_MANAGER, "Sweeping"),
+            shared,
+            options,
+        }
+    }
+
     /// Sweeps while this process leads, without end.
-    pub(crate) async fn run(self) -> Infallible {
-        let mut changes = std::pin::pin!(self.leadership.changes());
+    pub async fn run(self) -> Infallible {
+        let mut changes = std::pin::pin!(self.shared.leadership.changes());
         loop {
             if self.options.mode != Mode::Off {
-                self.leadership.while_leading(Box::pin(self.rounds())).await;
+                self.shared.leadership.while_leading(Box::pin(self.rounds())).await;
                 self.forget();
             }
             if changes.next().await.is_none() {
@@ -90,10 +96,10 @@ impl Sweeper {
     async fn rounds(&self) -> Infallible {
         self.options.published.begin(true);
         // With incomplete PeerPods, recorded VMs would seem to be unrecorded. No answer means that this process ends.
-        if self.store.wait_until_ready().await.is_err() {
+        if self.shared.peerpods.wait_until_ready().await.is_err() {
             pending::<()>().await;
         }
-        join_all((0..self.clouds.len()).map(|source| self.rounds_of(source))).await;
+        join_all((0..self.shared.clouds.len()).map(|source| self.rounds_of(source))).await;
         pending().await
     }
 
@@ -104,7 +110,7 @@ impl Sweeper {
         let mut pause = SOON.min(interval);
         loop {
             let begun = Instant::now();
-            let target = self.clouds.target(source).await;
+            let target = self.shared.clouds.target(source).await;
             let cloud = target.as_ref().map(|target| target.cloud.name());
             if memory.cloud != cloud {
                 memory.cloud.into_iter().for_each(|before| self.no_longer_listed(before));
@@ -134,15 +140,16 @@ impl Sweeper {
     }
 
     fn no_longer_listed(&self, cloud: &'static str) {
-        self.search.metrics.not_listed(cloud);
-        self.findings.replace(cloud, HashMap::new());
+        self.search.metrics.not_listed(cloud, &nothing(0.0));
+        self.shared.findings.replace(cloud, HashMap::new());
         self.options.published.hide(cloud);
     }
 
     /// One round at one cloud. Returns whether it was complete.
     async fn sweep(&self, target: &Target, memory: &mut Memory) -> bool {
         target.cloud.name().clone_into(&mut memory.snapshot.cloud);
-        self.search.metrics.lists(target.cloud.name(), self.options.interval);
+        let kinds = Resource::ALL.map(Resource::as_str);
+        self.search.metrics.lists(target.cloud.name(), self.options.interval, kinds);
         let now = Moment { by_process: Instant::now(), by_day: Timestamp::now() };
         let swept = self.try_sweep(target, memory, now).await;
         match &swept {
@@ -166,7 +173,7 @@ impl Sweeper {
 
     async fn try_sweep(&self, target: &Target, memory: &mut Memory, now: Moment) -> Result<(), Problem> {
         let listing = self.search.list(target).await?;
-        let peerpods = self.store.state();
+        let peerpods = self.shared.peerpods.state();
         let mut candidates = Candidates::of(target.cloud, &listing);
         for peerpod in &peerpods {
             candidates.track(peerpod);
@@ -193,10 +200,20 @@ impl Sweeper {
     }
 }
 
+/// A round that found nothing, for the metrics: every kind, verdict and state with the number 0. `began`: in seconds since 1970.
+fn nothing(began: f64) -> Listing {
+    let of = |kind: Resource| Verdict::ALL.map(|verdict| ((kind.as_str(), verdict.as_str()), 0));
+    Listing {
+        began,
+        untracked: Resource::ALL.into_iter().flat_map(of).collect(),
+        lost: LostState::ALL.map(|state| (state.as_str(), 0)).into(),
+    }
+}
+
 /// What a round found, for the metrics.
-fn in_numbers(now: Moment, untracked: &[Finding], lost: &[LostVm]) -> metrics::Listing {
+fn in_numbers(now: Moment, untracked: &[Finding], lost: &[LostVm]) -> Listing {
     let began = Duration::try_from(now.by_day.duration_since(Timestamp::UNIX_EPOCH)).unwrap_or_default();
-    let mut listing = metrics::Listing { began: began.as_secs_f64(), ..metrics::Listing::default() };
+    let mut listing = nothing(began.as_secs_f64());
     for Finding { found, verdict, .. } in untracked {
         *listing.untracked.entry((found.listed.kind.as_str(), verdict.as_str())).or_default() += 1;
     }

@@ -3,43 +3,22 @@
 use std::{
     collections::{HashMap, HashSet},
     hash::Hash,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     time::Instant,
 };
-
-use serde::{Deserialize, Serialize};
 
 use super::plan::Found;
 use crate::{
     api::v1alpha1::PeerPod,
-    peerpod::object::{has_finalizer, owner},
+    peerpod::{
+        LostState,
+        object::{has_finalizer, owner},
+    },
     provider::{
         Cloud, IdProblem, InstanceId, PowerState, Resource, VmRef,
         ownership::{stem, stem_of},
     },
 };
-
-/// What became of the VM of a Pod that runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub enum LostState {
-    /// It is gone.
-    Gone,
-    /// It is off.
-    Stopped,
-}
-
-impl LostState {
-    /// All.
-    pub const ALL: [Self; 2] = [Self::Gone, Self::Stopped];
-
-    /// How `status` and the metrics name it.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Gone => "Gone",
-            Self::Stopped => "Stopped",
-        }
-    }
-}
 
 /// The PeerPods that are not being deleted and whose VM the listing does not show, or shows as off. This includes PeerPods of a
 /// VM in another place than the listing's. It excludes PeerPods whose Pod has a VM by its name that may run, as a tenant could
@@ -123,41 +102,6 @@ pub fn in_turn<T, N: Clone + Eq + Hash>(
 fn of_cloud<'a>(cloud: &Cloud, peerpods: &'a [Arc<PeerPod>]) -> impl Iterator<Item = &'a Arc<PeerPod>> {
     let name = cloud.name();
     peerpods.iter().filter(move |it| it.cloud_provider() == name && has_finalizer(it))
-}
-
-/// What the sweep found out about PeerPods, for their controller, by their UIDs. Cheap to clone.
-#[derive(Clone, Debug, Default)]
-pub struct PeerPodFindings(Arc<Mutex<HashMap<String, (&'static str, PeerPodFinding)>>>);
-
-/// What the sweep found out about one PeerPod.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PeerPodFinding {
-    /// Its Pod runs, and its VM does not.
-    Lost(LostState),
-    /// It records no VM, and its Pod, which has ended, has none.
-    NoVm,
-}
-
-impl PeerPodFindings {
-    /// What was found out about the PeerPod with this UID.
-    pub fn of(&self, uid: Option<&str>) -> Option<PeerPodFinding> {
-        self.lock().get(uid?).map(|(_, finding)| *finding)
-    }
-
-    /// Replaces what is known at this cloud. Returns the UIDs of those about which something else is known now.
-    pub fn replace(&self, cloud: &'static str, findings: HashMap<String, PeerPodFinding>) -> HashSet<String> {
-        let mut known = self.lock();
-        let before: HashMap<_, _> = known.extract_if(|_, (of, _)| *of == cloud).collect();
-        let changed = |uid: &&String| before.get(*uid).map(|(_, it)| it) != findings.get(*uid);
-        let uids = before.keys().chain(findings.keys());
-        let changed = uids.filter(changed).cloned().collect();
-        known.extend(findings.into_iter().map(|(uid, finding)| (uid, (cloud, finding))));
-        changed
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<String, (&'static str, PeerPodFinding)>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 #[cfg(test)]

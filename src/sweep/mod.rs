@@ -37,10 +37,12 @@ use std::time::Duration;
 use operator_kit::Permission;
 
 #[cfg(feature = "cli")]
-pub(crate) use self::{by_hand::ByHand, search::Problem};
-pub(crate) use self::{controller::Sweeper, search::Search};
+pub(crate) use self::{
+    by_hand::ByHand,
+    search::{Problem, Search},
+};
 pub use self::{
-    lost::{LostState, PeerPodFinding, PeerPodFindings},
+    controller::Sweeper,
     plan::Verdict,
     snapshot::{CloudSnapshot, LostVm, MOST_SHOWN, Published, Snapshot, Untracked},
 };

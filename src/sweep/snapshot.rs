@@ -6,10 +6,10 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    LostState, Mode,
+    Mode,
     plan::{Finding, Found, Verdict, pod_of},
 };
-use crate::provider::Resource;
+use crate::{peerpod::LostState, provider::Resource};
 
 /// What is known of all clouds. The operator serializes it as the answer to `GET /sweep`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

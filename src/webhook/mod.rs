@@ -13,6 +13,5 @@ pub mod mutate;
 pub mod review;
 pub mod server;
 pub mod sizing;
-pub mod tls;
 
 pub use mutate::{InvalidPod, Mutation, Options, Pod, mutate};

@@ -11,9 +11,9 @@ use serde_json::{Value, json};
 use super::*;
 use crate::{
     cluster::Cluster,
+    peerpod::PeerPodFindings,
     peerpod::{grace_periods::GracePeriods, index::Index, pod::POD},
     provider::{clouds_in_memory, contract::memory::Memory},
-    sweep::PeerPodFindings,
 };
 
 /// A PeerPod in this namespace of a Pod with this name and UID.

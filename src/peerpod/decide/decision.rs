@@ -5,8 +5,8 @@ use std::time::Duration;
 use operator_kit::Message;
 
 use crate::{
+    peerpod::LostState,
     provider::{Error, ErrorClass, IdProblem, OwnVm, ownership},
-    sweep::LostState,
 };
 
 /// What to do.

@@ -7,8 +7,8 @@ use operator_kit::Message;
 
 use super::decision::Wait;
 use crate::{
+    peerpod::LostState,
     provider::{Error, IdProblem, InstanceId, Vm},
-    sweep::LostState,
 };
 
 /// How long the operator keeps a VM after its Pod's grace period.

@@ -3,8 +3,8 @@ mod siblings;
 
 use super::*;
 use crate::{
+    peerpod::LostState,
     provider::{Bears, IdProblem, InstanceId, NAME_LIMIT},
-    sweep::LostState,
 };
 use operator_kit::Message;
 

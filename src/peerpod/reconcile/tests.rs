@@ -20,7 +20,6 @@ use crate::{
         contract::{Behavior, Example, Kind, Peer, memory::Memory},
         ownership,
     },
-    sweep,
 };
 
 const POD: &str = "/api/v1/namespaces/shop/pods/web";
@@ -57,8 +56,7 @@ async fn reconcile(
 ) -> (&'static str, bool) {
     let server = ApiServer::expecting(calls);
     let (store, _) = kube::runtime::reflector::store();
-    let options =
-        Options { concurrency: 4, slow_after: Duration::from_secs(300), sweep: sweep::Options::off() };
+    let options = Options { concurrency: 4, slow_after: Duration::from_secs(300) };
     let metrics = Metrics::new(&mut Registry::default());
     let clouds = clouds_in_memory("gcp", cloud);
     let context = Context::new(&server.client(), clouds, Leadership::unlimited(), metrics, &options, store);

@@ -57,7 +57,7 @@ use super::{
 };
 use crate::{
     api::v1alpha1::PeerPodConfig,
-    webhook::tls::{TlsError, TlsOptions},
+    settings::tls::{TlsError, TlsOptions},
 };
 
 /// What this room may do in the whole cluster.

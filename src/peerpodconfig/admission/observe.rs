@@ -36,7 +36,7 @@ use super::{
 use crate::{
     api::v1alpha1::{AdmissionMode, PeerPodConfig},
     names::DEFAULT_IMAGE,
-    webhook::tls::{TlsError, TlsOptions},
+    settings::tls::{TlsError, TlsOptions},
 };
 
 /// What the webhook runs.

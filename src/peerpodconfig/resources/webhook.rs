@@ -30,10 +30,8 @@ use super::{
 use crate::{
     api::v1alpha1::Sizing,
     names::NAMESPACE_LABEL,
-    webhook::{
-        server::{self, PATH},
-        tls::TlsOptions,
-    },
+    settings::tls::TlsOptions,
+    webhook::server::{self, PATH},
 };
 
 mod tls;

@@ -78,17 +78,29 @@ pub(super) struct Former {
     pub(super) until: Option<Timestamp>,
 }
 
+/// What keeping the places of any cloud needs.
+#[derive(Clone)]
+pub struct PlacesContext {
+    /// The client of the API server.
+    pub client: Client,
+    /// The namespace of the object that has the places.
+    pub namespace: String,
+    /// How providers are opened, which tell whose a place is.
+    pub openers: Openers,
+    /// Whether this process keeps the places.
+    pub leadership: Leadership,
+    /// Where the calls to the clouds are counted.
+    pub metrics: Metrics,
+}
+
 impl Places {
-    /// The places, and the work of keeping them in this namespace, which ends with `stop`. Only the leader does that work.
+    /// The places that these settings name, and the work of keeping them, which ends with `stop`. Only the leader does that work.
     pub fn keep(
-        client: Client,
-        namespace: &str,
-        openers: Openers,
         settings: CloudSettings,
-        leadership: Leadership,
-        metrics: Metrics,
+        context: PlacesContext,
         stop: CancellationToken,
     ) -> (Self, impl Future<Output = ()> + Send + use<>) {
+        let PlacesContext { client, namespace, openers, leadership, metrics } = context;
         let (sender, answer) = watch::channel(None);
         let (moved, limits) = (Arc::new(Notify::new()), Limits::default());
         let within = limits.clone();
@@ -97,7 +109,7 @@ impl Places {
             Ok(decorate(provider, cloud_label(snapshot.cloud()), within.clone(), metrics.clone()))
         };
         let (leads, open) = (leadership.clone(), Box::new(open));
-        let keeper = Keeper::new(client, namespace, open, settings, leads, sender, Arc::clone(&moved));
+        let keeper = Keeper::new(client, &namespace, open, settings, leads, sender, Arc::clone(&moved));
         (Self { answer, leadership, moved, limits }, keeper.run(stop))
     }
 

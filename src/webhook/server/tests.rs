@@ -23,10 +23,7 @@ use tokio_rustls::{
 };
 
 use super::*;
-use crate::{
-    api::v1alpha1::Sizing,
-    webhook::{certificates::Serving, tls::TlsOptions},
-};
+use crate::{api::v1alpha1::Sizing, settings::tls::TlsOptions, webhook::certificates::Serving};
 
 const LOCAL: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 const DEADLINE: Duration = Duration::from_secs(30);

@@ -18,10 +18,11 @@ use peerpod_operator::{
     NAMESPACE,
     api::v1alpha1::PeerPod,
     metrics::Metrics,
-    peerpod,
-    provider::{CloudSettings, Clouds, Openers, Places, Provider, Served, contract::memory::Memory},
+    peerpod::{self, PeerPods},
+    provider::{
+        CloudSettings, Clouds, Openers, Places, PlacesContext, Provider, Served, contract::memory::Memory,
+    },
     settings::{self, Catalogue, Endpoint, Folders, Schema},
-    sweep,
 };
 use prometheus_client::registry::Registry;
 use serde_json::json;
@@ -66,21 +67,21 @@ async fn operator(client: &Client, dir: &Path, clouds: [(&'static str, Memory); 
         let folders = Folders { settings: folder, credentials: None };
         let (settings, _) = settings::watch(folders, Catalogue::new(&SCHEMAS), stop.clone(), |_| ()).await;
         let settings = CloudSettings::any(settings);
-        let (places, keeping) = Places::keep(
-            client.clone(),
-            NAMESPACE,
-            openers.clone(),
-            settings.clone(),
-            leadership.clone(),
-            metrics.clone(),
-            stop.clone(),
-        );
+        let context = PlacesContext {
+            client: client.clone(),
+            namespace: NAMESPACE.to_owned(),
+            openers: openers.clone(),
+            leadership: leadership.clone(),
+            metrics: metrics.clone(),
+        };
+        let (places, keeping) = Places::keep(settings.clone(), context, stop.clone());
         tasks.spawn(keeping);
         served.push(Served { settings, places });
     }
-    let options = peerpod::Options { concurrency: 128, slow_after: DEADLINE, sweep: sweep::Options::off() };
+    let options = peerpod::Options { concurrency: 128, slow_after: DEADLINE };
     let clouds = Clouds::new(served, &openers, options.concurrency, &metrics);
-    tasks.spawn(peerpod::run(client.clone(), clouds, leadership, metrics, options, || (), stop));
+    let controller = PeerPods::new(client.clone(), clouds, leadership, metrics, &options);
+    tasks.spawn(controller.run(|| (), stop));
     Ok(tasks)
 }
 

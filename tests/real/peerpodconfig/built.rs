@@ -20,7 +20,7 @@ use peerpod_operator::{
         service_account, webhook,
     },
     provider::{CLOUDS, Cloud},
-    webhook::tls::TlsOptions,
+    settings::tls::TlsOptions,
 };
 use serde_json::{Value, json, to_value};
 

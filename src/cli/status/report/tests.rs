@@ -1,7 +1,7 @@
 use serde_json::json;
 
 use super::*;
-use crate::sweep::LostState;
+use crate::peerpod::LostState;
 
 fn now() -> Timestamp {
     "2026-01-01T12:00:00Z".parse().unwrap()

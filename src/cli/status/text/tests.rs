@@ -3,7 +3,8 @@ use jiff::SignedDuration;
 use super::*;
 use crate::{
     cli::status::report::{Leader, Problem, Settings},
-    sweep::{CloudSnapshot, LostState},
+    peerpod::LostState,
+    sweep::CloudSnapshot,
 };
 
 fn now() -> Timestamp {

@@ -6,7 +6,7 @@ use k8s_openapi::api::{
 };
 
 use super::CONTAINER;
-use crate::webhook::tls::{TlsError, TlsOptions};
+use crate::settings::tls::{TlsError, TlsOptions};
 
 /// The settings, and the webhook's flags for them.
 const SETTINGS: [(&str, &str); 2] =

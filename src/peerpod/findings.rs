@@ -1,0 +1,65 @@
+//! What a listing of the cloud shows of PeerPods *(no client)*. The sweep finds it, and the controller reads it.
+
+use std::{
+    collections::{HashMap, HashSet},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use serde::{Deserialize, Serialize};
+
+/// What became of the VM of a Pod that runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum LostState {
+    /// It is gone.
+    Gone,
+    /// It is off.
+    Stopped,
+}
+
+impl LostState {
+    /// All.
+    pub const ALL: [Self; 2] = [Self::Gone, Self::Stopped];
+
+    /// How `status` and the metrics name it.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Gone => "Gone",
+            Self::Stopped => "Stopped",
+        }
+    }
+}
+
+/// What the sweep found out about PeerPods, for their controller, by their UIDs. Cheap to clone.
+#[derive(Clone, Debug, Default)]
+pub struct PeerPodFindings(Arc<Mutex<HashMap<String, (&'static str, PeerPodFinding)>>>);
+
+/// What the sweep found out about one PeerPod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PeerPodFinding {
+    /// Its Pod runs, and its VM does not.
+    Lost(LostState),
+    /// It records no VM, and its Pod, which has ended, has none.
+    NoVm,
+}
+
+impl PeerPodFindings {
+    /// What was found out about the PeerPod with this UID.
+    pub fn of(&self, uid: Option<&str>) -> Option<PeerPodFinding> {
+        self.lock().get(uid?).map(|(_, finding)| *finding)
+    }
+
+    /// Replaces what is known at this cloud. Returns the UIDs of those about which something else is known now.
+    pub fn replace(&self, cloud: &'static str, findings: HashMap<String, PeerPodFinding>) -> HashSet<String> {
+        let mut known = self.lock();
+        let before: HashMap<_, _> = known.extract_if(|_, (of, _)| *of == cloud).collect();
+        let changed = |uid: &&String| before.get(*uid).map(|(_, it)| it) != findings.get(*uid);
+        let uids = before.keys().chain(findings.keys());
+        let changed = uids.filter(changed).cloned().collect();
+        known.extend(findings.into_iter().map(|(uid, finding)| (uid, (cloud, finding))));
+        changed
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, (&'static str, PeerPodFinding)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
