@@ -75,10 +75,11 @@ pub fn alone(test: impl AsyncFnOnce(&mut Installation) -> Result<()>) -> Result<
 fn run(test: impl AsyncFnOnce(&RwLock<Installation>) -> Result<()>) -> Result<()> {
     RUNTIME.block_on(async {
         let shared = SHARED.get_or_try_init(async || Installation::new().await.map(RwLock::new)).await?;
-        match test(shared).await {
-            Ok(()) => Ok(()),
-            Err(error) => Err(error.context(shared.read().await.logs().await)),
+        let outcome = test(shared).await;
+        if outcome.is_err() {
+            println!("{}", shared.read().await.logs().await);
         }
+        outcome
     })
 }
 

@@ -109,7 +109,7 @@ pub fn beside_others(test: impl AsyncFnOnce(&Scene) -> Result<()>) -> Result<()>
         let scene =
             Scene::new(&shared.testbed, &shared.operator, shared.libvirtd.host(), &shared.caa, namespace);
         let outcome = timeout(LIMIT, test(&scene)).await.context("the test takes too long").flatten();
-        outcome.with_context(|| scene.operator.log_tail())
+        outcome.inspect_err(|_| println!("{}", scene.operator.log_tail()))
     })
 }
 
@@ -203,7 +203,7 @@ async fn on(
     let operator = start(testbed, dir.path(), &libvirtd).await?;
     let mut alone = Alone { testbed, operator, libvirtd, caa, namespace };
     let outcome = timeout(LIMIT, test(&mut alone)).await.context("the test takes too long").flatten();
-    outcome.with_context(|| alone.operator.log_tail())
+    outcome.inspect_err(|_| println!("{}", alone.operator.log_tail()))
 }
 
 /// Another cluster in a folder of its own.

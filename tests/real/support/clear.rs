@@ -3,7 +3,9 @@
 use std::fmt::Debug;
 
 use anyhow::{Result, ensure};
-use k8s_openapi::api::{apps::v1::Deployment, coordination::v1::Lease, core::v1::ConfigMap};
+use k8s_openapi::api::{
+    apps::v1::Deployment, coordination::v1::Lease, core::v1::ConfigMap, node::v1::RuntimeClass,
+};
 use kube::{
     Api, Resource, ResourceExt as _,
     api::{DeleteParams, ListParams},
@@ -21,7 +23,8 @@ use testbed::{
 };
 
 /// Restores a cluster. Afterwards the operator's objects are installed and known to the garbage collector, every lease is free, no
-/// place and no pool is recorded, and there is no PeerPod, no `PeerPodConfig`, and no Deployment in the operator's namespace.
+/// place and no pool is recorded, and there is no PeerPod, no `PeerPodConfig`, no runtime class, and no Deployment in the operator's
+/// namespace.
 pub async fn clear(testbed: &mut Testbed) -> Result<()> {
     testbed.install_objects().await?;
     testbed.collect_new_kinds().await?;
@@ -35,6 +38,8 @@ pub async fn clear(testbed: &mut Testbed) -> Result<()> {
     }
     removed::<PeerPod>(testbed).await?;
     removed::<PeerPodConfig>(testbed).await?;
+    let classes: Api<RuntimeClass> = Api::all(testbed.client());
+    classes.delete_collection(&DeleteParams::default(), &ListParams::default()).await?;
     // The policy that keeps the operator notices a moment later that no configuration is left.
     let deployments: Api<Deployment> = Api::namespaced(testbed.client(), NAMESPACE);
     wait::eventually("no Deployment is left", DEADLINE, async || {

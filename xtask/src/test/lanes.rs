@@ -32,12 +32,17 @@ const PASSED: &str = "test result: ok.";
 /// The line before the output of failed tests.
 const FAILURES: &str = "\nfailures:\n";
 
+/// The most lines, and characters of a line, that the list of failed tests shows of the reason of each.
+const REASON_LINES: usize = 8;
+const REASON_WIDTH: usize = 300;
+
 /// The state of a log of Rust's test harness.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Log {
     passed: usize,
     ignored: usize,
-    failed: Vec<String>,
+    /// The names of the failed tests, each with why it failed.
+    failed: Vec<(String, String)>,
     results: Vec<String>,
 }
 
@@ -58,7 +63,7 @@ impl Log {
             {
                 match end {
                     "ok" => log.passed += 1,
-                    "FAILED" => log.failed.push(name.to_owned()),
+                    "FAILED" => log.failed.push((name.to_owned(), reason(text, name))),
                     _ => log.ignored += usize::from(end.starts_with("ignored")),
                 }
             }
@@ -113,8 +118,8 @@ pub(super) async fn run(mut binaries: Vec<Binary>, progress: &mut Progress) -> R
     }
     let Log { passed, ignored, failed: tests, .. } = sum(&logs)?;
     let mut out = io::stdout().lock();
-    for test in &tests {
-        writeln!(out, "FAILED {test}")?;
+    for (test, reason) in &tests {
+        writeln!(out, "FAILED {test}\n{reason}")?;
     }
     writeln!(out, "{passed} passed, {} failed, {ignored} skipped", tests.len())?;
     ensure!(failed.is_empty(), "these failed: {}; see above, or in {}", failed.join(", "), logs.display());
@@ -128,6 +133,8 @@ async fn start(binary: Binary, logs: &Path) -> Result<Outcome> {
     let output = File::create(&path).with_context(|| format!("creating {}", path.display()))?;
     let started = Instant::now();
     let mut setpriv = Command::new("setpriv");
+    // The stack of an error says where it was made, which its text says, too, and hides the texts of the other failures.
+    setpriv.env("RUST_LIB_BACKTRACE", "0");
     setpriv.args(["--pdeathsig=KILL", "--"]).arg(command.get_program()).args(command.get_args());
     if let Some(folder) = command.get_current_dir() {
         setpriv.current_dir(folder);
@@ -168,6 +175,19 @@ fn failures(log: &str) -> &str {
     log.find(FAILURES).map_or(log, |start| &log[start..])
 }
 
+/// Why this test failed, in a few lines: its error or its panic, without what it printed before.
+fn reason(log: &str, test: &str) -> String {
+    let output = log.split_once(&format!("\n---- {test} stdout ----\n")).map_or("", |(_, output)| output);
+    let output = output.split("\n---- ").next().unwrap_or_default();
+    let output = output.split(FAILURES).next().unwrap_or_default();
+    let lines: Vec<_> = output.lines().collect();
+    let is_reason = |line: &&str| line.starts_with("Error: ") || line.contains(" panicked at ");
+    let start = lines.iter().rposition(is_reason).unwrap_or_default();
+    let shown = lines[start..].iter().filter(|line| !line.trim().is_empty()).take(REASON_LINES);
+    let shown = shown.map(|line| format!("  {}", line.chars().take(REASON_WIDTH).collect::<String>()));
+    shown.collect::<Vec<_>>().join("\n")
+}
+
 /// All logs until now.
 fn sum(logs: &Path) -> Result<Log> {
     let mut sum = Log::default();
@@ -190,7 +210,8 @@ mod tests {
         let text = "\nrunning 4 tests\ntest a::b ... ok\ntest c ... FAILED\ntest d ... ignored, takes long\n\
                     test e - should panic ... ok\ntest result: FAILED. 2 passed; 1 failed\n";
         let log = Log::parse(text);
-        assert_eq!((log.passed, log.ignored, &log.failed[..]), (2, 1, &["c".to_owned()][..]));
+        assert_eq!((log.passed, log.ignored), (2, 1));
+        assert_eq!(log.failed, [("c".to_owned(), String::new())]);
         assert!(!log.is_success());
     }
 
@@ -199,6 +220,15 @@ mod tests {
         let part = "\nfailures:\n\n---- b stdout ----\nError: b\n\n\nfailures:\n    b\n";
         assert_eq!(failures(&format!("test a ... ok\ntest b ... FAILED\n{part}")), part);
         assert_eq!(failures("test a ... ok\n"), "test a ... ok\n");
+    }
+
+    #[test]
+    fn the_reason_of_a_failure_is_its_error_without_its_output() {
+        let text = "test a ... FAILED\n\nfailures:\n\n---- a stdout ----\nlog of a\nError: waiting\n\nCaused by:\n    late\n\n\
+                    ---- b stdout ----\n\nthread 'b' (7) panicked at b.rs:1:\nno\n\n\nfailures:\n    a\n    b\n";
+        assert_eq!(reason(text, "a"), "  Error: waiting\n  Caused by:\n      late");
+        assert_eq!(reason(text, "b"), "  thread 'b' (7) panicked at b.rs:1:\n  no");
+        assert_eq!(reason(text, "c"), "");
     }
 
     #[test]

@@ -259,5 +259,6 @@ async fn run(
         test(&stage).await?;
         stage.clear().await
     };
-    outcome.await.with_context(|| format!("{}{}", shared.operator.log_tail(), shared.runner.logs()))
+    let outcome = outcome.await;
+    outcome.inspect_err(|_| println!("{}{}", shared.operator.log_tail(), shared.runner.logs()))
 }
