@@ -1,0 +1,106 @@
+//! The folders of `src/` have an order, which the tour of the code tells: each uses those before it alone, so there is no circle.
+
+use std::{
+    collections::BTreeMap,
+    ffi::OsStr,
+    fs,
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context as _, Result, ensure};
+
+/// The line of the tour before the order.
+const HEADING: &str = "## What may use what";
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+/// The folders and files of `src/` from low to high, by the tour.
+fn order() -> Result<Vec<String>> {
+    let page = root().join("docs/src/contributing/tour.md");
+    let text = fs::read_to_string(&page).with_context(|| format!("reading {}", page.display()))?;
+    let (_, order) = text.split_once(HEADING).context("the tour has no order")?;
+    let list = order.trim().split("\n\n").next().context("the order is empty")?;
+    Ok(list.split('`').skip(1).step_by(2).map(str::to_owned).collect())
+}
+
+/// Adds the text of every source file of a folder or of one file, save tests.
+fn sources(path: &Path, texts: &mut Vec<String>) -> Result<()> {
+    if path.is_dir() {
+        for entry in fs::read_dir(path)? {
+            sources(&entry?.path(), texts)?;
+        }
+        return Ok(());
+    }
+    let is_tests =
+        path.components().any(|part| ["tests", "tests.rs"].map(OsStr::new).contains(&part.as_os_str()));
+    if !is_tests && path.extension() == Some(OsStr::new("rs")) {
+        texts.push(fs::read_to_string(path)?);
+    }
+    Ok(())
+}
+
+/// What this source uses of its crate: the first name of each path from the crate's top. Comments and tests at the end do not count.
+fn used(source: &str) -> Vec<String> {
+    let code: String =
+        source.lines().map(|line| line.split("//").next().unwrap_or_default()).collect::<Vec<_>>().join("\n");
+    let code = code.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
+    let name = |text: &str| -> String {
+        text.chars().take_while(|char| char.is_alphanumeric() || *char == '_').collect()
+    };
+    let mut names = Vec::new();
+    for path in code.split("crate::").skip(1) {
+        let Some(list) = path.strip_prefix('{') else {
+            names.push(name(path));
+            continue;
+        };
+        let (mut depth, mut is_first) = (0, true);
+        for (at, char) in list.char_indices() {
+            match char {
+                '}' if depth == 0 => break,
+                '{' => depth += 1,
+                '}' => depth -= 1,
+                ',' if depth == 0 => is_first = true,
+                _ if is_first && !char.is_whitespace() => {
+                    names.push(name(&list[at..]));
+                    is_first = false;
+                }
+                _ => {}
+            }
+        }
+    }
+    names
+}
+
+#[test]
+fn a_folder_uses_those_before_it_alone() -> Result<()> {
+    let order = order()?;
+    let places: BTreeMap<_, _> =
+        order.iter().enumerate().map(|(place, name)| (name.as_str(), place)).collect();
+    let mut count = 0;
+    for entry in fs::read_dir(root().join("src"))? {
+        let path = entry?.path();
+        let name = path.file_stem().and_then(OsStr::to_str).context("a name")?.to_owned();
+        if ["lib", "main"].contains(&&*name) {
+            continue;
+        }
+        let place = places.get(&*name).with_context(|| format!("the tour's order lacks {name}"))?;
+        let mut texts = Vec::new();
+        sources(&path, &mut texts)?;
+        for used in texts.iter().flat_map(|text| used(text)).filter(|used| *used != name) {
+            // Other names are of what the crate's top shows again.
+            let Some(other) = places.get(&*used) else { continue };
+            ensure!(other < place, "{name} uses {used}, which comes after it in the tour's order");
+            count += 1;
+        }
+    }
+    ensure!(count > 100, "only {count} uses were found");
+    Ok(())
+}
+
+#[test]
+fn what_a_source_uses_is_the_first_name_of_each_path() {
+    let source = "use crate::{\n    A, b::{c, d::{e}},\n    f::g, // crate::no\n};\nlet x = crate::h::i;\n#[cfg(test)]\nmod tests {\n crate::j }";
+    assert_eq!(used(source), ["A", "b", "f", "h"]);
+}
