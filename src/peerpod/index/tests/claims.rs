@@ -1,0 +1,100 @@
+//! Which PeerPods claim a VM.
+
+use super::*;
+
+#[test]
+fn a_vm_is_claimed_by_each_spelling_of_its_identifier() {
+    let gcp = |name: &str, instance: &str| {
+        let mut peerpod = peerpod(name, name, instance);
+        peerpod.spec.cloud_provider = Some("gcp".into());
+        peerpod
+    };
+    let index = Index::default();
+    index.apply(&Event::Apply(gcp("running", "podvm-web-1a2b3c4d")));
+    let forged = deleted(gcp("forged", "projects/p/zones/z/instances/podvm-web-1a2b3c4d"));
+    index.apply(&Event::Apply(forged.clone()));
+    assert_eq!(index.claimants(&forged, 3).living.map(|key| key.name.clone()).as_deref(), Some("running"));
+}
+
+#[test]
+fn others_that_name_a_vm_claim_it_while_they_live_and_one_of_each_other_pod_when_they_go() {
+    let index = Index::default();
+    let own = deleted(made("own", "pod", UUID, 10));
+    let claimants = || {
+        let Claimants { living, going } = index.claimants(&own, 3);
+        (living.map(|key| key.name.clone()), names(&going))
+    };
+    let apply = |peerpod| drop(index.apply(&Event::Apply(peerpod)));
+    apply(own.clone());
+    apply(deleted(made("of-own-pod", "pod", UUID, 11)));
+    let mut ownerless = deleted(made("ownerless", "pod", UUID, 11));
+    ownerless.metadata.owner_references = None;
+    apply(ownerless);
+    assert_eq!(claimants(), (None, vec![]));
+    for pod in 0..5 {
+        for number in 0..3 {
+            apply(deleted(made(&format!("{pod}-{number}"), &pod.to_string(), &UUID.to_uppercase(), number)));
+        }
+    }
+    let (living, going) = claimants();
+    assert_eq!((living, going.len()), (None, 3));
+    assert!(going.iter().all(|name| name.ends_with("-0")), "{going:?}");
+    let mut released = made("released", "another", UUID, 0);
+    released.metadata.finalizers = None;
+    apply(released);
+    assert_eq!(claimants().0.as_deref(), Some("released"));
+    let unnamed = deleted(made("own", "pod", "17", 10));
+    let Claimants { living, going } = index.claimants(&unnamed, 3);
+    assert!(living.is_none() && going.is_empty());
+}
+
+/// Of a Pod of another name.
+fn named(mut peerpod: PeerPod, pod: &str) -> PeerPod {
+    peerpod.metadata.owner_references.as_mut().unwrap()[0].name = pod.into();
+    peerpod
+}
+
+#[test]
+fn only_peerpods_of_pods_whose_vms_have_the_same_name_claim_a_vm() {
+    let index = Index::default();
+    let own = deleted(named(made("own", "pod", UUID, 10), "web.0"));
+    let apply = |peerpod| drop(index.apply(&Event::Apply(peerpod)));
+    apply(own.clone());
+    let ownerless = |number: usize| {
+        let mut peerpod = made(&format!("ownerless-{number}"), "", UUID, 0);
+        peerpod.metadata.owner_references = None;
+        peerpod
+    };
+    for number in 0..100 {
+        apply(ownerless(number));
+        apply(named(made(&format!("a{number}"), &number.to_string(), UUID, 0), "web"));
+        apply(deleted(named(made(&format!("b{number}"), &format!("b{number}"), UUID, 0), "web-1")));
+    }
+    let claimants = || {
+        let Claimants { living, going } = index.claimants(&own, 200);
+        (living.map(|key| key.name.clone()), going.len())
+    };
+    assert_eq!(claimants(), (None, 0));
+    let Claimants { living, going } = index.claimants_of_any_name(&own, 200);
+    assert_eq!((living.is_some(), going.len()), (true, 100));
+
+    // Their VMs have the same name.
+    apply(deleted(named(made("going", "x", UUID, 0), "web-0")));
+    assert_eq!(claimants(), (None, 1));
+    let living = named(made("living", "y", UUID, 0), "web-0");
+    apply(living.clone());
+    assert_eq!(claimants(), (Some("living".to_owned()), 1));
+    assert!(requeued(&index, &Event::Delete(ownerless(0))).is_empty(), "it claimed nothing");
+    assert_eq!(requeued(&index, &Event::Delete(living)), ["going", "own"]);
+}
+
+#[test]
+fn each_pod_whose_peerpod_waits_for_a_vm_is_requeued_when_another_claim_is_removed() {
+    let index = Index::default();
+    let going = |number: usize| deleted(made(&format!("{number:02}"), &number.to_string(), UUID, 0));
+    for number in 0..MOST_PODS {
+        index.apply(&Event::Apply(going(number)));
+    }
+    assert_eq!(requeued(&index, &Event::Delete(going(0))).len(), MOST_PODS - 1);
+    assert_eq!(index.going_beside(&going(1)).len(), MOST_PODS - 2);
+}
