@@ -47,29 +47,19 @@ use self::{
 use super::{
     Accepted, Bears, CLUSTER_UID_TAG, Claim, Error, ErrorClass, Finding, IdProblem, InstanceId, OwnVm, Pages,
     ParsedId, Provider, Stage, Vm,
-    cloud::{Cloud, InstanceTypeKey, NAME_LIMIT, Opening},
+    cloud::{Cloud, InstanceTypeKey, Opening},
     http::{
         Failure, MOST_PAGES,
         Pace::{Read, Write},
         too_many_pages,
     },
 };
-use crate::settings::{Schema, Values};
+use crate::settings::Values;
 
 /// What differs from other clouds.
 pub static CLOUD: Cloud = Cloud {
-    schema: Schema { cloud: "aws", keys: Settings::KEYS, check: Some(settings::check) },
-    chart_alias: None,
-    caveat: None,
-    name_limit: NAME_LIMIT,
-    parse_id: instance,
-    settles_late: true,
-    reuses_ids: false,
-    instance_type: Some(InstanceTypeKey { name: "PODVM_INSTANCE_TYPE", overruled_by: None }),
-    volumes: &[],
-    permissions: &[],
-    cluster_permissions: &[],
-    open,
+    instance_type: Some(InstanceTypeKey::new("PODVM_INSTANCE_TYPE")),
+    ..Cloud::new("aws", Settings::KEYS, settings::check, instance, open)
 };
 
 /// An IAM policy with the rights that deletions need.

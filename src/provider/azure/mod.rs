@@ -33,26 +33,16 @@ use self::{
 use super::{
     Accepted, Bears, Claim, Error, ErrorClass, Finding, InstanceId, Listed, OwnVm, POD_VM, Pages, PowerState,
     Provider, Resource, Stage, Vm, VmRef,
-    cloud::{Cloud, InstanceTypeKey, NAME_LIMIT, Opening},
+    cloud::{Cloud, InstanceTypeKey, Opening},
     cluster_proof::cluster_uid,
     http::{Call, Client, MOST_PAGES, Options, Pace, Reply, identity::variable, too_many_pages},
 };
-use crate::settings::{Schema, Values};
+use crate::settings::Values;
 
 /// What differs from other clouds.
 pub static CLOUD: Cloud = Cloud {
-    schema: Schema { cloud: "azure", keys: Settings::KEYS, check: Some(settings::check) },
-    chart_alias: None,
-    caveat: None,
-    name_limit: NAME_LIMIT,
-    parse_id: id::parse,
-    settles_late: true,
-    reuses_ids: false,
-    instance_type: Some(InstanceTypeKey { name: "AZURE_INSTANCE_SIZE", overruled_by: None }),
-    volumes: &[],
-    permissions: &[],
-    cluster_permissions: &[],
-    open,
+    instance_type: Some(InstanceTypeKey::new("AZURE_INSTANCE_SIZE")),
+    ..Cloud::new("azure", Settings::KEYS, settings::check, id::parse, open)
 };
 
 /// Versions of Azure's interfaces.

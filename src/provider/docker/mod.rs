@@ -24,29 +24,21 @@ pub use self::settings::Settings;
 use super::{
     Accepted, Claim, Error, ErrorClass, Finding, IdProblem, InstanceId, Listed, OwnVm, POD_VM, Pages,
     ParsedId, PowerState, Provider, Resource, Stage, Vm,
-    cloud::{AdaptorVolume, Cloud, NAME_LIMIT, Opening, Recorded, VolumeSource},
+    cloud::{AdaptorVolume, Cloud, Opening, Recorded, VolumeSource},
     http::{Call, Client, Pace, Reply},
 };
-use crate::settings::{Schema, Values};
+use crate::settings::Values;
 
 /// What differs from other clouds.
 pub static CLOUD: Cloud = Cloud {
-    schema: Schema { cloud: "docker", keys: Settings::KEYS, check: Some(settings::check) },
-    chart_alias: None,
     caveat: Some("cloud-api-adaptor supports docker up to v0.21.1."),
-    name_limit: NAME_LIMIT,
-    parse_id: container,
     settles_late: false,
-    reuses_ids: false,
-    instance_type: None,
     volumes: &[
         // Where DOCKER_HOST is another host this one has no socket.
         AdaptorVolume { name: "docker-socket", path: "/var/run/docker.sock", source: VolumeSource::HostPath },
         AdaptorVolume { name: "docker-dir", path: "/var/lib/docker", source: VolumeSource::HostPath },
     ],
-    permissions: &[],
-    cluster_permissions: &[],
-    open,
+    ..Cloud::new("docker", Settings::KEYS, settings::check, container, open)
 };
 
 /// How long Docker may take for a removal that another client began.

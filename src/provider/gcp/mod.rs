@@ -31,25 +31,15 @@ use self::{
 };
 use super::{
     Accepted, Claim, Error, ErrorClass, Finding, InstanceId, OwnVm, POD_VM, Pages, Provider, Stage, Vm,
-    cloud::{Cloud, InstanceTypeKey, NAME_LIMIT, Opening},
+    cloud::{Cloud, InstanceTypeKey, Opening},
     http::{Call, Client, MOST_PAGES, Options, Pace, Reply, identity::is_safe, too_many_pages},
 };
-use crate::settings::{Schema, Values};
+use crate::settings::Values;
 
 /// What differs from other clouds.
 pub static CLOUD: Cloud = Cloud {
-    schema: Schema { cloud: "gcp", keys: Settings::KEYS, check: Some(settings::check) },
-    chart_alias: None,
-    caveat: None,
-    name_limit: NAME_LIMIT,
-    parse_id: id::parse,
-    settles_late: true,
-    reuses_ids: false,
-    instance_type: Some(InstanceTypeKey { name: "GCP_MACHINE_TYPE", overruled_by: None }),
-    volumes: &[],
-    permissions: &[],
-    cluster_permissions: &[],
-    open,
+    instance_type: Some(InstanceTypeKey::new("GCP_MACHINE_TYPE")),
+    ..Cloud::new("gcp", Settings::KEYS, settings::check, id::parse, open)
 };
 
 /// A custom role with the permissions that deletions need, and no others.

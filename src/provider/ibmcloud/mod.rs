@@ -48,30 +48,22 @@ use self::{
 use super::{
     Accepted, Claim, Error, ErrorClass, Finding, IdProblem, InstanceId, Listed, OwnVm, POD_VM, Pages,
     ParsedId, Provider, Resource, Stage, Vm,
-    cloud::{Cloud, InstanceTypeKey, NAME_LIMIT, Opening},
+    cloud::{Cloud, InstanceTypeKey, Opening},
     http::{Call, Client, MOST_PAGES, Options, Pace, Reply, too_many_pages},
     ibm_iam::{self, Iam},
 };
 use crate::{
     api::v1alpha1::{RELEASE_ABANDON, RELEASE_ANNOTATION},
-    settings::{Schema, Values},
+    settings::Values,
 };
 
 /// What differs from other clouds.
 pub static CLOUD: Cloud = Cloud {
-    schema: Schema { cloud: "ibmcloud", keys: Settings::KEYS, check: Some(settings::check) },
-    chart_alias: None,
-    caveat: None,
-    name_limit: NAME_LIMIT,
-    parse_id: instance,
-    settles_late: true,
-    reuses_ids: false,
-    instance_type: Some(InstanceTypeKey { name: "IBMCLOUD_PODVM_INSTANCE_PROFILE_NAME", overruled_by: None }),
+    instance_type: Some(InstanceTypeKey::new("IBMCLOUD_PODVM_INSTANCE_PROFILE_NAME")),
     volumes: &[ibm_iam::TOKEN],
-    permissions: &[],
     // Where the settings name no endpoint.
     cluster_permissions: region::PERMISSIONS,
-    open,
+    ..Cloud::new("ibmcloud", Settings::KEYS, settings::check, instance, open)
 };
 
 /// The actions of IAM that the operator needs, and no others. Lists alone need the last one, for tags.

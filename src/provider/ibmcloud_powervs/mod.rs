@@ -41,22 +41,13 @@ use super::{
     http::{Call, Client, Options, Pace, Reply},
     ibm_iam::{DELETE, Iam, LOOK_UP},
 };
-use crate::settings::{Schema, Values};
+use crate::settings::Values;
 
 /// What differs from other clouds.
 pub static CLOUD: Cloud = Cloud {
-    schema: Schema { cloud: "ibmcloud-powervs", keys: Settings::KEYS, check: Some(settings::check) },
     chart_alias: Some("ibmcloudpowervs"),
-    caveat: None,
     name_limit: 47,
-    parse_id: server,
-    settles_late: true,
-    reuses_ids: false,
-    instance_type: None,
-    volumes: &[],
-    permissions: &[],
-    cluster_permissions: &[],
-    open,
+    ..Cloud::new("ibmcloud-powervs", Settings::KEYS, settings::check, server, open)
 };
 
 /// The actions of IAM that deletions need, and no others.

@@ -46,25 +46,16 @@ use self::{
 use super::{
     Accepted, Claim, Error, ErrorClass, Finding, IdProblem, InstanceId, OwnVm, POD_VM, Pages, ParsedId,
     Provider, Stage, Vm,
-    cloud::{Cloud, NAME_LIMIT, Opening},
+    cloud::{Cloud, Opening},
     http::Pace::{Read, Write},
 };
-use crate::settings::{Schema, Values};
+use crate::settings::Values;
 
 /// What differs from other clouds.
 pub static CLOUD: Cloud = Cloud {
-    schema: Schema { cloud: "vsphere", keys: Settings::KEYS, check: Some(settings::check) },
-    chart_alias: None,
     caveat: Some("cloud-api-adaptor supports vsphere up to v0.17.0."),
-    name_limit: NAME_LIMIT,
-    parse_id: uuid,
     settles_late: false,
-    reuses_ids: false,
-    instance_type: None,
-    volumes: &[],
-    permissions: &[],
-    cluster_permissions: &[],
-    open,
+    ..Cloud::new("vsphere", Settings::KEYS, settings::check, uuid, open)
 };
 
 /// The privileges that deletions need in the folder of pod VMs, and no others.
