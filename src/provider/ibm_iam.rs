@@ -16,16 +16,13 @@ use super::{
     Error, ErrorClass, Finding,
     account::Account,
     cloud::{AdaptorVolume, Opening, VolumeSource},
+    finding::examine,
     http::{
         Call, Client, Fresh, Options, Pace, Reply, Tokens, bearer,
         identity::{Token, form, is_safe, read_file, variable},
     },
 };
 use crate::settings::Malformed;
-
-/// What is found out beside the account.
-pub(super) const LOOK_UP: &str = "look up machines";
-pub(super) const DELETE: &str = "delete machines";
 
 /// The path of the endpoint. Settings name it with or without.
 const PATH: &str = "/identity/token";
@@ -133,21 +130,14 @@ impl Iam {
     }
 
     /// Examines the account first and then, with a token, these subjects.
-    pub(super) async fn examine<const N: usize>(
+    pub(super) async fn examine(
         &self,
-        subjects: [&'static str; N],
-        rest: impl AsyncFnOnce() -> Result<[Finding; N], Error>,
+        subjects: &[&'static str],
+        rest: impl AsyncFnOnce() -> Result<Vec<Finding>, Error>,
     ) -> Result<Vec<Finding>, Error> {
-        let account = match self.identity().await {
-            Err(error) if error.class == ErrorClass::Transient => return Err(error),
-            identity => identity.map(|it| format!("account {}, by {}", it.account, self.origin())),
-        };
-        let rest = if account.is_ok() {
-            rest().await?
-        } else {
-            subjects.map(|subject| Finding::untried(subject, "check has no access token"))
-        };
-        Ok([Finding::tried("account", account)].into_iter().chain(rest).collect())
+        let identity = self.identity().await;
+        let account = identity.map(|it| format!("account {}, by {}", it.account, self.origin()));
+        examine("account", account, (subjects, "check has no access token"), rest).await
     }
 
     async fn fetch(&self) -> Result<Fresh<Identity>, Error> {

@@ -25,6 +25,7 @@ use super::{
     Accepted, Claim, Error, ErrorClass, Finding, IdProblem, InstanceId, Listed, OwnVm, POD_VM, Pages,
     ParsedId, PowerState, Provider, Resource, Stage, Vm,
     cloud::{AdaptorVolume, Cloud, Opening, Recorded, VolumeSource},
+    finding::answered,
     http::{Call, Client, Pace, Reply},
 };
 use crate::settings::Values;
@@ -249,10 +250,8 @@ impl Provider for Docker {
     }
 
     async fn examine(&self) -> Result<Vec<Finding>, Error> {
-        let listed = match self.pod_vms().await {
-            Err(error) if error.class == ErrorClass::Transient => return Err(error),
-            listed => listed.map(|all| format!("the daemon has {} containers named {POD_VM}…", all.len())),
-        };
+        let listed = answered(self.pod_vms().await)?
+            .map(|all| format!("the daemon has {} containers named {POD_VM}…", all.len()));
         // No container has this identifier, and Docker looks for it after it has asked for the right.
         let removed = match self.remove("removing a container that does not exist", NONE).await {
             Err(gone) if gone.class == ErrorClass::NotFound => Ok("removals are allowed".to_owned()),

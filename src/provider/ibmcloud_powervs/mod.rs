@@ -38,8 +38,9 @@ use super::{
     Accepted, Claim, Error, ErrorClass, Finding, IdProblem, InstanceId, Listed, OwnVm, POD_VM, Pages,
     ParsedId, PowerState, Provider, Resource, Stage, Vm,
     cloud::{Cloud, Opening},
+    finding::{DELETE, LOOK_UP, answered},
     http::{Call, Client, Options, Pace, Reply},
-    ibm_iam::{DELETE, Iam, LOOK_UP},
+    ibm_iam::Iam,
 };
 use crate::settings::Values;
 
@@ -170,16 +171,14 @@ impl PowerVs {
         Ok(reply.json::<Servers>()?.all)
     }
 
-    async fn examined_servers(&self) -> Result<[Finding; 2], Error> {
-        let listed = match self.servers("listing the servers").await {
-            Err(error) if error.class == ErrorClass::Transient => return Err(error),
-            servers => servers.map(|servers| {
-                let count = servers.iter().filter(|server| server.name.starts_with(POD_VM)).count();
-                format!("the workspace has {count} servers named {POD_VM}…")
-            }),
-        };
+    async fn examined_servers(&self) -> Result<Vec<Finding>, Error> {
+        let servers = answered(self.servers("listing the servers").await)?;
+        let listed = servers.map(|servers| {
+            let count = servers.iter().filter(|server| server.name.starts_with(POD_VM)).count();
+            format!("the workspace has {count} servers named {POD_VM}…")
+        });
         let why = format!("only a deletion shows whether the credentials have {}", ACTIONS[3]);
-        Ok([Finding::tried(LOOK_UP, listed), Finding::untried(DELETE, why)])
+        Ok(vec![Finding::tried(LOOK_UP, listed), Finding::untried(DELETE, why)])
     }
 
     async fn find(&self, id: &InstanceId) -> Result<Server, Error> {
@@ -255,6 +254,6 @@ impl Provider for PowerVs {
     }
 
     async fn examine(&self) -> Result<Vec<Finding>, Error> {
-        self.iam.examine([LOOK_UP, DELETE], async || self.examined_servers().await).await
+        self.iam.examine(&[LOOK_UP, DELETE], async || self.examined_servers().await).await
     }
 }
