@@ -5,7 +5,7 @@
 use base64::{Engine as _, prelude::BASE64_URL_SAFE_NO_PAD};
 use hyper::{
     StatusCode,
-    header::{ACCEPT, AUTHORIZATION, HeaderValue},
+    header::{ACCEPT, HeaderValue},
 };
 use operator_kit::Message;
 use secrecy::{ExposeSecret as _, SecretString};
@@ -18,7 +18,7 @@ use super::{
     cloud::{AdaptorVolume, Opening, VolumeSource},
     finding::examine,
     http::{
-        Call, Client, Fresh, Options, Pace, Reply, Tokens, bearer,
+        Call, Client, Fresh, Options, Pace, Reply, Tokens,
         identity::{Token, form, is_safe, read_file, variable},
     },
 };
@@ -119,14 +119,9 @@ impl Iam {
         &self,
         client: &Client,
         identity: &Identity,
-        mut call: Call,
+        call: Call,
     ) -> Result<Reply, Error> {
-        call.request.headers_mut().insert(AUTHORIZATION, bearer(&identity.token)?);
-        let reply = client.send(call).await?;
-        if reply.status == StatusCode::UNAUTHORIZED {
-            self.tokens.forget().await;
-        }
-        Ok(reply)
+        self.tokens.send(client, &identity.token, call).await
     }
 
     /// Examines the account first and then, with a token, these subjects.

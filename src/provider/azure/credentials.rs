@@ -19,7 +19,7 @@ use crate::{
     provider::{
         Error, ErrorClass,
         http::{
-            Call, Client, Fresh, Options, Pace, Reply, Tokens,
+            Call, Client, Fresh, Pace, TokenSource,
             identity::{Token, form, read_file},
         },
     },
@@ -37,12 +37,10 @@ const METADATA_HOST: &str = "AZURE_POD_IDENTITY_AUTHORITY_HOST";
 /// The way in which a federated token is handed over.
 const JWT_BEARER: &str = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer";
 
-/// The credentials of one set of settings.
+/// The credentials of one set of settings, for one audience.
 pub(super) struct Credentials {
-    source: Source,
-    audience: String,
-    client: Client,
-    tokens: Tokens<SecretString>,
+    pub(super) source: Source,
+    pub(super) audience: String,
 }
 
 /// Where tokens come from.
@@ -99,16 +97,8 @@ pub(super) fn source(
     Ok((Source::Application { url, client_id, proof }, region))
 }
 
-impl Credentials {
-    /// Those of this source, for this audience.
-    pub(super) fn new(source: Source, audience: String) -> Result<Self, Error> {
-        let is_machine = matches!(source, Source::Machine { .. });
-        let options = if is_machine { Options::metadata() } else { Options::default() };
-        Ok(Self { source, audience, client: Client::new(options)?, tokens: Tokens::default() })
-    }
-
-    /// Where they come from, for people.
-    pub(super) fn origin(&self) -> &'static str {
+impl TokenSource for Credentials {
+    fn origin(&self) -> &'static str {
         match self.source {
             Source::Application { proof: Proof::Secret(_), .. } => {
                 "the application's secret (AZURE_CLIENT_SECRET)"
@@ -118,17 +108,11 @@ impl Credentials {
         }
     }
 
-    /// A valid access token.
-    pub(super) async fn token(&self) -> Result<SecretString, Error> {
-        self.tokens.get(async || self.fetch().await).await
+    fn is_metadata(&self) -> bool {
+        matches!(self.source, Source::Machine { .. })
     }
 
-    /// Sends `call` to Resource Manager with a valid access token.
-    pub(super) async fn send_authorized(&self, client: &Client, call: Call) -> Result<Reply, Error> {
-        self.tokens.send(client, call, async || self.fetch().await).await
-    }
-
-    async fn fetch(&self) -> Result<Fresh<SecretString>, Error> {
+    async fn fetch(&self, client: &Client) -> Result<Fresh<SecretString>, Error> {
         let (doing, advice, request, secrets) = match &self.source {
             Source::Application { url, client_id, proof } => {
                 let scope = format!("{}/.default", self.audience);
@@ -137,19 +121,15 @@ impl Credentials {
                     ("client_id", client_id.expose_secret()),
                     ("scope", &scope),
                 ];
-                let secret = match proof {
-                    Proof::Secret(secret) => secret.clone(),
+                let (field, secret) = match proof {
+                    Proof::Secret(secret) => ("client_secret", secret.clone()),
                     Proof::TokenFile(path) => {
-                        read_file("the file that AZURE_FEDERATED_TOKEN_FILE names", path).await?
+                        fields.push(("client_assertion_type", JWT_BEARER));
+                        let what = "the file that AZURE_FEDERATED_TOKEN_FILE names";
+                        ("client_assertion", read_file(what, path).await?)
                     }
                 };
-                match proof {
-                    Proof::Secret(_) => fields.push(("client_secret", secret.expose_secret())),
-                    Proof::TokenFile(_) => {
-                        fields.push(("client_assertion_type", JWT_BEARER));
-                        fields.push(("client_assertion", secret.expose_secret()));
-                    }
-                }
+                fields.push((field, secret.expose_secret()));
                 let request = form(url, &fields);
                 let advice = "see AZURE_TENANT_ID, AZURE_CLIENT_ID and the application's secret or federated credential";
                 ("asking Microsoft Entra for an access token", advice, request, vec![secret])
@@ -168,7 +148,7 @@ impl Credentials {
         };
         let request =
             request.map_err(|_| Error::new(ErrorClass::Invalid, "the URL for tokens cannot be used"))?;
-        let reply = self.client.send(Call { secrets, ..Call::new(doing, Pace::Read, request) }).await;
+        let reply = client.send(Call { secrets, ..Call::new(doing, Pace::Read, request) }).await;
         let token: Token = reply.and_then(accepted).map_err(|error| error.advising(advice))?.credential()?;
         Ok(token.into())
     }

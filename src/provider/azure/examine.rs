@@ -33,8 +33,8 @@ const NEEDED: [&str; 9] = [
 impl Azure {
     /// Gets a token, lists what deletions list, and asks for the rights in the group.
     pub(super) async fn examination(&self) -> Result<Vec<Finding>, Error> {
-        let token = self.credentials.token().await;
-        let token = token.map(|_| format!("Azure gave an access token for {}", self.credentials.origin()));
+        let origin = self.api.origin().await;
+        let token = origin.map(|origin| format!("Azure gave an access token for {origin}"));
         let without = (&[LOOK_UP, DELETE][..], "check has no access token");
         examine("credentials", token, without, async || {
             Ok(vec![

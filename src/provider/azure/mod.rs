@@ -35,7 +35,7 @@ use super::{
     Provider, Resource, Stage, Vm, VmRef,
     cloud::{Cloud, InstanceTypeKey, Opening},
     cluster_proof::cluster_uid,
-    http::{Call, Client, MOST_PAGES, Options, Pace, Reply, identity::variable, too_many_pages},
+    http::{Authorized, Call, MOST_PAGES, Pace, Reply, identity::variable, too_many_pages},
 };
 use crate::settings::Values;
 
@@ -82,8 +82,7 @@ struct Belonging {
 
 /// One of Azure's clouds.
 struct Azure {
-    client: Client,
-    credentials: Credentials,
+    api: Authorized<Credentials>,
     /// Resource Manager's URL, without a slash at the end.
     manager: String,
     /// The resource group that the settings name, if they can.
@@ -96,8 +95,7 @@ fn open(values: &Values, _: Opening<'_>) -> Result<Box<dyn Provider>, Error> {
     let (source, region) =
         credentials::source(&settings, &variable).map_err(|malformed| Error::unusable(&[malformed]))?;
     Ok(Box::new(Azure {
-        client: Client::new(Options::default())?,
-        credentials: Credentials::new(source, region.audience)?,
+        api: Authorized::new(Credentials { source, audience: region.audience })?,
         manager: region.manager,
         group: id::scope(&settings.subscription, &settings.group),
     }))
@@ -116,7 +114,7 @@ impl Azure {
             .uri(url)
             .body(Bytes::new())
             .map_err(|_| Error::new(ErrorClass::Invalid, "the identifier cannot be part of a URL"))?;
-        self.credentials.send_authorized(&self.client, Call::new(doing, pace, request)).await
+        self.api.send(Call::new(doing, pace, request)).await
     }
 
     /// Reads, page by page, all that is in this group and has `part` in its name.

@@ -19,8 +19,8 @@ const NEEDED: [&str; 2] = ["compute.instances.get", "compute.instances.delete"];
 impl Gcp {
     /// Gets a token, lists what deletions list, and asks Compute Engine for the rights on one VM.
     pub(super) async fn examination(&self) -> Result<Vec<Finding>, Error> {
-        let token = answered(self.credentials.token().await)?;
-        let token = token.map(|_| format!("Google gave an access token for {}", self.credentials.origin()));
+        let origin = answered(self.api.origin().await)?;
+        let token = origin.map(|origin| format!("Google gave an access token for {origin}"));
         let (doing, mut count, mut sample) = ("listing the VMs", 0, None);
         let take = |page: Page| {
             for (zone, vm) in page.into_instances() {

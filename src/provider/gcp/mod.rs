@@ -27,12 +27,12 @@ use operator_kit::Message;
 pub use self::settings::Settings;
 use self::{
     answer::{Instance, Operation, Page, accepted},
-    credentials::Credentials,
+    credentials::Source,
 };
 use super::{
     Accepted, Claim, Error, ErrorClass, Finding, InstanceId, OwnVm, POD_VM, Pages, Provider, Stage, Vm,
     cloud::{Cloud, InstanceTypeKey, Opening},
-    http::{Call, Client, MOST_PAGES, Options, Pace, Reply, identity::is_safe, too_many_pages},
+    http::{Authorized, Call, MOST_PAGES, Pace, Reply, identity::is_safe, too_many_pages},
 };
 use crate::settings::Values;
 
@@ -57,8 +57,7 @@ const ONE: &str = "500";
 
 /// One project.
 struct Gcp {
-    client: Client,
-    credentials: Credentials,
+    api: Authorized<Source>,
     /// The API's base URL, without a slash at the end.
     base: String,
     project: String,
@@ -74,8 +73,7 @@ fn open(values: &Values, opening: Opening<'_>) -> Result<Box<dyn Provider>, Erro
             Error::new(ErrorClass::Invalid, "an address in the record of places is no project's")
         })?;
     Ok(Box::new(Gcp {
-        client: Client::new(Options::default())?,
-        credentials: Credentials::new(Settings::read(values).credentials)?,
+        api: Authorized::new(Source::new(Settings::read(values).credentials))?,
         base: base.to_owned(),
         project: project.to_owned(),
     }))
@@ -101,7 +99,7 @@ impl Gcp {
             .header(header::CONTENT_TYPE, "application/json")
             .body(body.into())
             .map_err(|_| Error::new(ErrorClass::Invalid, "the path of the VM cannot be part of a URL"))?;
-        self.credentials.send_authorized(&self.client, Call::new(doing, pace, request)).await
+        self.api.send(Call::new(doing, pace, request)).await
     }
 
     /// Reads a list of all zones page by page.

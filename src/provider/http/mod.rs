@@ -7,12 +7,14 @@
 //! pinned.rs   trust in one certificate, by its fingerprint
 //! pacing.rs   how many requests a second a cloud takes, learnt from its refusals
 //! token.rs    Tokens: a credential that expires, fetched once for all callers
+//! access.rs   Authorized: a client whose requests carry an access token
 //! identity.rs parts that the credentials of several clouds share
 //! ```
 //!
 //! The client sends a request once. It does not retry, because controllers back off. It follows no redirect, because that would
 //! carry credentials to another host. Every wait ends: [`Options`] has the deadlines. Bodies are bounded.
 
+mod access;
 mod connect;
 mod failure;
 pub(super) mod identity;
@@ -34,13 +36,14 @@ use secrecy::{ExposeSecret as _, SecretString};
 use tokio::time::timeout;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
-use self::{connect::Connector, pacing::Pacing};
 pub(super) use self::{
+    access::{Authorized, TokenSource},
     failure::Failure,
     pinned::Fingerprint,
     reply::Reply,
     token::{Fresh, Tokens},
 };
+use self::{connect::Connector, pacing::Pacing};
 use super::{Error, ErrorClass};
 
 /// How long an idle connection is kept. Shorter than the load balancers of clouds keep it.
