@@ -18,8 +18,8 @@ use super::{
     cloud::{AdaptorVolume, Opening, VolumeSource},
     finding::examine,
     http::{
-        Call, Client, Fresh, Options, Pace, Reply, Tokens,
-        identity::{Token, form, is_safe, read_file, variable},
+        Call, Client, Fresh, Options, Reply, Tokens,
+        identity::{form, is_safe, read_file, variable},
     },
 };
 use crate::settings::Malformed;
@@ -157,16 +157,15 @@ impl Iam {
                 ("profile_id", profile.expose_secret()),
             ],
         };
-        let mut request = form(&self.url, &fields)
-            .map_err(|_| Error::new(ErrorClass::Invalid, "the endpoint for tokens cannot be used"))?;
-        request.headers_mut().insert(ACCEPT, HeaderValue::from_static("application/json"));
-        let secrets = [Some(&secret), profile].into_iter().flatten().cloned().collect();
         let doing = "asking IBM Cloud for an access token";
-        let reply = self.client.send(Call { secrets, ..Call::new(doing, Pace::Read, request) }).await?;
+        let mut call = Call::of(doing, form(&self.url, &fields), "the endpoint for tokens cannot be used")?;
+        call.request.headers_mut().insert(ACCEPT, HeaderValue::from_static("application/json"));
+        call.secrets.extend([Some(&secret), profile].into_iter().flatten().cloned());
+        let reply = self.client.send(call).await?;
         if !reply.status.is_success() {
             return Err(refused(&reply));
         }
-        let fresh = Fresh::from(reply.credential::<Token>()?);
+        let fresh = reply.token()?;
         let account = account(fresh.value.expose_secret()).ok_or_else(|| {
             let message = format!("{doing} failed: the token does not say of which account it is");
             Error::new(ErrorClass::Transient, Message::public(message))

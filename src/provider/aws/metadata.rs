@@ -6,7 +6,7 @@ use serde::Deserialize;
 use super::credentials::Expiring;
 use crate::provider::{
     Error, ErrorClass,
-    http::{Call, Client, Options, Pace, Reply},
+    http::{Call, Client, Options, Reply},
 };
 
 /// The environment variable that names another address.
@@ -68,10 +68,8 @@ impl Metadata {
         doing: &'static str,
         request: hyper::http::request::Builder,
     ) -> Result<Reply, Error> {
-        let request = request.body(Bytes::new()).map_err(|_| {
-            Error::new(ErrorClass::Invalid, "the address of the instance metadata is malformed")
-        })?;
-        let reply = self.client.send(Call::new(doing, Pace::Read, request)).await;
+        let malformed = "the address of the instance metadata is malformed";
+        let reply = self.client.send(Call::of(doing, request.body(Bytes::new()), malformed)?).await;
         let reply = reply.map_err(|error| {
             error.advising(
                 "without AWS_ACCESS_KEY_ID or AWS_ROLE_ARN the node's role is used, and without AWS_REGION the node's region; \

@@ -17,10 +17,10 @@ use super::{
 };
 use crate::{
     provider::{
-        Error, ErrorClass,
+        Error,
         http::{
-            Call, Client, Fresh, Pace, TokenSource,
-            identity::{Token, form, read_file},
+            Call, Client, Fresh, TokenSource, encoded,
+            identity::{form, read_file},
         },
     },
     settings::Malformed,
@@ -136,21 +136,17 @@ impl TokenSource for Credentials {
             }
             Source::Machine { url, client_id } => {
                 let client_id = client_id.as_ref().map(|id| ("client_id", id.expose_secret()));
-                let query = [("api-version", "2018-02-01"), ("resource", &self.audience)];
-                let query = form_urlencoded::Serializer::new(String::new())
-                    .extend_pairs(query.into_iter().chain(client_id))
-                    .finish();
+                let query = [("api-version", "2018-02-01"), ("resource", &*self.audience)];
+                let query = encoded(query.into_iter().chain(client_id));
                 let url = format!("{url}/metadata/identity/oauth2/token?{query}");
                 let request = Request::get(url).header("Metadata", "true").body(Bytes::new());
                 let advice = "set AZURE_CLIENT_SECRET, use workload identity, or give the machine the managed identity AZURE_CLIENT_ID";
                 ("asking the metadata service for an access token", advice, request, Vec::new())
             }
         };
-        let request =
-            request.map_err(|_| Error::new(ErrorClass::Invalid, "the URL for tokens cannot be used"))?;
-        let reply = client.send(Call { secrets, ..Call::new(doing, Pace::Read, request) }).await;
-        let token: Token = reply.and_then(accepted).map_err(|error| error.advising(advice))?.credential()?;
-        Ok(token.into())
+        let call = Call::of(doing, request, "the URL for tokens cannot be used")?;
+        let reply = client.send(Call { secrets, ..call }).await.and_then(accepted);
+        reply.map_err(|error| error.advising(advice))?.token()
     }
 }
 

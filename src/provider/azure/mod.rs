@@ -35,7 +35,7 @@ use super::{
     Provider, Resource, Stage, Vm, VmRef,
     cloud::{Cloud, InstanceTypeKey, Opening},
     cluster_proof::cluster_uid,
-    http::{Authorized, Call, MOST_PAGES, Pace, Reply, identity::variable, too_many_pages},
+    http::{Authorized, Call, MOST_PAGES, Reply, encoded, identity::variable, too_many_pages},
 };
 use crate::settings::Values;
 
@@ -108,13 +108,8 @@ impl Azure {
     }
 
     async fn send(&self, doing: &'static str, method: Method, url: String) -> Result<Reply, Error> {
-        let pace = Pace::of(&method);
-        let request = Request::builder()
-            .method(method)
-            .uri(url)
-            .body(Bytes::new())
-            .map_err(|_| Error::new(ErrorClass::Invalid, "the identifier cannot be part of a URL"))?;
-        self.api.send(Call::new(doing, pace, request)).await
+        let request = Request::builder().method(method).uri(url).body(Bytes::new());
+        self.api.send(Call::of(doing, request, "the identifier cannot be part of a URL")?).await
     }
 
     /// Reads, page by page, all that is in this group and has `part` in its name.
@@ -127,7 +122,7 @@ impl Azure {
     ) -> Result<(), Error> {
         let filter = format!("substringof('{part}',name)");
         let query = [("api-version", RESOURCES), ("$filter", &filter), ("$expand", EXPAND)];
-        let query = form_urlencoded::Serializer::new(String::new()).extend_pairs(query).finish();
+        let query = encoded(query);
         let mut url = format!("{}{}/resources?{query}", self.manager, id::path(group));
         for _ in 0..MOST_PAGES {
             let reply = accepted(self.send(doing, Method::GET, url).await?)?;

@@ -26,7 +26,7 @@ use super::{
     ParsedId, PowerState, Provider, Resource, Stage, Vm,
     cloud::{AdaptorVolume, Cloud, Opening, Recorded, VolumeSource},
     finding::answered,
-    http::{Call, Client, Pace, Reply},
+    http::{Call, Client, Reply, encoded},
 };
 use crate::settings::Values;
 
@@ -155,12 +155,10 @@ fn accepted(reply: Reply, container: &str) -> Result<Reply, Error> {
 
 impl Docker {
     async fn call(&self, doing: &'static str, method: Method, path: &str) -> Result<Reply, Error> {
-        let pace = Pace::of(&method);
         let request =
             Request::builder().method(method).uri(format!("{}/{path}", self.base)).body(Bytes::new());
-        let request =
-            request.map_err(|_| Error::new(ErrorClass::Invalid, "the path cannot be part of a URL"))?;
-        self.client.send(Call::new(doing, pace, request)).await.map_err(|error| match error.class {
+        let call = Call::of(doing, request, "the path cannot be part of a URL")?;
+        self.client.send(call).await.map_err(|error| match error.class {
             ErrorClass::Invalid => error.advising("or into ca.pem in DOCKER_CERT_PATH"),
             ErrorClass::Unauthorized => {
                 error.advising("the daemon must trust the authority of cert.pem in DOCKER_CERT_PATH")
@@ -176,11 +174,7 @@ impl Docker {
 
     async fn pod_vms(&self) -> Result<Vec<Summary>, Error> {
         let filters = json!({ "name": [POD_VM] }).to_string();
-        let query = form_urlencoded::Serializer::new(String::new())
-            .append_pair("all", "true")
-            .append_pair("filters", &filters)
-            .finish();
-        let path = format!("containers/json?{query}");
+        let path = format!("containers/json?{}", encoded([("all", "true"), ("filters", &*filters)]));
         accepted(self.call("listing the containers", Method::GET, &path).await?, "")?.json()
     }
 

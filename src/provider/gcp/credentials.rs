@@ -23,8 +23,8 @@ use super::answer::accepted;
 use crate::provider::{
     Error, ErrorClass,
     http::{
-        Call, Client, Fresh, Pace, Reply, TokenSource, bearer,
-        identity::{Token, form, is_safe, read_file, variable},
+        Call, Client, Fresh, Reply, TokenSource, bearer,
+        identity::{form, is_safe, read_file, variable},
     },
 };
 
@@ -139,9 +139,7 @@ async fn of_metadata(client: &Client, host: &str) -> Result<Fresh<SecretString>,
     let url = format!("http://{host}/computeMetadata/v1/instance/service-accounts/default/token");
     let request = Request::get(url).header("Metadata-Flavor", "Google").body(Bytes::new());
     let reply = send(client, "asking the metadata server for an access token", request, Vec::new()).await;
-    let advice = "set GCP_CREDENTIALS, or give the Pod an identity";
-    let token: Token = reply.map_err(|error| error.advising(advice))?.credential()?;
-    Ok(token.into())
+    reply.map_err(|error| error.advising("set GCP_CREDENTIALS, or give the Pod an identity"))?.token()
 }
 
 async fn of_key(client: &Client, account: &ServiceAccount) -> Result<Fresh<SecretString>, Error> {
@@ -152,9 +150,7 @@ async fn of_key(client: &Client, account: &ServiceAccount) -> Result<Fresh<Secre
         ("grant_type", "urn:ietf:params:oauth:grant-type:jwt-bearer"),
         ("assertion", assertion.expose_secret()),
     ];
-    Ok(post(client, "asking Google for an access token", &account.token_uri, &fields, &assertion)
-        .await?
-        .into())
+    post(client, "asking Google for an access token", &account.token_uri, &fields, &assertion).await
 }
 
 async fn of_federation(client: &Client, account: &ExternalAccount) -> Result<Fresh<SecretString>, Error> {
@@ -174,10 +170,10 @@ async fn of_federation(client: &Client, account: &ExternalAccount) -> Result<Fre
     ];
     let doing = "exchanging the Pod's token for one of Google's";
     let federated = post(client, doing, &account.token_url, &fields, &subject).await?;
-    let Some(url) = &account.service_account_impersonation_url else { return Ok(federated.into()) };
+    let Some(url) = &account.service_account_impersonation_url else { return Ok(federated) };
     let wanted = json!({ "scope": [COMPUTE], "lifetime": "3600s" });
     let request = Request::post(url)
-        .header(header::AUTHORIZATION, bearer(&federated.access_token)?)
+        .header(header::AUTHORIZATION, bearer(&federated.value)?)
         .header(header::CONTENT_TYPE, "application/json")
         .body(wanted.to_string().into());
     let reply =
@@ -195,8 +191,8 @@ async fn post(
     url: &str,
     fields: &[(&str, &str)],
     secret: &SecretString,
-) -> Result<Token, Error> {
-    send(client, doing, form(url, fields), vec![secret.clone()]).await?.credential()
+) -> Result<Fresh<SecretString>, Error> {
+    send(client, doing, form(url, fields), vec![secret.clone()]).await?.token()
 }
 
 async fn send(
@@ -205,9 +201,8 @@ async fn send(
     request: Result<Request<Bytes>, hyper::http::Error>,
     secrets: Vec<SecretString>,
 ) -> Result<Reply, Error> {
-    let request = request
-        .map_err(|_| Error::new(ErrorClass::Invalid, "the credentials have a URL that cannot be used"))?;
-    accepted(client.send(Call { secrets, ..Call::new(doing, Pace::Read, request) }).await?, None)
+    let call = Call::of(doing, request, "the credentials have a URL that cannot be used")?;
+    accepted(client.send(Call { secrets, ..call }).await?, None)
 }
 
 /// What is wrong with a document, without any of its values.

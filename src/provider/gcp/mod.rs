@@ -32,7 +32,7 @@ use self::{
 use super::{
     Accepted, Claim, Error, ErrorClass, Finding, InstanceId, OwnVm, POD_VM, Pages, Provider, Stage, Vm,
     cloud::{Cloud, InstanceTypeKey, Opening},
-    http::{Authorized, Call, MOST_PAGES, Pace, Reply, identity::is_safe, too_many_pages},
+    http::{Authorized, Call, MOST_PAGES, Reply, encoded, identity::is_safe, too_many_pages},
 };
 use crate::settings::Values;
 
@@ -92,14 +92,12 @@ impl Gcp {
         path: &str,
         body: impl Into<Bytes>,
     ) -> Result<Reply, Error> {
-        let pace = Pace::of(&method);
         let request = Request::builder()
             .method(method)
             .uri(format!("{}/{path}", self.base))
             .header(header::CONTENT_TYPE, "application/json")
-            .body(body.into())
-            .map_err(|_| Error::new(ErrorClass::Invalid, "the path of the VM cannot be part of a URL"))?;
-        self.api.send(Call::new(doing, pace, request)).await
+            .body(body.into());
+        self.api.send(Call::of(doing, request, "the path of the VM cannot be part of a URL")?).await
     }
 
     /// Reads a list of all zones page by page.
@@ -132,8 +130,7 @@ impl Gcp {
     ) -> Result<Page, Error> {
         let query = [("maxResults", size.to_owned()), ("filter", filter.to_owned())].into_iter();
         let query = query.chain(token.map(|token| ("pageToken", token))).filter(|(_, text)| !text.is_empty());
-        let query = form_urlencoded::Serializer::new(String::new()).extend_pairs(query).finish();
-        let path = format!("projects/{}/aggregated/instances?{query}", self.project);
+        let path = format!("projects/{}/aggregated/instances?{}", self.project, encoded(query));
         let reply = accepted(self.call(doing, Method::GET, &path, "").await?, None)?;
         let page: Page = reply.json()?;
         page.gap().map_or(Ok(page), |gap| Err(reply.unreadable("list of all zones", &gap)))

@@ -10,7 +10,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use tokio::{fs::File, io::AsyncReadExt as _};
 
-use super::Fresh;
+use super::{Fresh, encoded};
 use crate::provider::{Error, ErrorClass};
 
 /// The longest file that holds a credential, in bytes.
@@ -18,9 +18,9 @@ const LONGEST_FILE: u64 = 64 << 10;
 
 /// What an OAuth token endpoint answers.
 #[derive(Deserialize)]
-pub(in crate::provider) struct Token {
+pub(super) struct Token {
     /// The access token.
-    pub access_token: SecretString,
+    access_token: SecretString,
     /// In seconds: a number, or the same as text.
     expires_in: Value,
 }
@@ -68,8 +68,8 @@ pub(in crate::provider) fn form(
     url: &str,
     fields: &[(&str, &str)],
 ) -> Result<Request<Bytes>, hyper::http::Error> {
-    let body = form_urlencoded::Serializer::new(String::new()).extend_pairs(fields).finish();
-    Request::post(url).header(header::CONTENT_TYPE, "application/x-www-form-urlencoded").body(body.into())
+    let body = encoded(fields.iter().copied()).into();
+    Request::post(url).header(header::CONTENT_TYPE, "application/x-www-form-urlencoded").body(body)
 }
 
 #[cfg(test)]

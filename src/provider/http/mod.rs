@@ -145,7 +145,7 @@ impl Options {
 
 impl Pace {
     /// The pace of a request by this method, for APIs where a DELETE alone changes something.
-    pub(super) fn of(method: &Method) -> Self {
+    fn of(method: &Method) -> Self {
         if *method == Method::DELETE { Self::Write } else { Self::Read }
     }
 }
@@ -154,6 +154,16 @@ impl Call {
     /// A request without a credential in its body.
     pub(super) fn new(doing: &'static str, pace: Pace, request: Request<Bytes>) -> Self {
         Self { doing, pace, request, secrets: Vec::new() }
+    }
+
+    /// This request, at the [pace](Pace::of) of its method. Without a request, `unusable` says what cannot be part of one.
+    pub(super) fn of(
+        doing: &'static str,
+        request: Result<Request<Bytes>, hyper::http::Error>,
+        unusable: &'static str,
+    ) -> Result<Self, Error> {
+        let request = request.map_err(|_| Error::new(ErrorClass::Invalid, unusable))?;
+        Ok(Self::new(doing, Pace::of(request.method()), request))
     }
 }
 
@@ -236,6 +246,11 @@ enum NoAnswer {
 fn credential(header: &HeaderValue) -> Option<SecretString> {
     let text = header.to_str().ok()?;
     Some(text.rsplit(' ').next().unwrap_or(text).into())
+}
+
+/// These pairs as the query of a URL, or as the body of a form.
+pub(super) fn encoded<K: AsRef<str>, V: AsRef<str>>(pairs: impl IntoIterator<Item = (K, V)>) -> String {
+    form_urlencoded::Serializer::new(String::new()).extend_pairs(pairs).finish()
 }
 
 /// The error that a list does not end.

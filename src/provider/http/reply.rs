@@ -8,7 +8,11 @@ use operator_kit::Message;
 use secrecy::{ExposeSecret, SecretString};
 use serde::de::DeserializeOwned;
 
-use super::pacing::{Pacing, Turn};
+use super::{
+    Fresh,
+    identity::Token,
+    pacing::{Pacing, Turn},
+};
 use crate::provider::{Error, ErrorClass};
 
 /// How long to pause if a cloud asks for fewer requests and does not say how long.
@@ -61,6 +65,11 @@ impl Reply {
     /// The body, which holds a credential, as this type. An error quotes nothing of it.
     pub fn credential<T: DeserializeOwned>(&self) -> Result<T, Error> {
         serde_json::from_slice(&self.body).map_err(|_| self.no_credential())
+    }
+
+    /// The access token that the body, of an OAuth token endpoint, holds. An error quotes nothing of it.
+    pub fn token(&self) -> Result<Fresh<SecretString>, Error> {
+        self.credential::<Token>().map(Fresh::from)
     }
 
     /// The error that the body does not hold the credential that was asked for. It quotes nothing.

@@ -49,7 +49,7 @@ use super::{
     Accepted, Claim, Error, ErrorClass, Finding, IdProblem, InstanceId, Listed, OwnVm, POD_VM, Pages,
     ParsedId, Provider, Resource, Stage, Vm,
     cloud::{Cloud, InstanceTypeKey, Opening},
-    http::{Call, Client, MOST_PAGES, Options, Pace, Reply, too_many_pages},
+    http::{Call, Client, MOST_PAGES, Options, Reply, encoded, too_many_pages},
     ibm_iam::{self, Iam},
 };
 use crate::{
@@ -129,15 +129,13 @@ impl IbmCloud {
     ) -> Result<Reply, Error> {
         let (identity, base) = (self.iam.identity().await?, self.vpc.base().await?);
         let query = [&[("generation", "2")], query, &[("version", VERSION)]].concat();
-        let query = form_urlencoded::Serializer::new(String::new()).extend_pairs(query).finish();
-        let pace = Pace::of(&method);
         let request = Request::builder()
             .method(method)
-            .uri(format!("{base}/{path}?{query}"))
+            .uri(format!("{base}/{path}?{}", encoded(query)))
             .header(header::ACCEPT, "application/json")
-            .body(Bytes::new())
-            .map_err(|_| Error::new(ErrorClass::Invalid, "the identifier cannot be part of a URL"))?;
-        self.iam.send(&self.client, &identity, Call::new(doing, pace, request)).await
+            .body(Bytes::new());
+        let call = Call::of(doing, request, "the identifier cannot be part of a URL")?;
+        self.iam.send(&self.client, &identity, call).await
     }
 
     /// Reads the list of all instances page by page, until one is `enough`.

@@ -39,7 +39,7 @@ use super::{
     ParsedId, PowerState, Provider, Resource, Stage, Vm,
     cloud::{Cloud, Opening},
     finding::{DELETE, LOOK_UP, answered},
-    http::{Call, Client, Options, Pace, Reply},
+    http::{Call, Client, Options, Reply},
     ibm_iam::Iam,
 };
 use crate::settings::Values;
@@ -154,15 +154,14 @@ impl PowerVs {
         let account = &identity.account;
         let crn = format!("crn:v1:bluemix:public:power-iaas:{zone}:a/{account}:{workspace}::");
         let server = server.map(|id| format!("/{id}")).unwrap_or_default();
-        let pace = Pace::of(&method);
         let request = Request::builder()
             .method(method)
             .uri(format!("{base}/pcloud/v1/cloud-instances/{workspace}/pvm-instances{server}"))
             .header(header::ACCEPT, "application/json")
             .header("CRN", crn)
-            .body(Bytes::new())
-            .map_err(|_| Error::new(ErrorClass::Invalid, "the workspace cannot be part of a URL"))?;
-        self.iam.send(&self.client, &identity, Call::new(doing, pace, request)).await
+            .body(Bytes::new());
+        let call = Call::of(doing, request, "the workspace cannot be part of a URL")?;
+        self.iam.send(&self.client, &identity, call).await
     }
 
     /// All servers of the workspace.
