@@ -21,8 +21,9 @@ use crate::provider::{
     account::Account,
     cloud::Opening,
     http::{
-        Call, Client, Failure, Fresh, Options, Pace, Reply, Tokens,
+        Call, Client, Failure, Fresh, MOST_PAGES, Options, Pace, Reply, Tokens,
         identity::{form, variable},
+        too_many_pages,
     },
 };
 
@@ -194,6 +195,26 @@ impl Api {
             self.identity.forget().await;
         }
         answer
+    }
+
+    /// Reads a list page by page. `take` gets each page, and gives the token of the next one.
+    pub(super) async fn pages<T: DeserializeOwned>(
+        &self,
+        doing: &'static str,
+        action: &str,
+        parameters: &[(&str, &str)],
+        mut take: impl FnMut(T) -> Option<String>,
+    ) -> Result<(), Error> {
+        let mut next: Option<String> = None;
+        for _ in 0..MOST_PAGES {
+            let of_page = next.as_deref().map(|token| ("NextToken", token));
+            let parameters: Vec<_> = parameters.iter().copied().chain(of_page).collect();
+            next = take(self.call(doing, Pace::Read, action, &parameters).await?);
+            if next.as_ref().is_none_or(String::is_empty) {
+                return Ok(());
+            }
+        }
+        Err(too_many_pages(doing))
     }
 
     /// Credentials of the account that owns the VMs. Another account's would see none of them.

@@ -49,9 +49,8 @@ use super::{
     ParsedId, Provider, Stage, Vm,
     cloud::{Cloud, InstanceTypeKey, Opening},
     http::{
-        Failure, MOST_PAGES,
+        Failure,
         Pace::{Read, Write},
-        too_many_pages,
     },
 };
 use crate::settings::Values;
@@ -146,27 +145,19 @@ impl Aws {
         names: &[(&str, &str)],
         mut pages: impl FnMut(Vec<Tag>) + Send,
     ) -> Result<(), Error> {
-        let doing = "looking for addresses and interfaces";
-        let mut next = None;
-        for _ in 0..MOST_PAGES {
-            let mut parameters = vec![
-                ("Filter.1.Name", "key"),
-                ("Filter.1.Value.1", "Name"),
-                ("Filter.2.Name", "value"),
-                ("MaxResults", PAGE),
-            ];
-            parameters.extend(names);
-            parameters.extend(next.as_deref().map(|token| ("NextToken", token)));
-            let tags: Tags = self.0.call(doing, Read, "DescribeTags", &parameters).await?;
-            next = tags.next_token.filter(|token| !token.is_empty());
-            let is_either =
-                |tag: &Tag| [ADDRESS, INTERFACE].iter().any(|kind| tag.resource_id.starts_with(kind));
+        let mut parameters = vec![
+            ("Filter.1.Name", "key"),
+            ("Filter.1.Value.1", "Name"),
+            ("Filter.2.Name", "value"),
+            ("MaxResults", PAGE),
+        ];
+        parameters.extend(names);
+        let is_either = |tag: &Tag| [ADDRESS, INTERFACE].iter().any(|kind| tag.resource_id.starts_with(kind));
+        let take = |tags: Tags| {
             pages(tags.tag_set.item.into_iter().filter(is_either).collect());
-            if next.is_none() {
-                return Ok(());
-            }
-        }
-        Err(too_many_pages(doing))
+            tags.next_token
+        };
+        self.0.pages("looking for addresses and interfaces", "DescribeTags", &parameters, take).await
     }
 
     async fn change(
