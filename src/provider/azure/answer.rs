@@ -38,54 +38,6 @@ pub(super) struct Machine {
 pub(super) struct Properties {
     pub(super) provisioning_state: String,
     pub(super) time_created: Option<Timestamp>,
-    storage_profile: Storage,
-    network_profile: Network,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct Storage {
-    os_disk: Disk,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct Disk {
-    managed_disk: Reference,
-    delete_option: String,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct Network {
-    network_interfaces: Vec<Reference>,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct Reference {
-    id: String,
-    properties: Options,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct Options {
-    delete_option: String,
-}
-
-impl Properties {
-    /// What Azure deletes with the VM: its own disk and its interfaces, and their addresses.
-    pub(super) fn belongings(&self) -> Vec<String> {
-        let Disk { managed_disk, delete_option } = &self.storage_profile.os_disk;
-        let interfaces = self.network_profile.network_interfaces.iter();
-        interfaces
-            .map(|interface| (interface, &interface.properties.delete_option))
-            .chain([(managed_disk, delete_option)])
-            .filter(|(thing, option)| *option == "Delete" && !thing.id.is_empty())
-            .map(|(thing, _)| thing.id.to_lowercase())
-            .collect()
-    }
 }
 
 /// A page of the list of all that is in a group. `value` distinguishes it from any other JSON, which would be an empty list.

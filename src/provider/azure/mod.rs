@@ -223,7 +223,6 @@ impl Provider for Azure {
         Ok(Vm {
             created: machine.properties.time_created,
             stage: if is_leaving { Stage::Leaving } else { Stage::Present },
-            belongings: machine.properties.belongings(),
             cluster_uid: cluster_uid(machine.tags.into_iter().flatten()),
             ..Vm::named(id.clone(), machine.name)
         })
