@@ -9,7 +9,6 @@ use hyper::{
 };
 use operator_kit::Message;
 use secrecy::{ExposeSecret as _, SecretString};
-use serde::Deserialize;
 use serde_json::Value;
 
 use super::{
@@ -59,13 +58,6 @@ enum Source {
 pub(super) struct Identity {
     token: SecretString,
     pub(super) account: String,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct Problem {
-    error_code: String,
-    error_message: String,
 }
 
 /// What is wrong with the endpoint that this setting names, for tokens or with one.
@@ -176,9 +168,9 @@ impl Iam {
 
 /// Why there is no token. The endpoint answers 400 to a key that it does not know.
 fn refused(reply: &Reply) -> Error {
-    let Problem { error_code, error_message } = serde_json::from_slice(&reply.body).unwrap_or_default();
-    let is_refusal = reply.status == StatusCode::BAD_REQUEST && !error_code.is_empty();
-    reply.error(&error_code, &error_message, is_refusal.then_some(ErrorClass::Unauthorized))
+    let [code, message] = ["/errorCode", "/errorMessage"].map(|pointer| reply.text(&[pointer]));
+    let is_refusal = reply.status == StatusCode::BAD_REQUEST && !code.is_empty();
+    reply.error(&code, &message, is_refusal.then_some(ErrorClass::Unauthorized))
 }
 
 /// The account that a token names. The endpoint itself gave the token, so its signature does not matter.

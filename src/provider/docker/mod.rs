@@ -143,14 +143,13 @@ fn accepted(reply: Reply, container: &str) -> Result<Reply, Error> {
     if reply.status.is_success() {
         return Ok(reply);
     }
-    let body: Value = serde_json::from_slice(&reply.body).unwrap_or_default();
-    let message = body["message"].as_str().unwrap_or_default();
+    let message = reply.text(&["/message"]);
     let text = message.to_ascii_lowercase();
     let is_absent = reply.status == 404
         && !container.is_empty()
         && text.contains("no such container")
         && text.contains(container);
-    Err(reply.error("", message, is_absent.then_some(ErrorClass::NotFound)))
+    Err(reply.error("", &message, is_absent.then_some(ErrorClass::NotFound)))
 }
 
 impl Docker {

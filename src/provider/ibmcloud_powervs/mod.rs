@@ -91,14 +91,6 @@ struct Servers {
     all: Vec<Server>,
 }
 
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct Problem {
-    error: String,
-    description: String,
-    message: String,
-}
-
 #[allow(clippy::needless_pass_by_value, reason = "every cloud is opened so")]
 fn open(values: &Values, opening: Opening<'_>) -> Result<Box<dyn Provider>, Error> {
     let current = settings::check(values).map_err(|malformed| Error::unusable(&malformed))?.address;
@@ -142,7 +134,8 @@ fn accepted(reply: Reply) -> Result<Reply, Error> {
     if reply.status.is_success() {
         return Ok(reply);
     }
-    let Problem { error, description, message } = serde_json::from_slice(&reply.body).unwrap_or_default();
+    let [error, description, message] =
+        ["/error", "/description", "/message"].map(|pointer| reply.text(&[pointer]));
     Err(reply.error(&error.replace(' ', "-"), &format!("{description} {message}"), None))
 }
 
