@@ -39,7 +39,7 @@ use uuid::Uuid;
 pub use self::settings::Settings;
 use self::{
     machine::{Machine, Step},
-    session::{Failure, VCenter},
+    session::VCenter,
     settings::Place,
     xml::{Node, element},
 };
@@ -47,7 +47,10 @@ use super::{
     Accepted, Claim, Error, ErrorClass, Finding, IdProblem, InstanceId, OwnVm, POD_VM, Pages, ParsedId,
     Provider, Stage, Vm,
     cloud::{Cloud, Opening},
-    http::Pace::{Read, Write},
+    http::{
+        Failure,
+        Pace::{Read, Write},
+    },
 };
 use crate::settings::Values;
 
@@ -141,7 +144,7 @@ impl Provider for Vsphere {
         let this = machine.reference.element("_this");
         match self.vcenter.call(step.doing(), Write, step.method(), |_| this.clone()).await {
             // Another client is changing it.
-            Err(Failure { fault, .. }) if ["TaskInProgress", "InvalidPowerState"].contains(&&*fault) => {
+            Err(Failure { code, .. }) if ["TaskInProgress", "InvalidPowerState"].contains(&&*code) => {
                 Ok(accepted)
             }
             Err(failure) => Err(failure.into()),

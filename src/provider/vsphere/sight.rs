@@ -7,7 +7,7 @@ use operator_kit::Message;
 
 use super::{
     PRIVILEGES, Vsphere, machine,
-    session::Failure,
+    session::in_the_middle,
     xml::{Node, Ref, element},
 };
 use crate::{
@@ -128,7 +128,7 @@ impl Vsphere {
             let arguments = session.property_collector.element("_this") + &element("token", token);
             let next =
                 self.vcenter.call_in(&session, doing, Read, "ContinueRetrievePropertiesEx", &arguments);
-            answer = next.await.map_err(Failure::in_the_middle)?;
+            answer = next.await.map_err(in_the_middle)?;
         }
         Err(too_many_pages(doing))
     }
