@@ -12,7 +12,7 @@ use super::{
     Error, IdProblem, ParsedId, Provider, Shared, alibabacloud, aws, azure, byom, docker, gcp, ibmcloud,
     ibmcloud_powervs, libvirt, vsphere,
 };
-use crate::settings::{Catalogue, Check, Key, Schema, Values};
+use crate::settings::{Catalogue, Check, Endpoint, Key, Malformed, Schema, Values};
 
 /// The clouds of cloud-api-adaptor. This version deletes the VMs of those that can be [opened](Cloud::open).
 pub const CLOUDS: [&Cloud; 10] = [
@@ -172,6 +172,12 @@ impl Opening<'_> {
     /// For this many calls at once, at the endpoint that the settings name.
     pub fn new(calls: usize) -> Self {
         Self { calls, cluster: None, recorded: None, shared: Shared::default() }
+    }
+
+    /// The recorded address, or else that of the settings. Fails if the check found settings that cannot be used.
+    pub(super) fn address(&self, checked: Result<Endpoint, Vec<Malformed>>) -> Result<String, Error> {
+        let current = checked.map_err(|malformed| Error::unusable(&malformed))?.address;
+        Ok(self.recorded.as_ref().map_or(current, |recorded| recorded.address.to_owned()))
     }
 }
 

@@ -18,10 +18,9 @@ use super::{
     finding::examine,
     http::{
         Call, Client, Fresh, Options, Reply, Tokens,
-        identity::{form, is_safe, read_file, variable},
+        identity::{form, read_file, variable},
     },
 };
-use crate::settings::Malformed;
 
 /// The path of the endpoint. Settings name it with or without.
 const PATH: &str = "/identity/token";
@@ -58,12 +57,6 @@ enum Source {
 pub(super) struct Identity {
     token: SecretString,
     pub(super) account: String,
-}
-
-/// What is wrong with the endpoint that this setting names, for tokens or with one.
-pub(super) fn check(key: &'static str, endpoint: &str) -> Option<Malformed> {
-    let problem = "it must be an https URL without a query; http is for loopback addresses only";
-    (!is_safe(endpoint)).then(|| Malformed { key, problem: problem.to_owned() })
 }
 
 impl Iam {
@@ -189,6 +182,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::provider::http::identity::unsafe_url;
 
     fn token(claims: &Value) -> String {
         format!("head.{}.signature", BASE64_URL_SAFE_NO_PAD.encode(claims.to_string()))
@@ -231,7 +225,7 @@ mod tests {
             let iam = Iam::new(endpoint, Some("key".into()), None, &opening).unwrap();
             assert_eq!(iam.url, "https://iam.example/identity/token", "{endpoint}");
         }
-        let check = |endpoint| check("ENDPOINT", endpoint).is_none();
+        let check = |endpoint| unsafe_url("ENDPOINT", endpoint).is_none();
         assert!(check("https://iam.example/identity/token") && !check("http://iam.example"));
     }
 }

@@ -88,9 +88,8 @@ struct Alibaba(Api);
 
 #[allow(clippy::needless_pass_by_value, reason = "every cloud is opened so")]
 fn open(values: &Values, opening: Opening<'_>) -> Result<Box<dyn Provider>, Error> {
-    let current = settings::check(values).map_err(|malformed| Error::unusable(&malformed))?.address;
-    let address = opening.recorded.as_ref().map_or(current.as_str(), |recorded| recorded.address);
-    let place = Place::recorded(address).map_err(|_| {
+    let address = opening.address(settings::check(values))?;
+    let place = Place::recorded(&address).map_err(|_| {
         Error::new(ErrorClass::Invalid, "the recorded place is no place of Alibaba Cloud; delete that entry")
     })?;
     Ok(Box::new(Alibaba(Api::new(&Settings::read(values), place, &opening)?)))

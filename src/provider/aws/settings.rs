@@ -78,14 +78,11 @@ impl Place {
             |region: &String| region.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
         let mut problems = Vec::new();
         if !self.region.as_ref().is_none_or(is_region) {
-            problems.push(Malformed {
-                key: "AWS_REGION",
-                problem: "it is no region, such as eu-west-1".to_owned(),
-            });
+            problems.push(Malformed::new("AWS_REGION", "it is no region, such as eu-west-1"));
         }
         if !self.endpoint.as_deref().is_none_or(is_safe) {
-            let problem = "it must begin with https:// and have neither a user nor a query".to_owned();
-            problems.push(Malformed { key: "AWS_ENDPOINT_URL", problem });
+            let problem = "it must begin with https:// and have neither a user nor a query";
+            problems.push(Malformed::new("AWS_ENDPOINT_URL", problem));
         }
         problems
     }
@@ -116,7 +113,7 @@ pub(super) fn check(values: &Values) -> Result<Endpoint, Vec<Malformed>> {
     let mut halves = |first, second, (has_first, has_second): (bool, bool)| {
         if has_first != has_second {
             let problem = format!("{first} and {second} belong together: set both or neither");
-            problems.push(Malformed { key: first, problem });
+            problems.push(Malformed::new(first, problem));
         }
     };
     let key = (settings.access_key_id.is_some(), settings.secret_access_key.is_some());

@@ -83,7 +83,7 @@ pub(super) fn source(
         let url = variable(METADATA_HOST).unwrap_or_else(|| METADATA.to_owned());
         return Ok((Source::Machine { url: url.trim_end_matches('/').to_owned(), client_id }, region));
     };
-    let malformed = |key, problem: &str| Malformed { key, problem: problem.to_owned() };
+    let malformed = |key, problem: &str| Malformed::new(key, problem);
     let client_id = client_id
         .ok_or_else(|| malformed(CLIENT_ID, "it is needed with a secret and with workload identity"))?;
     let tenant = secret(&settings.tenant, TENANT);

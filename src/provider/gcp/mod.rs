@@ -63,9 +63,9 @@ struct Gcp {
     project: String,
 }
 
+#[allow(clippy::needless_pass_by_value, reason = "every cloud is opened so")]
 fn open(values: &Values, opening: Opening<'_>) -> Result<Box<dyn Provider>, Error> {
-    let current = settings::check(values).map_err(|malformed| Error::unusable(&malformed))?.address;
-    let address = opening.recorded.map_or(current.as_str(), |recorded| recorded.address);
+    let address = opening.address(settings::check(values))?;
     let (base, project) = address
         .rsplit_once("/projects/")
         .filter(|(base, project)| is_safe(base) && id::is_project(project))

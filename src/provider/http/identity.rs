@@ -11,7 +11,10 @@ use serde_json::Value;
 use tokio::{fs::File, io::AsyncReadExt as _};
 
 use super::{Fresh, encoded};
-use crate::provider::{Error, ErrorClass};
+use crate::{
+    provider::{Error, ErrorClass},
+    settings::Malformed,
+};
 
 /// The longest file that holds a credential, in bytes.
 const LONGEST_FILE: u64 = 64 << 10;
@@ -47,6 +50,12 @@ pub(in crate::provider) fn is_safe(url: &str) -> bool {
     let is_safe = uri.scheme_str() == Some("https") || is_loopback && uri.scheme_str() == Some("http");
     let has_user = uri.authority().is_some_and(|authority| authority.as_str().contains('@'));
     is_safe && !host.is_empty() && !has_user && uri.query().is_none()
+}
+
+/// What is wrong with the URL that this setting names, if credentials must not be sent there.
+pub(in crate::provider) fn unsafe_url(key: &'static str, url: &str) -> Option<Malformed> {
+    let problem = "it must be an https URL without a query; http is for loopback addresses only";
+    (!is_safe(url)).then(|| Malformed::new(key, problem))
 }
 
 /// A file's text without surrounding white space. Kubelet replaces such files, so it is read each time.

@@ -93,9 +93,8 @@ struct IbmCloud {
 }
 
 fn open(values: &Values, opening: Opening<'_>) -> Result<Box<dyn Provider>, Error> {
-    let current = settings::check(values).map_err(|malformed| Error::unusable(&malformed))?.address;
-    let address = opening.recorded.as_ref().map_or(current.as_str(), |recorded| recorded.address);
-    let (vpc, recorded) = Vpc::new(address, &opening)?;
+    let address = opening.address(settings::check(values))?;
+    let (vpc, recorded) = Vpc::new(&address, &opening)?;
     let opening = Opening { recorded, ..opening };
     let Settings { api_key, profile, iam_endpoint, search_endpoint, resource_group, .. } =
         Settings::read(values);

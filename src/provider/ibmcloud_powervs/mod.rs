@@ -93,9 +93,8 @@ struct Servers {
 
 #[allow(clippy::needless_pass_by_value, reason = "every cloud is opened so")]
 fn open(values: &Values, opening: Opening<'_>) -> Result<Box<dyn Provider>, Error> {
-    let current = settings::check(values).map_err(|malformed| Error::unusable(&malformed))?.address;
-    let address = opening.recorded.as_ref().map_or(current.as_str(), |recorded| recorded.address);
-    let place = Place::recorded(address).ok_or_else(|| {
+    let address = opening.address(settings::check(values))?;
+    let place = Place::recorded(&address).ok_or_else(|| {
         Error::new(ErrorClass::Invalid, "an address in the record of places is no workspace's")
     })?;
     let Settings { api_key, iam_endpoint, .. } = Settings::read(values);
