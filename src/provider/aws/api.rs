@@ -86,27 +86,22 @@ pub(super) struct Items<T> {
 #[derive(Deserialize)]
 pub(super) struct Done {}
 
+/// What the token service answers.
 #[derive(Deserialize)]
-struct CallerIdentity {
-    #[serde(rename = "GetCallerIdentityResult")]
-    result: Caller,
+struct OfSts<T> {
+    #[serde(alias = "AssumeRoleWithWebIdentityResult", alias = "GetCallerIdentityResult")]
+    result: T,
 }
 
 #[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
 struct Caller {
-    #[serde(rename = "Account")]
     account: String,
 }
 
 #[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
 struct Assumed {
-    #[serde(rename = "AssumeRoleWithWebIdentityResult")]
-    result: AssumedRole,
-}
-
-#[derive(Deserialize)]
-struct AssumedRole {
-    #[serde(rename = "Credentials")]
     credentials: Expiring,
 }
 
@@ -234,7 +229,7 @@ impl Api {
                 self.source.fetch(async |role, token| self.assume(role, token).await).await?;
             let (doing, action) = ("asking whose the credentials are", "GetCallerIdentity");
             let query = Query { doing, pace: Pace::Read, action, parameters: &[] };
-            let caller: CallerIdentity = self.ask(&STS, query, Proof::Signature(&credential)).await?;
+            let caller: OfSts<Caller> = self.ask(&STS, query, Proof::Signature(&credential)).await?;
             let account = caller.result.account;
             Ok(Fresh { value: Arc::new(Identity { credential, account }), expires })
         });
@@ -251,7 +246,7 @@ impl Api {
         ];
         let (doing, action) = ("assuming the role AWS_ROLE_ARN", "AssumeRoleWithWebIdentity");
         let query = Query { doing, pace: Pace::Read, action, parameters: &parameters };
-        let assumed: Assumed = self.ask(&STS, query, Proof::Token(&token)).await?;
+        let assumed: OfSts<Assumed> = self.ask(&STS, query, Proof::Token(&token)).await?;
         Ok(assumed.result.credentials)
     }
 

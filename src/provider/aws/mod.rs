@@ -100,15 +100,10 @@ impl Aws {
     async fn remains(&self, id: &InstanceId) -> Result<Vec<String>, Error> {
         let (address, interface) = (format!("eip-{id}"), format!("nic-{id}"));
         let names = [("Filter.2.Value.1", &*address), ("Filter.2.Value.2", &*interface)];
-        let (mut addresses, mut interfaces) = (Vec::new(), Vec::new());
-        let kinds = |tags: Vec<Tag>| {
-            let ids = tags.into_iter().map(|tag| tag.resource_id);
-            let (of_interfaces, of_addresses): (Vec<_>, Vec<_>) =
-                ids.partition(|id| id.starts_with(INTERFACE));
-            interfaces.extend(of_interfaces);
-            addresses.extend(of_addresses);
-        };
-        self.tagged(&names, kinds).await?;
+        let mut ids = Vec::new();
+        self.tagged(&names, |tags| ids.extend(tags.into_iter().map(|tag| tag.resource_id))).await?;
+        let (interfaces, addresses): (Vec<_>, Vec<_>) =
+            ids.into_iter().partition(|id| id.starts_with(INTERFACE));
         // The list may show the tag of a deleted resource for a while.
         let mut remains = Vec::new();
         if !interfaces.is_empty() {

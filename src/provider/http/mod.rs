@@ -261,10 +261,18 @@ pub(super) fn too_many_pages(doing: &str) -> Error {
 
 /// A bearer token for the header `Authorization`. Fails if it has characters that a header cannot have.
 pub(super) fn bearer(token: &SecretString) -> Result<HeaderValue, Error> {
-    let mut value = HeaderValue::try_from(format!("Bearer {}", token.expose_secret()))
-        .map_err(|_| Error::new(ErrorClass::Unauthorized, "the access token is malformed"))?;
+    let value = sensitive(format!("Bearer {}", token.expose_secret()));
+    value.ok_or_else(|| Error::new(ErrorClass::Unauthorized, "the access token is malformed"))
+}
+
+/// A header's value that holds a credential. None if it has characters that a header cannot have.
+pub(super) fn sensitive<T>(value: T) -> Option<HeaderValue>
+where
+    HeaderValue: TryFrom<T>,
+{
+    let mut value = HeaderValue::try_from(value).ok()?;
     value.set_sensitive(true);
-    Ok(value)
+    Some(value)
 }
 
 /// An error with its causes.
