@@ -12,7 +12,7 @@ use super::{
     Error, IdProblem, ParsedId, Provider, Shared, alibabacloud, aws, azure, byom, docker, gcp, ibmcloud,
     ibmcloud_powervs, libvirt, vsphere,
 };
-use crate::settings::{Catalogue, Key, Schema, Values};
+use crate::settings::{Catalogue, Check, Endpoint, Key, Malformed, Schema, Values};
 
 /// The clouds of cloud-api-adaptor. This version deletes the VMs of those that can be [opened](Cloud::open).
 pub const CLOUDS: [&Cloud; 10] = [
@@ -173,9 +173,47 @@ impl Opening<'_> {
     pub fn new(calls: usize) -> Self {
         Self { calls, cluster: None, recorded: None, shared: Shared::default() }
     }
+
+    /// The recorded address, or else that of the settings. Fails if the check found settings that cannot be used.
+    pub(super) fn address(&self, checked: Result<Endpoint, Vec<Malformed>>) -> Result<String, Error> {
+        let current = checked.map_err(|malformed| Error::unusable(&malformed))?.address;
+        Ok(self.recorded.as_ref().map_or(current, |recorded| recorded.address.to_owned()))
+    }
+}
+
+impl InstanceTypeKey {
+    /// A setting that nothing overrules.
+    pub const fn new(name: &'static str) -> Self {
+        Self { name, overruled_by: None }
+    }
 }
 
 impl Cloud {
+    /// A cloud with this name and these settings, and with what most clouds have in common: it settles late, its identifiers stay
+    /// with one VM, and nothing else is special about it.
+    pub const fn new(
+        cloud: &'static str,
+        keys: &'static [Key],
+        check: Check,
+        parse_id: fn(&str) -> Result<ParsedId, IdProblem>,
+        open: Open,
+    ) -> Self {
+        Self {
+            schema: Schema { cloud, keys, check: Some(check) },
+            chart_alias: None,
+            caveat: None,
+            name_limit: NAME_LIMIT,
+            parse_id,
+            settles_late: true,
+            reuses_ids: false,
+            instance_type: None,
+            volumes: &[],
+            permissions: &[],
+            cluster_permissions: &[],
+            open,
+        }
+    }
+
     /// The cloud of this name in [`CLOUDS`].
     pub fn named(name: &str) -> Option<&'static Self> {
         CLOUDS.into_iter().find(|cloud| cloud.name() == name)

@@ -40,6 +40,12 @@ pub enum ErrorClass {
 }
 
 impl ErrorClass {
+    /// The class of a cloud's `code` by this table: classes, and the codes that mean them, with blanks between.
+    pub(super) fn of_code(code: &str, table: &[(Self, &str)]) -> Option<Self> {
+        let has = |codes: &str| codes.split_ascii_whitespace().any(|it| it == code);
+        table.iter().find(|(_, codes)| has(codes)).map(|(class, _)| *class)
+    }
+
     /// Every class there is.
     pub const ALL: [Self; 9] = [
         Self::NotFound,

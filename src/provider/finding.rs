@@ -2,7 +2,11 @@
 
 use operator_kit::Message;
 
-use super::{Error, ErrorClass};
+use super::{Error, ErrorClass, http::Failure};
+
+/// Subjects that most clouds have.
+pub(super) const LOOK_UP: &str = "look up machines";
+pub(super) const DELETE: &str = "delete machines";
 
 /// One thing that [`Provider::examine`](super::Provider::examine) found out.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,6 +38,47 @@ impl Finding {
     pub fn untried(subject: &'static str, why: impl Into<String>) -> Self {
         Self { subject, outcome: Outcome::Untried(why.into()) }
     }
+}
+
+/// An answer to judge. Fails if the cloud did not answer: an examination finds nothing out then.
+pub(super) fn answered<T>(answer: Result<T, Error>) -> Result<Result<T, Error>, Error> {
+    match answer {
+        Err(error) if error.class == ErrorClass::Transient => Err(error),
+        answer => Ok(answer),
+    }
+}
+
+/// Examines access first and then, with access, the `rest`. Without access, these subjects are untried for this reason.
+pub(super) async fn examine(
+    subject: &'static str,
+    access: Result<String, Error>,
+    (subjects, why): (&[&'static str], &str),
+    rest: impl AsyncFnOnce() -> Result<Vec<Finding>, Error>,
+) -> Result<Vec<Finding>, Error> {
+    let access = answered(access)?;
+    let rest = if access.is_ok() {
+        rest().await?
+    } else {
+        subjects.iter().map(|subject| Finding::untried(subject, why)).collect()
+    };
+    Ok([Finding::tried(subject, access)].into_iter().chain(rest).collect())
+}
+
+/// What a dry run of this action showed. `cloud` is the cloud's short name, for people.
+pub(super) fn dry_run<T>(
+    subject: &'static str,
+    cloud: &str,
+    action: &str,
+    answer: Result<T, Failure>,
+) -> Finding {
+    let shown = match answer {
+        Err(Failure { code, .. }) if code == "DryRunOperation" => Ok(format!("{cloud} would do {action}")),
+        Err(Failure { error: Error { class, message }, .. }) => {
+            Err(Error { class, message: message.map(|text| format!("{text} ({action})")) })
+        }
+        Ok(_) => Ok(format!("{cloud} did {action}")),
+    };
+    Finding::tried(subject, shown)
 }
 
 /// Fails with those of the `needed` rights that the credentials do not have.

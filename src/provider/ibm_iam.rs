@@ -5,27 +5,22 @@
 use base64::{Engine as _, prelude::BASE64_URL_SAFE_NO_PAD};
 use hyper::{
     StatusCode,
-    header::{ACCEPT, AUTHORIZATION, HeaderValue},
+    header::{ACCEPT, HeaderValue},
 };
 use operator_kit::Message;
 use secrecy::{ExposeSecret as _, SecretString};
-use serde::Deserialize;
 use serde_json::Value;
 
 use super::{
     Error, ErrorClass, Finding,
     account::Account,
     cloud::{AdaptorVolume, Opening, VolumeSource},
+    finding::examine,
     http::{
-        Call, Client, Fresh, Options, Pace, Reply, Tokens, bearer,
-        identity::{Token, form, is_safe, read_file, variable},
+        Call, Client, Fresh, Options, Reply, Tokens,
+        identity::{form, read_file, variable},
     },
 };
-use crate::settings::Malformed;
-
-/// What is found out beside the account.
-pub(super) const LOOK_UP: &str = "look up machines";
-pub(super) const DELETE: &str = "delete machines";
 
 /// The path of the endpoint. Settings name it with or without.
 const PATH: &str = "/identity/token";
@@ -62,19 +57,6 @@ enum Source {
 pub(super) struct Identity {
     token: SecretString,
     pub(super) account: String,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct Problem {
-    error_code: String,
-    error_message: String,
-}
-
-/// What is wrong with the endpoint that this setting names, for tokens or with one.
-pub(super) fn check(key: &'static str, endpoint: &str) -> Option<Malformed> {
-    let problem = "it must be an https URL without a query; http is for loopback addresses only";
-    (!is_safe(endpoint)).then(|| Malformed { key, problem: problem.to_owned() })
 }
 
 impl Iam {
@@ -122,32 +104,20 @@ impl Iam {
         &self,
         client: &Client,
         identity: &Identity,
-        mut call: Call,
+        call: Call,
     ) -> Result<Reply, Error> {
-        call.request.headers_mut().insert(AUTHORIZATION, bearer(&identity.token)?);
-        let reply = client.send(call).await?;
-        if reply.status == StatusCode::UNAUTHORIZED {
-            self.tokens.forget().await;
-        }
-        Ok(reply)
+        self.tokens.send(client, &identity.token, call).await
     }
 
     /// Examines the account first and then, with a token, these subjects.
-    pub(super) async fn examine<const N: usize>(
+    pub(super) async fn examine(
         &self,
-        subjects: [&'static str; N],
-        rest: impl AsyncFnOnce() -> Result<[Finding; N], Error>,
+        subjects: &[&'static str],
+        rest: impl AsyncFnOnce() -> Result<Vec<Finding>, Error>,
     ) -> Result<Vec<Finding>, Error> {
-        let account = match self.identity().await {
-            Err(error) if error.class == ErrorClass::Transient => return Err(error),
-            identity => identity.map(|it| format!("account {}, by {}", it.account, self.origin())),
-        };
-        let rest = if account.is_ok() {
-            rest().await?
-        } else {
-            subjects.map(|subject| Finding::untried(subject, "check has no access token"))
-        };
-        Ok([Finding::tried("account", account)].into_iter().chain(rest).collect())
+        let identity = self.identity().await;
+        let account = identity.map(|it| format!("account {}, by {}", it.account, self.origin()));
+        examine("account", account, (subjects, "check has no access token"), rest).await
     }
 
     async fn fetch(&self) -> Result<Fresh<Identity>, Error> {
@@ -172,16 +142,15 @@ impl Iam {
                 ("profile_id", profile.expose_secret()),
             ],
         };
-        let mut request = form(&self.url, &fields)
-            .map_err(|_| Error::new(ErrorClass::Invalid, "the endpoint for tokens cannot be used"))?;
-        request.headers_mut().insert(ACCEPT, HeaderValue::from_static("application/json"));
-        let secrets = [Some(&secret), profile].into_iter().flatten().cloned().collect();
         let doing = "asking IBM Cloud for an access token";
-        let reply = self.client.send(Call { secrets, ..Call::new(doing, Pace::Read, request) }).await?;
+        let mut call = Call::of(doing, form(&self.url, &fields), "the endpoint for tokens cannot be used")?;
+        call.request.headers_mut().insert(ACCEPT, HeaderValue::from_static("application/json"));
+        call.secrets.extend([Some(&secret), profile].into_iter().flatten().cloned());
+        let reply = self.client.send(call).await?;
         if !reply.status.is_success() {
             return Err(refused(&reply));
         }
-        let fresh = Fresh::from(reply.credential::<Token>()?);
+        let fresh = reply.token()?;
         let account = account(fresh.value.expose_secret()).ok_or_else(|| {
             let message = format!("{doing} failed: the token does not say of which account it is");
             Error::new(ErrorClass::Transient, Message::public(message))
@@ -192,9 +161,9 @@ impl Iam {
 
 /// Why there is no token. The endpoint answers 400 to a key that it does not know.
 fn refused(reply: &Reply) -> Error {
-    let Problem { error_code, error_message } = serde_json::from_slice(&reply.body).unwrap_or_default();
-    let is_refusal = reply.status == StatusCode::BAD_REQUEST && !error_code.is_empty();
-    reply.error(&error_code, &error_message, is_refusal.then_some(ErrorClass::Unauthorized))
+    let [code, message] = ["/errorCode", "/errorMessage"].map(|pointer| reply.text(&[pointer]));
+    let is_refusal = reply.status == StatusCode::BAD_REQUEST && !code.is_empty();
+    reply.error(&code, &message, is_refusal.then_some(ErrorClass::Unauthorized))
 }
 
 /// The account that a token names. The endpoint itself gave the token, so its signature does not matter.
@@ -213,6 +182,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::provider::http::identity::unsafe_url;
 
     fn token(claims: &Value) -> String {
         format!("head.{}.signature", BASE64_URL_SAFE_NO_PAD.encode(claims.to_string()))
@@ -255,7 +225,7 @@ mod tests {
             let iam = Iam::new(endpoint, Some("key".into()), None, &opening).unwrap();
             assert_eq!(iam.url, "https://iam.example/identity/token", "{endpoint}");
         }
-        let check = |endpoint| check("ENDPOINT", endpoint).is_none();
+        let check = |endpoint| unsafe_url("ENDPOINT", endpoint).is_none();
         assert!(check("https://iam.example/identity/token") && !check("http://iam.example"));
     }
 }

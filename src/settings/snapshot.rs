@@ -233,6 +233,11 @@ impl fmt::Display for Conflict {
 }
 
 impl Malformed {
+    /// This setting has this problem.
+    pub fn new(key: &'static str, problem: impl Into<String>) -> Self {
+        Self { key, problem: problem.into() }
+    }
+
     /// Without the problem, which may quote the value.
     fn public(&self) -> String {
         format!("{} cannot be used", self.key)

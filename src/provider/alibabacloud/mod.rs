@@ -46,29 +46,20 @@ use self::{
 use super::{
     Accepted, Bears, Claim, Error, ErrorClass, Finding, IdProblem, InstanceId, OwnVm, POD_VM, Pages,
     ParsedId, Provider, Stage, Vm,
-    cloud::{AdaptorVolume, Cloud, InstanceTypeKey, NAME_LIMIT, Opening, VolumeSource},
+    cloud::{AdaptorVolume, Cloud, InstanceTypeKey, Opening, VolumeSource},
     cluster_proof::cluster_uid,
 };
-use crate::settings::{Schema, Values};
+use crate::settings::Values;
 
 /// What differs from other clouds.
 pub static CLOUD: Cloud = Cloud {
-    schema: Schema { cloud: "alibabacloud", keys: Settings::KEYS, check: Some(settings::check) },
-    chart_alias: None,
-    caveat: None,
-    name_limit: NAME_LIMIT,
-    parse_id: instance,
-    settles_late: true,
-    reuses_ids: false,
     instance_type: Some(InstanceTypeKey { name: "PODVM_INSTANCE_TYPE", overruled_by: Some("INSTANCE_TYPE") }),
     volumes: &[AdaptorVolume {
         name: "rrsa-oidc-token",
         path: "/var/run/secrets/ack.alibabacloud.com/rrsa-tokens",
         source: VolumeSource::Token { audience: "sts.aliyuncs.com", file: "token" },
     }],
-    permissions: &[],
-    cluster_permissions: &[],
-    open,
+    ..Cloud::new("alibabacloud", Settings::KEYS, settings::check, instance, open)
 };
 
 /// A RAM policy with the rights that deletions need.
@@ -97,9 +88,8 @@ struct Alibaba(Api);
 
 #[allow(clippy::needless_pass_by_value, reason = "every cloud is opened so")]
 fn open(values: &Values, opening: Opening<'_>) -> Result<Box<dyn Provider>, Error> {
-    let current = settings::check(values).map_err(|malformed| Error::unusable(&malformed))?.address;
-    let address = opening.recorded.as_ref().map_or(current.as_str(), |recorded| recorded.address);
-    let place = Place::recorded(address).map_err(|_| {
+    let address = opening.address(settings::check(values))?;
+    let place = Place::recorded(&address).map_err(|_| {
         Error::new(ErrorClass::Invalid, "the recorded place is no place of Alibaba Cloud; delete that entry")
     })?;
     Ok(Box::new(Alibaba(Api::new(&Settings::read(values), place, &opening)?)))

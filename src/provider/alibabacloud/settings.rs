@@ -2,7 +2,7 @@
 
 use secrecy::SecretString;
 
-use crate::provider::http::identity::{is_safe, variable};
+use crate::provider::http::identity::{unsafe_url, variable};
 use crate::settings::{Endpoint, Malformed, Values, key::settings};
 
 settings! {
@@ -69,11 +69,10 @@ impl Place {
         let is_part = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
         if region.is_empty() || !region.bytes().all(is_part) {
             let problem = "it is no region, such as cn-beijing".to_owned();
-            return Err(Malformed { key: "REGION", problem });
+            return Err(Malformed::new("REGION", problem));
         }
-        if !endpoint.is_none_or(is_safe) {
-            let problem = "it must be an https URL without a query; http is for loopback addresses only";
-            return Err(Malformed { key: "ALIBABA_CLOUD_ENDPOINT", problem: problem.to_owned() });
+        if let Some(problem) = endpoint.and_then(|url| unsafe_url("ALIBABA_CLOUD_ENDPOINT", url)) {
+            return Err(problem);
         }
         Ok(Self { region: region.to_owned(), endpoint: endpoint.map(str::to_owned) })
     }
@@ -104,7 +103,7 @@ pub(super) fn check(values: &Values) -> Result<Endpoint, Vec<Malformed>> {
     if has_half || settings.key().is_none() && settings.role().is_none() {
         let problem = "set it together with ALIBABACLOUD_ACCESS_KEY_SECRET, or neither of them but ALIBABA_CLOUD_ROLE_ARN, \
                        ALIBABA_CLOUD_OIDC_PROVIDER_ARN and ALIBABA_CLOUD_OIDC_TOKEN_FILE";
-        return Err(vec![Malformed { key: "ALIBABACLOUD_ACCESS_KEY_ID", problem: problem.to_owned() }]);
+        return Err(vec![Malformed::new("ALIBABACLOUD_ACCESS_KEY_ID", problem)]);
     }
     let Place { region, endpoint } =
         Place::new(&settings.region, settings.endpoint.as_deref()).map_err(|malformed| vec![malformed])?;

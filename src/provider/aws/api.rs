@@ -1,6 +1,6 @@
 //! EC2's Query API: a signed form, answered by XML.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use hyper::{Request, body::Bytes, header::HeaderValue};
 use operator_kit::Message;
@@ -21,8 +21,9 @@ use crate::provider::{
     account::Account,
     cloud::Opening,
     http::{
-        Call, Client, Failure, Fresh, Options, Pace, Reply, Tokens,
+        Call, Client, Failure, Fresh, MOST_PAGES, Options, Pace, Reply, Tokens,
         identity::{form, variable},
+        too_many_pages,
     },
 };
 
@@ -45,23 +46,33 @@ struct Identity {
 }
 
 /// A service of the API.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Service {
-    /// Instances, and what they have.
-    Ec2,
-    /// Identities.
-    Sts,
+struct Service {
+    name: &'static str,
+    version: &'static str,
+    /// Whether its answers may hold a credential.
+    gives_credentials: bool,
 }
+
+/// Instances, and what they have.
+const EC2: Service = Service { name: "ec2", version: "2016-11-15", gives_credentials: false };
+
+/// Identities.
+const STS: Service = Service { name: "sts", version: "2011-06-15", gives_credentials: true };
 
 /// What is asked of a service.
 struct Query<'a> {
-    service: Service,
     doing: &'static str,
     pace: Pace,
     action: &'a str,
     parameters: &'a [(&'a str, &'a str)],
-    /// What must not be quoted.
-    secret: Option<SecretString>,
+}
+
+/// What shows a service who asks.
+enum Proof<'a> {
+    /// A signature by this credential.
+    Signature(&'a Credential),
+    /// This token among the parameters.
+    Token(&'a SecretString),
 }
 
 /// A list in XML.
@@ -75,27 +86,22 @@ pub(super) struct Items<T> {
 #[derive(Deserialize)]
 pub(super) struct Done {}
 
+/// What the token service answers.
 #[derive(Deserialize)]
-struct CallerIdentity {
-    #[serde(rename = "GetCallerIdentityResult")]
-    result: Caller,
+struct OfSts<T> {
+    #[serde(alias = "AssumeRoleWithWebIdentityResult", alias = "GetCallerIdentityResult")]
+    result: T,
 }
 
 #[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
 struct Caller {
-    #[serde(rename = "Account")]
     account: String,
 }
 
 #[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
 struct Assumed {
-    #[serde(rename = "AssumeRoleWithWebIdentityResult")]
-    result: AssumedRole,
-}
-
-#[derive(Deserialize)]
-struct AssumedRole {
-    #[serde(rename = "Credentials")]
     credentials: Expiring,
 }
 
@@ -186,8 +192,8 @@ impl Api {
         parameters: &[(&str, &str)],
     ) -> Result<T, Failure> {
         let identity = self.identity().await?;
-        let query = Query { service: Service::Ec2, doing, pace, action, parameters, secret: None };
-        let answer = self.ask(query, Some(&identity.credential)).await;
+        let query = Query { doing, pace, action, parameters };
+        let answer = self.ask(&EC2, query, Proof::Signature(&identity.credential)).await;
         if let Err(Failure { code, .. }) = &answer
             && ["ExpiredToken", "ExpiredTokenException", "RequestExpired", "AuthFailure"].contains(&&**code)
         {
@@ -196,14 +202,34 @@ impl Api {
         answer
     }
 
+    /// Reads a list page by page. `take` gets each page, and gives the token of the next one.
+    pub(super) async fn pages<T: DeserializeOwned>(
+        &self,
+        doing: &'static str,
+        action: &str,
+        parameters: &[(&str, &str)],
+        mut take: impl FnMut(T) -> Option<String>,
+    ) -> Result<(), Error> {
+        let mut next: Option<String> = None;
+        for _ in 0..MOST_PAGES {
+            let of_page = next.as_deref().map(|token| ("NextToken", token));
+            let parameters: Vec<_> = parameters.iter().copied().chain(of_page).collect();
+            next = take(self.call(doing, Pace::Read, action, &parameters).await?);
+            if next.as_ref().is_none_or(String::is_empty) {
+                return Ok(());
+            }
+        }
+        Err(too_many_pages(doing))
+    }
+
     /// Credentials of the account that owns the VMs. Another account's would see none of them.
     async fn identity(&self) -> Result<Arc<Identity>, Error> {
         let identity = self.identity.get(async || {
             let Fresh { value: credential, expires } =
                 self.source.fetch(async |role, token| self.assume(role, token).await).await?;
-            let doing = "asking whose the credentials are";
-            let caller: CallerIdentity =
-                self.ask(Query::of_identities(doing, "GetCallerIdentity", &[]), Some(&credential)).await?;
+            let (doing, action) = ("asking whose the credentials are", "GetCallerIdentity");
+            let query = Query { doing, pace: Pace::Read, action, parameters: &[] };
+            let caller: OfSts<Caller> = self.ask(&STS, query, Proof::Signature(&credential)).await?;
             let account = caller.result.account;
             Ok(Fresh { value: Arc::new(Identity { credential, account }), expires })
         });
@@ -219,83 +245,63 @@ impl Api {
             ("WebIdentityToken", token.expose_secret()),
         ];
         let (doing, action) = ("assuming the role AWS_ROLE_ARN", "AssumeRoleWithWebIdentity");
-        let query = Query::of_identities(doing, action, &parameters);
-        let assumed: Assumed = self.ask(Query { secret: Some(token.clone()), ..query }, None).await?;
+        let query = Query { doing, pace: Pace::Read, action, parameters: &parameters };
+        let assumed: OfSts<Assumed> = self.ask(&STS, query, Proof::Token(&token)).await?;
         Ok(assumed.result.credentials)
     }
 
     async fn ask<T: DeserializeOwned>(
         &self,
-        query: Query<'_>,
-        credential: Option<&Credential>,
+        service: &Service,
+        Query { doing, pace, action, parameters }: Query<'_>,
+        proof: Proof<'_>,
     ) -> Result<T, Failure> {
-        let Query { service, doing, pace, action, parameters, secret } = query;
         let region = self.region().await?;
         let url = endpoint(service, region, self.place.endpoint.as_deref());
-        let fields = [&[("Action", action), ("Version", service.version())], parameters].concat();
-        let mut request = form(&url, &fields).map_err(|_| malformed())?;
-        if let Some(credential) = credential {
-            request = signed(request, service, region, credential).await?;
+        let fields = [&[("Action", action), ("Version", service.version)], parameters].concat();
+        let mut call = Call { pace, ..Call::of(doing, form(&url, &fields), MALFORMED)? };
+        match proof {
+            Proof::Signature(credential) => {
+                call.request = signed(call.request, service, region, credential).await?;
+            }
+            Proof::Token(token) => call.secrets.push(token.clone()),
         }
-        let call = Call { doing, pace, request, secrets: secret.into_iter().collect() };
         let reply = self.client.send(call).await?;
         let text = std::str::from_utf8(&reply.body).unwrap_or_default();
         if !reply.status.is_success() {
             return Err(failure(&reply, text));
         }
-        quick_xml::de::from_str(text).map_err(|problem| match service {
-            Service::Ec2 => reply.unreadable("XML", &problem.to_string()).into(),
-            // It may hold a credential.
-            Service::Sts => reply.no_credential().into(),
+        quick_xml::de::from_str(text).map_err(|problem| {
+            let quotable = || reply.unreadable("XML", &problem.to_string());
+            if service.gives_credentials { reply.no_credential() } else { quotable() }.into()
         })
     }
 }
 
-impl<'a> Query<'a> {
-    /// A question to the token service, which changes nothing.
-    fn of_identities(doing: &'static str, action: &'a str, parameters: &'a [(&'a str, &'a str)]) -> Self {
-        Self { service: Service::Sts, doing, pace: Pace::Read, action, parameters, secret: None }
-    }
-}
-
-impl Service {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Ec2 => "ec2",
-            Self::Sts => "sts",
-        }
-    }
-
-    fn version(self) -> &'static str {
-        match self {
-            Self::Ec2 => "2016-11-15",
-            Self::Sts => "2011-06-15",
-        }
-    }
-}
-
 /// Where a service is.
-fn endpoint(service: Service, region: &str, url: Option<&str>) -> String {
+fn endpoint(service: &Service, region: &str, url: Option<&str>) -> String {
     let suffix = if region.starts_with("cn-") { ".cn" } else { "" };
-    let amazons = || format!("https://{}.{region}.amazonaws.com{suffix}/", service.name());
+    let amazons = || format!("https://{}.{region}.amazonaws.com{suffix}/", service.name);
     url.map_or_else(amazons, |url| format!("{}/", url.trim_end_matches('/')))
 }
 
-fn malformed() -> Error {
-    Error::new(ErrorClass::Invalid, "the endpoint is malformed; set AWS_REGION, or AWS_ENDPOINT_URL")
-}
+/// What is wrong with an endpoint that cannot be part of a request.
+const MALFORMED: &str = "the endpoint is malformed; set AWS_REGION, or AWS_ENDPOINT_URL";
 
 /// The request with a signature of version 4.
 async fn signed(
     request: Request<Bytes>,
-    service: Service,
+    service: &Service,
     region: &str,
     credential: &Credential,
 ) -> Result<Request<Bytes>, Error> {
     let (mut head, body) = request.into_parts();
     let hash = hex_sha256(&body);
-    head.headers.insert("x-amz-content-sha256", HeaderValue::try_from(hash).map_err(|_| malformed())?);
-    let signer = RequestSigner::new(service.name(), region);
+    head.headers.insert(
+        "x-amz-content-sha256",
+        HeaderValue::try_from(hash).map_err(|_| Error::new(ErrorClass::Invalid, MALFORMED))?,
+    );
+    let signer = RequestSigner::new(service.name, region);
     signer.sign_request(&Context::new(), &mut head, Some(credential), None).await.map_err(|problem| {
         let public = "a request cannot be signed with these credentials";
         Error::new(ErrorClass::Unauthorized, Message::new(public, format!("{public}: {:?}", problem.kind())))
@@ -314,43 +320,29 @@ fn failure(reply: &Reply, text: &str) -> Failure {
     let inner = problems.errors.take().map_or(problems, |errors| *errors);
     let Problem { code, message } = inner.error.unwrap_or_default();
     let message = request.map_or_else(|| message.clone(), |id| format!("{message} (request {id})"));
-    let error = reply.error(&code, &message, class(&code));
+    let error = reply.error(&code, &message, ErrorClass::of_code(&code, &CLASSES));
     Failure { code, error }
 }
 
-/// The class that EC2 documents for a code. For all other codes the status decides. No code means absence by itself.
-fn class(code: &str) -> Option<ErrorClass> {
-    Some(match code {
-        "RequestLimitExceeded" | "Throttling" | "ThrottlingException" | "EC2ThrottledException" => {
-            ErrorClass::Throttled { retry_after: std::time::Duration::ZERO }
-        }
-        "AccessDenied"
-        | "AuthFailure"
-        | "Blocked"
-        | "ExpiredToken"
-        | "ExpiredTokenException"
-        | "IDPRejectedClaim"
-        | "InvalidClientTokenId"
-        | "InvalidIdentityToken"
-        | "MissingAuthenticationToken"
-        | "OptInRequired"
-        | "PendingVerification"
-        | "RequestExpired"
-        | "SignatureDoesNotMatch"
-        | "UnauthorizedOperation" => ErrorClass::Unauthorized,
-        "DependencyViolation"
-        | "IncorrectInstanceState"
-        | "IncorrectState"
-        | "InvalidIPAddress.InUse"
-        | "InvalidNetworkInterface.InUse"
-        | "InvalidParameterValue"
-        | "OperationNotPermitted" => ErrorClass::Refused,
-        "IDPCommunicationError"
-        | "InternalError"
-        | "InternalFailure"
-        | "RequestTimeout"
-        | "ServiceUnavailable"
-        | "Unavailable" => ErrorClass::Transient,
-        _ => return None,
-    })
-}
+/// The classes that EC2 documents for codes. For all other codes the status decides. No code means absence by itself.
+const CLASSES: [(ErrorClass, &str); 4] = [
+    (
+        ErrorClass::Throttled { retry_after: Duration::ZERO },
+        "RequestLimitExceeded Throttling ThrottlingException EC2ThrottledException",
+    ),
+    (
+        ErrorClass::Unauthorized,
+        "AccessDenied AuthFailure Blocked ExpiredToken ExpiredTokenException IDPRejectedClaim InvalidClientTokenId \
+         InvalidIdentityToken MissingAuthenticationToken OptInRequired PendingVerification RequestExpired \
+         SignatureDoesNotMatch UnauthorizedOperation",
+    ),
+    (
+        ErrorClass::Refused,
+        "DependencyViolation IncorrectInstanceState IncorrectState InvalidIPAddress.InUse InvalidNetworkInterface.InUse \
+         InvalidParameterValue OperationNotPermitted",
+    ),
+    (
+        ErrorClass::Transient,
+        "IDPCommunicationError InternalError InternalFailure RequestTimeout ServiceUnavailable Unavailable",
+    ),
+];

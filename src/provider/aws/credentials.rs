@@ -5,7 +5,7 @@
 
 use std::net::IpAddr;
 
-use hyper::{Request, Uri, body::Bytes, header::HeaderValue};
+use hyper::{Request, Uri, body::Bytes};
 use jiff::Timestamp;
 use reqsign_aws_v4::Credential;
 use secrecy::{ExposeSecret as _, SecretString};
@@ -18,19 +18,22 @@ use super::{
 use crate::provider::{
     Error, ErrorClass,
     http::{
-        Call, Client, Fresh, Options, Pace,
+        Call, Client, Fresh, Options,
         identity::{read_file, variable},
+        sensitive,
     },
 };
 
 /// What is read from the file with a token, for people.
 const TOKEN: &str = "the token of the ServiceAccount";
 
+/// What is wrong with the address of an agent.
+const NO_AGENT: &str = "AWS_CONTAINER_CREDENTIALS_FULL_URI names no agent on this node";
+
 /// Where credentials come from.
-#[derive(Debug)]
 pub(super) enum Source {
     /// An access key.
-    Key { id: SecretString, secret: SecretString, session: Option<SecretString> },
+    Key(Credential),
     /// A role that is assumed with the token in a file.
     WebIdentity { role: String, file: String },
     /// An agent on the node, with the token in a file.
@@ -53,20 +56,14 @@ pub(super) struct Expiring {
 impl Source {
     pub(super) fn of(settings: &Settings) -> Result<Self, Error> {
         if let (Some(id), Some(secret)) = (&settings.access_key_id, &settings.secret_access_key) {
-            let session = settings.session_token.clone();
-            return Ok(Self::Key { id: id.clone(), secret: secret.clone(), session });
+            return Ok(Self::Key(credential(id, secret, settings.session_token.as_ref())));
         }
-        let role = settings.role_arn.clone().or_else(|| variable("AWS_ROLE_ARN"));
-        let file = settings.token_file.clone().or_else(|| variable("AWS_WEB_IDENTITY_TOKEN_FILE"));
-        if let (Some(role), Some(file)) = (role, file) {
+        if let [Some(role), Some(file)] = settings.role() {
             return Ok(Self::WebIdentity { role, file });
         }
         let agent = variable("AWS_CONTAINER_CREDENTIALS_FULL_URI");
         if let (Some(uri), Some(file)) = (agent, variable("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE")) {
-            let uri = agent_uri(&uri).ok_or_else(|| {
-                let message = "AWS_CONTAINER_CREDENTIALS_FULL_URI names no agent on this node";
-                Error::new(ErrorClass::Invalid, message)
-            })?;
+            let uri = agent_uri(&uri).ok_or_else(|| Error::new(ErrorClass::Invalid, NO_AGENT))?;
             return Ok(Self::PodIdentity { client: Client::new(Options::metadata())?, uri, file });
         }
         Metadata::new(variable(METADATA)).map(Self::Node)
@@ -75,7 +72,7 @@ impl Source {
     /// In a few words, for people.
     pub(super) fn as_str(&self) -> &'static str {
         match self {
-            Self::Key { .. } => "an access key",
+            Self::Key(_) => "an access key",
             Self::WebIdentity { .. } => "a role by a token of the ServiceAccount",
             Self::PodIdentity { .. } => "EKS pod identity",
             Self::Node(_) => "the node's role",
@@ -88,27 +85,15 @@ impl Source {
         assume: impl AsyncFnOnce(&str, SecretString) -> Result<Expiring, Error>,
     ) -> Result<Fresh<Credential>, Error> {
         match self {
-            Self::Key { id, secret, session } => Ok(Fresh {
-                value: Credential {
-                    access_key_id: id.expose_secret().to_owned(),
-                    secret_access_key: secret.expose_secret().to_owned(),
-                    session_token: session.as_ref().map(|session| session.expose_secret().to_owned()),
-                    expires_in: None,
-                },
-                expires: Timestamp::MAX,
-            }),
+            Self::Key(key) => Ok(Fresh { value: key.clone(), expires: Timestamp::MAX }),
             Self::WebIdentity { role, file } => Ok(assume(role, read_file(TOKEN, file).await?).await?.into()),
             Self::PodIdentity { client, uri, file } => {
                 let token = read_file(TOKEN, file).await?;
-                let mut header = HeaderValue::from_str(token.expose_secret())
-                    .map_err(|_| Error::new(ErrorClass::Unauthorized, "the Pod's token is malformed"))?;
-                header.set_sensitive(true);
-                let mut request = Request::new(Bytes::new());
-                *request.uri_mut() = uri.clone();
-                request.headers_mut().insert("authorization", header);
-                let call =
-                    Call::new("asking the agent of EKS pod identity for credentials", Pace::Read, request);
-                let reply = client.send(call).await?;
+                let header = sensitive(token.expose_secret())
+                    .ok_or_else(|| Error::new(ErrorClass::Unauthorized, "the Pod's token is malformed"))?;
+                let request = Request::get(uri).header("authorization", header).body(Bytes::new());
+                let doing = "asking the agent of EKS pod identity for credentials";
+                let reply = client.send(Call::of(doing, request, NO_AGENT)?).await?;
                 if !reply.status.is_success() {
                     return Err(reply.error("", &String::from_utf8_lossy(&reply.body), None));
                 }
@@ -121,13 +106,18 @@ impl Source {
 
 impl From<Expiring> for Fresh<Credential> {
     fn from(expiring: Expiring) -> Self {
-        let value = Credential {
-            access_key_id: expiring.access_key_id.expose_secret().to_owned(),
-            secret_access_key: expiring.secret_access_key.expose_secret().to_owned(),
-            session_token: Some(expiring.token.expose_secret().to_owned()).filter(|it| !it.is_empty()),
-            expires_in: None,
-        };
+        let session = Some(&expiring.token).filter(|token| !token.expose_secret().is_empty());
+        let value = credential(&expiring.access_key_id, &expiring.secret_access_key, session);
         Self { value, expires: expiring.expiration }
+    }
+}
+
+fn credential(id: &SecretString, secret: &SecretString, session: Option<&SecretString>) -> Credential {
+    Credential {
+        access_key_id: id.expose_secret().to_owned(),
+        secret_access_key: secret.expose_secret().to_owned(),
+        session_token: session.map(|session| session.expose_secret().to_owned()),
+        expires_in: None,
     }
 }
 

@@ -4,11 +4,9 @@ use futures::future::join_all;
 
 use super::{Aws, Instances, api::Done};
 use crate::provider::{
-    Error, ErrorClass, Finding, POD_VM,
-    http::{
-        Failure,
-        Pace::{Read, Write},
-    },
+    Error, Finding, POD_VM,
+    finding::{DELETE, LOOK_UP, dry_run, examine},
+    http::Pace::{Read, Write},
 };
 
 /// The names and values of an action's parameters.
@@ -18,7 +16,7 @@ const TERMINATE: &str = "TerminateInstances";
 
 /// The operator's actions in EC2, beside looking VMs up: the purpose, the action, and parameters that name nothing.
 const NEEDED: [(&str, &str, Parameters<'_>); 6] = [
-    ("delete machines", TERMINATE, &[("InstanceId.1", "i-00000000000000000")]),
+    (DELETE, TERMINATE, &[("InstanceId.1", "i-00000000000000000")]),
     ("look up tags", "DescribeTags", &[("MaxResults", "5")]),
     ("look up addresses", "DescribeAddresses", &[]),
     ("look up interfaces", "DescribeNetworkInterfaces", &[("MaxResults", "5")]),
@@ -30,27 +28,22 @@ impl Aws {
     /// Reads what deletions read, and asks EC2 whether it would do the rest (`DryRun`).
     pub(super) async fn examination(&self) -> Result<Vec<Finding>, Error> {
         let region = self.0.region().await?.to_owned();
-        let account = match self.0.account().await {
-            Err(error) if error.class == ErrorClass::Transient => return Err(error),
-            account => account
-                .map(|account| format!("account {account}, region {region}, by {}", self.0.source.as_str())),
-        };
-        let known = account.is_ok();
-        let mut findings = vec![Finding::tried("account", account)];
-        if !known {
-            findings.push(Finding::untried("rights", "check cannot ask for rights without an account"));
-            return Ok(findings);
-        }
-        let (machines, listed) = self.machines().await;
-        findings.push(Finding::tried("look up machines", listed));
+        let account = self.0.account().await;
+        let account = account
+            .map(|account| format!("account {account}, region {region}, by {}", self.0.source.as_str()));
+        let without = (&["rights"][..], "check cannot ask for rights without an account");
+        examine("account", account, without, async || Ok(self.examined_rights().await)).await
+    }
+
+    async fn examined_rights(&self) -> Vec<Finding> {
+        let (machine, listed) = self.machines().await;
         let rights = NEEDED.map(|(subject, action, nothing)| {
-            let machine =
-                machines.as_deref().filter(|_| action == TERMINATE).map(|id| [("InstanceId.1", id)]);
-            let parameters = machine.as_ref().map_or(nothing, |machine| &machine[..]).to_owned();
-            async move { self.would(subject, action, parameters).await }
+            let machine = machine.as_deref().filter(|_| action == TERMINATE).map(|id| ("InstanceId.1", id));
+            let parameters = machine.map_or_else(|| nothing.to_vec(), |machine| vec![machine]);
+            self.would(subject, action, parameters)
         });
-        findings.extend(join_all(rights).await);
-        Ok(findings)
+        let listed = Finding::tried(LOOK_UP, listed);
+        [listed].into_iter().chain(join_all(rights).await).collect()
     }
 
     /// One pod VM, and how many are on the first page.
@@ -78,24 +71,10 @@ impl Aws {
     async fn would(&self, subject: &'static str, action: &str, mut parameters: Vec<(&str, &str)>) -> Finding {
         parameters.push(("DryRun", "true"));
         let answer = self.0.call::<Done>("asking for a right", Write, action, &parameters).await;
-        Finding::tried(
-            subject,
-            match answer {
-                Err(Failure { code, .. }) if code == "DryRunOperation" => {
-                    Ok(format!("EC2 would do {action}"))
-                }
-                Err(Failure { code, .. }) if code.ends_with(".NotFound") => {
-                    let why = format!(
-                        "EC2 looked for what {action} is for, and did not say whether it may be done"
-                    );
-                    return Finding::untried(subject, why);
-                }
-                Err(failure) => {
-                    let error = Error::from(failure);
-                    Err(Error { message: error.message.map(|text| format!("{text} ({action})")), ..error })
-                }
-                Ok(Done {}) => Ok(format!("EC2 did {action}")),
-            },
-        )
+        if answer.as_ref().is_err_and(|failure| failure.code.ends_with(".NotFound")) {
+            let why = format!("EC2 looked for what {action} is for, and did not say whether it may be done");
+            return Finding::untried(subject, why);
+        }
+        dry_run(subject, "EC2", action, answer)
     }
 }

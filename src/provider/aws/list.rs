@@ -5,10 +5,7 @@ use super::{
     answer::{Instance, Instances, Tag},
     instance,
 };
-use crate::provider::{
-    Error, Listed, POD_VM, Pages, Resource, VmRef,
-    http::{MOST_PAGES, Pace::Read, too_many_pages},
-};
+use crate::provider::{Error, Listed, POD_VM, Pages, Resource, VmRef};
 
 /// The start of the names of addresses and interfaces that cloud-api-adaptor makes. The instance's identifier follows.
 const NAMES: [&str; 2] = ["eip-", "nic-"];
@@ -24,30 +21,24 @@ impl Aws {
     }
 
     async fn instances(&self, pages: Pages<'_>) -> Result<(), Error> {
-        let doing = "listing the instances";
         let pod_vms = format!("{POD_VM}*");
-        let mut next = None;
-        for _ in 0..MOST_PAGES {
-            let mut parameters = vec![
-                ("Filter.1.Name", "tag:Name"),
-                ("Filter.1.Value.1", &*pod_vms),
-                ("Filter.2.Name", "instance-state-name"),
-                ("Filter.2.Value.1", "pending"),
-                ("Filter.2.Value.2", "running"),
-                ("Filter.2.Value.3", "stopping"),
-                ("Filter.2.Value.4", "stopped"),
-                ("Filter.2.Value.5", "shutting-down"),
-                ("MaxResults", PAGE),
-            ];
-            parameters.extend(next.as_deref().map(|token| ("NextToken", token)));
-            let page: Instances = self.0.call(doing, Read, "DescribeInstances", &parameters).await?;
-            next = page.next_token.clone().filter(|token| !token.is_empty());
+        let parameters = [
+            ("Filter.1.Name", "tag:Name"),
+            ("Filter.1.Value.1", &*pod_vms),
+            ("Filter.2.Name", "instance-state-name"),
+            ("Filter.2.Value.1", "pending"),
+            ("Filter.2.Value.2", "running"),
+            ("Filter.2.Value.3", "stopping"),
+            ("Filter.2.Value.4", "stopped"),
+            ("Filter.2.Value.5", "shutting-down"),
+            ("MaxResults", PAGE),
+        ];
+        let take = |page: Instances| {
+            let next = page.next_token.clone();
             pages(page.all().map(vm).collect());
-            if next.is_none() {
-                return Ok(());
-            }
-        }
-        Err(too_many_pages(doing))
+            next
+        };
+        self.0.pages("listing the instances", "DescribeInstances", &parameters, take).await
     }
 }
 

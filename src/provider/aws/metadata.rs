@@ -1,12 +1,12 @@
 //! The metadata that EC2 offers to programs on a node (version 2 of the metadata service).
 
-use hyper::{Request, StatusCode, body::Bytes, header::HeaderValue};
+use hyper::{Request, StatusCode, body::Bytes};
 use serde::Deserialize;
 
 use super::credentials::Expiring;
 use crate::provider::{
     Error, ErrorClass,
-    http::{Call, Client, Options, Pace, Reply},
+    http::{Call, Client, Options, Reply, sensitive},
 };
 
 /// The environment variable that names another address.
@@ -55,9 +55,8 @@ impl Metadata {
         let token = Request::put(format!("{}/latest/api/token", self.address))
             .header("x-aws-ec2-metadata-token-ttl-seconds", "60");
         let token = self.send("asking the instance metadata for a token", token).await?;
-        let mut token = HeaderValue::from_bytes(&token.body)
-            .map_err(|_| Error::new(ErrorClass::Transient, "the instance metadata's token is malformed"))?;
-        token.set_sensitive(true);
+        let token = sensitive(&*token.body)
+            .ok_or_else(|| Error::new(ErrorClass::Transient, "the instance metadata's token is malformed"))?;
         let request =
             Request::get(format!("{}{path}", self.address)).header("x-aws-ec2-metadata-token", token);
         self.send("asking the instance metadata", request).await
@@ -68,10 +67,8 @@ impl Metadata {
         doing: &'static str,
         request: hyper::http::request::Builder,
     ) -> Result<Reply, Error> {
-        let request = request.body(Bytes::new()).map_err(|_| {
-            Error::new(ErrorClass::Invalid, "the address of the instance metadata is malformed")
-        })?;
-        let reply = self.client.send(Call::new(doing, Pace::Read, request)).await;
+        let malformed = "the address of the instance metadata is malformed";
+        let reply = self.client.send(Call::of(doing, request.body(Bytes::new()), malformed)?).await;
         let reply = reply.map_err(|error| {
             error.advising(
                 "without AWS_ACCESS_KEY_ID or AWS_ROLE_ARN the node's role is used, and without AWS_REGION the node's region; \

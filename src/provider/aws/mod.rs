@@ -47,29 +47,18 @@ use self::{
 use super::{
     Accepted, Bears, CLUSTER_UID_TAG, Claim, Error, ErrorClass, Finding, IdProblem, InstanceId, OwnVm, Pages,
     ParsedId, Provider, Stage, Vm,
-    cloud::{Cloud, InstanceTypeKey, NAME_LIMIT, Opening},
+    cloud::{Cloud, InstanceTypeKey, Opening},
     http::{
-        Failure, MOST_PAGES,
+        Failure,
         Pace::{Read, Write},
-        too_many_pages,
     },
 };
-use crate::settings::{Schema, Values};
+use crate::settings::Values;
 
 /// What differs from other clouds.
 pub static CLOUD: Cloud = Cloud {
-    schema: Schema { cloud: "aws", keys: Settings::KEYS, check: Some(settings::check) },
-    chart_alias: None,
-    caveat: None,
-    name_limit: NAME_LIMIT,
-    parse_id: instance,
-    settles_late: true,
-    reuses_ids: false,
-    instance_type: Some(InstanceTypeKey { name: "PODVM_INSTANCE_TYPE", overruled_by: None }),
-    volumes: &[],
-    permissions: &[],
-    cluster_permissions: &[],
-    open,
+    instance_type: Some(InstanceTypeKey::new("PODVM_INSTANCE_TYPE")),
+    ..Cloud::new("aws", Settings::KEYS, settings::check, instance, open)
 };
 
 /// An IAM policy with the rights that deletions need.
@@ -111,15 +100,10 @@ impl Aws {
     async fn remains(&self, id: &InstanceId) -> Result<Vec<String>, Error> {
         let (address, interface) = (format!("eip-{id}"), format!("nic-{id}"));
         let names = [("Filter.2.Value.1", &*address), ("Filter.2.Value.2", &*interface)];
-        let (mut addresses, mut interfaces) = (Vec::new(), Vec::new());
-        let kinds = |tags: Vec<Tag>| {
-            let ids = tags.into_iter().map(|tag| tag.resource_id);
-            let (of_interfaces, of_addresses): (Vec<_>, Vec<_>) =
-                ids.partition(|id| id.starts_with(INTERFACE));
-            interfaces.extend(of_interfaces);
-            addresses.extend(of_addresses);
-        };
-        self.tagged(&names, kinds).await?;
+        let mut ids = Vec::new();
+        self.tagged(&names, |tags| ids.extend(tags.into_iter().map(|tag| tag.resource_id))).await?;
+        let (interfaces, addresses): (Vec<_>, Vec<_>) =
+            ids.into_iter().partition(|id| id.starts_with(INTERFACE));
         // The list may show the tag of a deleted resource for a while.
         let mut remains = Vec::new();
         if !interfaces.is_empty() {
@@ -156,27 +140,19 @@ impl Aws {
         names: &[(&str, &str)],
         mut pages: impl FnMut(Vec<Tag>) + Send,
     ) -> Result<(), Error> {
-        let doing = "looking for addresses and interfaces";
-        let mut next = None;
-        for _ in 0..MOST_PAGES {
-            let mut parameters = vec![
-                ("Filter.1.Name", "key"),
-                ("Filter.1.Value.1", "Name"),
-                ("Filter.2.Name", "value"),
-                ("MaxResults", PAGE),
-            ];
-            parameters.extend(names);
-            parameters.extend(next.as_deref().map(|token| ("NextToken", token)));
-            let tags: Tags = self.0.call(doing, Read, "DescribeTags", &parameters).await?;
-            next = tags.next_token.filter(|token| !token.is_empty());
-            let is_either =
-                |tag: &Tag| [ADDRESS, INTERFACE].iter().any(|kind| tag.resource_id.starts_with(kind));
+        let mut parameters = vec![
+            ("Filter.1.Name", "key"),
+            ("Filter.1.Value.1", "Name"),
+            ("Filter.2.Name", "value"),
+            ("MaxResults", PAGE),
+        ];
+        parameters.extend(names);
+        let is_either = |tag: &Tag| [ADDRESS, INTERFACE].iter().any(|kind| tag.resource_id.starts_with(kind));
+        let take = |tags: Tags| {
             pages(tags.tag_set.item.into_iter().filter(is_either).collect());
-            if next.is_none() {
-                return Ok(());
-            }
-        }
-        Err(too_many_pages(doing))
+            tags.next_token
+        };
+        self.0.pages("looking for addresses and interfaces", "DescribeTags", &parameters, take).await
     }
 
     async fn change(

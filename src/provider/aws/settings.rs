@@ -53,6 +53,17 @@ settings! {
     }
 }
 
+impl Settings {
+    /// The role and the file with the token for it: of the settings, else as EKS injects them.
+    pub(super) fn role(&self) -> [Option<String>; 2] {
+        let or_injected = |set: &Option<String>, name| set.clone().or_else(|| variable(name));
+        [
+            or_injected(&self.role_arn, "AWS_ROLE_ARN"),
+            or_injected(&self.token_file, "AWS_WEB_IDENTITY_TOKEN_FILE"),
+        ]
+    }
+}
+
 /// The region that is asked for at the instance metadata.
 const OF_THE_NODE: &str = "instance-metadata";
 
@@ -78,14 +89,11 @@ impl Place {
             |region: &String| region.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
         let mut problems = Vec::new();
         if !self.region.as_ref().is_none_or(is_region) {
-            problems.push(Malformed {
-                key: "AWS_REGION",
-                problem: "it is no region, such as eu-west-1".to_owned(),
-            });
+            problems.push(Malformed::new("AWS_REGION", "it is no region, such as eu-west-1"));
         }
         if !self.endpoint.as_deref().is_none_or(is_safe) {
-            let problem = "it must begin with https:// and have neither a user nor a query".to_owned();
-            problems.push(Malformed { key: "AWS_ENDPOINT_URL", problem });
+            let problem = "it must begin with https:// and have neither a user nor a query";
+            problems.push(Malformed::new("AWS_ENDPOINT_URL", problem));
         }
         problems
     }
@@ -113,19 +121,16 @@ pub(super) fn check(values: &Values) -> Result<Endpoint, Vec<Malformed>> {
     let settings = Settings::read(values);
     let place = Place::of(&settings);
     let mut problems = place.problems();
-    let mut halves = |first, second, (has_first, has_second): (bool, bool)| {
+    let key = [settings.access_key_id.is_some(), settings.secret_access_key.is_some()];
+    for (first, second, [has_first, has_second]) in [
+        ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", key),
+        ("AWS_ROLE_ARN", "AWS_WEB_IDENTITY_TOKEN_FILE", settings.role().map(|it| it.is_some())),
+    ] {
         if has_first != has_second {
             let problem = format!("{first} and {second} belong together: set both or neither");
-            problems.push(Malformed { key: first, problem });
+            problems.push(Malformed::new(first, problem));
         }
-    };
-    let key = (settings.access_key_id.is_some(), settings.secret_access_key.is_some());
-    halves("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", key);
-    let role = settings.role_arn.or_else(|| variable("AWS_ROLE_ARN")).is_some();
-    let token = settings.token_file.or_else(|| variable("AWS_WEB_IDENTITY_TOKEN_FILE")).is_some();
-    halves("AWS_ROLE_ARN", "AWS_WEB_IDENTITY_TOKEN_FILE", (role, token));
-    if !problems.is_empty() {
-        return Err(problems);
     }
-    Ok(Endpoint { setting: "AWS_REGION", address: place.to_string() })
+    let endpoint = Endpoint { setting: "AWS_REGION", address: place.to_string() };
+    if problems.is_empty() { Ok(endpoint) } else { Err(problems) }
 }

@@ -13,11 +13,13 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use serde::Deserialize;
-use serde_json::Value;
 
 use crate::{
     api::v1alpha1::{RELEASE_ABANDON, RELEASE_ANNOTATION},
-    provider::{Error, ErrorClass, http::Reply},
+    provider::{
+        Error, ErrorClass,
+        http::{Reply, text},
+    },
 };
 
 /// The state of what Azure is deleting.
@@ -38,54 +40,6 @@ pub(super) struct Machine {
 pub(super) struct Properties {
     pub(super) provisioning_state: String,
     pub(super) time_created: Option<Timestamp>,
-    storage_profile: Storage,
-    network_profile: Network,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct Storage {
-    os_disk: Disk,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct Disk {
-    managed_disk: Reference,
-    delete_option: String,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct Network {
-    network_interfaces: Vec<Reference>,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct Reference {
-    id: String,
-    properties: Options,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct Options {
-    delete_option: String,
-}
-
-impl Properties {
-    /// What Azure deletes with the VM: its own disk and its interfaces, and their addresses.
-    pub(super) fn belongings(&self) -> Vec<String> {
-        let Disk { managed_disk, delete_option } = &self.storage_profile.os_disk;
-        let interfaces = self.network_profile.network_interfaces.iter();
-        interfaces
-            .map(|interface| (interface, &interface.properties.delete_option))
-            .chain([(managed_disk, delete_option)])
-            .filter(|(thing, option)| *option == "Delete" && !thing.id.is_empty())
-            .map(|(thing, _)| thing.id.to_lowercase())
-            .collect()
-    }
 }
 
 /// A page of the list of all that is in a group. `value` distinguishes it from any other JSON, which would be an empty list.
@@ -166,22 +120,19 @@ pub(super) fn is_absent(reply: &Reply) -> bool {
 }
 
 fn is_absence(status: u16, body: &[u8]) -> bool {
-    let body: Value = serde_json::from_slice(body).unwrap_or_default();
-    status == 404 && body["error"]["code"] == "ResourceNotFound"
+    status == 404 && text(body, &["/error/code"]) == "ResourceNotFound"
 }
 
 /// The code and the text of an error: Resource Manager's, or one of the places that give tokens.
 fn failure(body: &[u8]) -> (String, String) {
-    let body: Value = serde_json::from_slice(body).unwrap_or_default();
-    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    if let Some(error) = body["error"].as_object() {
-        let part = |name| error.get(name).map(text).unwrap_or_default();
-        return (part("code"), part("message"));
+    let (code, message) =
+        (text(body, &["/error/code"]), text(body, &["/error/message", "/error_description"]));
+    if !code.is_empty() {
+        return (code, message);
     }
-    // The description begins with a code that is more precise than `error`.
-    let description = text(&body["error_description"]);
-    let code = description.split(':').next().filter(|code| code.starts_with("AADSTS"));
-    (code.map_or_else(|| text(&body["error"]), str::to_owned), description)
+    // A description begins with a code that is more precise than `error`.
+    let precise = message.split(':').next().filter(|code| code.starts_with("AADSTS"));
+    (precise.map_or_else(|| text(body, &["/error"]), str::to_owned), message)
 }
 
 /// What a code means, if that differs from what the status means.

@@ -17,10 +17,10 @@ use super::{
 };
 use crate::{
     provider::{
-        Error, ErrorClass,
+        Error,
         http::{
-            Call, Client, Fresh, Options, Pace, Reply, Tokens,
-            identity::{Token, form, read_file},
+            Call, Client, Fresh, TokenSource, encoded,
+            identity::{form, read_file},
         },
     },
     settings::Malformed,
@@ -37,12 +37,10 @@ const METADATA_HOST: &str = "AZURE_POD_IDENTITY_AUTHORITY_HOST";
 /// The way in which a federated token is handed over.
 const JWT_BEARER: &str = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer";
 
-/// The credentials of one set of settings.
+/// The credentials of one set of settings, for one audience.
 pub(super) struct Credentials {
-    source: Source,
-    audience: String,
-    client: Client,
-    tokens: Tokens<SecretString>,
+    pub(super) source: Source,
+    pub(super) audience: String,
 }
 
 /// Where tokens come from.
@@ -85,7 +83,7 @@ pub(super) fn source(
         let url = variable(METADATA_HOST).unwrap_or_else(|| METADATA.to_owned());
         return Ok((Source::Machine { url: url.trim_end_matches('/').to_owned(), client_id }, region));
     };
-    let malformed = |key, problem: &str| Malformed { key, problem: problem.to_owned() };
+    let malformed = |key, problem: &str| Malformed::new(key, problem);
     let client_id = client_id
         .ok_or_else(|| malformed(CLIENT_ID, "it is needed with a secret and with workload identity"))?;
     let tenant = secret(&settings.tenant, TENANT);
@@ -99,16 +97,8 @@ pub(super) fn source(
     Ok((Source::Application { url, client_id, proof }, region))
 }
 
-impl Credentials {
-    /// Those of this source, for this audience.
-    pub(super) fn new(source: Source, audience: String) -> Result<Self, Error> {
-        let is_machine = matches!(source, Source::Machine { .. });
-        let options = if is_machine { Options::metadata() } else { Options::default() };
-        Ok(Self { source, audience, client: Client::new(options)?, tokens: Tokens::default() })
-    }
-
-    /// Where they come from, for people.
-    pub(super) fn origin(&self) -> &'static str {
+impl TokenSource for Credentials {
+    fn origin(&self) -> &'static str {
         match self.source {
             Source::Application { proof: Proof::Secret(_), .. } => {
                 "the application's secret (AZURE_CLIENT_SECRET)"
@@ -118,17 +108,11 @@ impl Credentials {
         }
     }
 
-    /// A valid access token.
-    pub(super) async fn token(&self) -> Result<SecretString, Error> {
-        self.tokens.get(async || self.fetch().await).await
+    fn is_metadata(&self) -> bool {
+        matches!(self.source, Source::Machine { .. })
     }
 
-    /// Sends `call` to Resource Manager with a valid access token.
-    pub(super) async fn send_authorized(&self, client: &Client, call: Call) -> Result<Reply, Error> {
-        self.tokens.send(client, call, async || self.fetch().await).await
-    }
-
-    async fn fetch(&self) -> Result<Fresh<SecretString>, Error> {
+    async fn fetch(&self, client: &Client) -> Result<Fresh<SecretString>, Error> {
         let (doing, advice, request, secrets) = match &self.source {
             Source::Application { url, client_id, proof } => {
                 let scope = format!("{}/.default", self.audience);
@@ -137,40 +121,32 @@ impl Credentials {
                     ("client_id", client_id.expose_secret()),
                     ("scope", &scope),
                 ];
-                let secret = match proof {
-                    Proof::Secret(secret) => secret.clone(),
+                let (field, secret) = match proof {
+                    Proof::Secret(secret) => ("client_secret", secret.clone()),
                     Proof::TokenFile(path) => {
-                        read_file("the file that AZURE_FEDERATED_TOKEN_FILE names", path).await?
+                        fields.push(("client_assertion_type", JWT_BEARER));
+                        let what = "the file that AZURE_FEDERATED_TOKEN_FILE names";
+                        ("client_assertion", read_file(what, path).await?)
                     }
                 };
-                match proof {
-                    Proof::Secret(_) => fields.push(("client_secret", secret.expose_secret())),
-                    Proof::TokenFile(_) => {
-                        fields.push(("client_assertion_type", JWT_BEARER));
-                        fields.push(("client_assertion", secret.expose_secret()));
-                    }
-                }
+                fields.push((field, secret.expose_secret()));
                 let request = form(url, &fields);
                 let advice = "see AZURE_TENANT_ID, AZURE_CLIENT_ID and the application's secret or federated credential";
                 ("asking Microsoft Entra for an access token", advice, request, vec![secret])
             }
             Source::Machine { url, client_id } => {
                 let client_id = client_id.as_ref().map(|id| ("client_id", id.expose_secret()));
-                let query = [("api-version", "2018-02-01"), ("resource", &self.audience)];
-                let query = form_urlencoded::Serializer::new(String::new())
-                    .extend_pairs(query.into_iter().chain(client_id))
-                    .finish();
+                let query = [("api-version", "2018-02-01"), ("resource", &*self.audience)];
+                let query = encoded(query.into_iter().chain(client_id));
                 let url = format!("{url}/metadata/identity/oauth2/token?{query}");
                 let request = Request::get(url).header("Metadata", "true").body(Bytes::new());
                 let advice = "set AZURE_CLIENT_SECRET, use workload identity, or give the machine the managed identity AZURE_CLIENT_ID";
                 ("asking the metadata service for an access token", advice, request, Vec::new())
             }
         };
-        let request =
-            request.map_err(|_| Error::new(ErrorClass::Invalid, "the URL for tokens cannot be used"))?;
-        let reply = self.client.send(Call { secrets, ..Call::new(doing, Pace::Read, request) }).await;
-        let token: Token = reply.and_then(accepted).map_err(|error| error.advising(advice))?.credential()?;
-        Ok(token.into())
+        let call = Call::of(doing, request, "the URL for tokens cannot be used")?;
+        let reply = client.send(Call { secrets, ..call }).await.and_then(accepted);
+        reply.map_err(|error| error.advising(advice))?.token()
     }
 }
 

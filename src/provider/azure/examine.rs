@@ -6,7 +6,10 @@ use super::{
     Azure, VM,
     answer::{Permission, Permissions, Thing, accepted},
 };
-use crate::provider::{Error, ErrorClass, Finding, POD_VM, finding::ensure_rights};
+use crate::provider::{
+    Error, Finding, POD_VM,
+    finding::{DELETE, LOOK_UP, answered, ensure_rights, examine},
+};
 
 /// The version of the API for permissions.
 const AUTHORIZATION: &str = "2022-04-01";
@@ -30,34 +33,22 @@ const NEEDED: [&str; 9] = [
 impl Azure {
     /// Gets a token, lists what deletions list, and asks for the rights in the group.
     pub(super) async fn examination(&self) -> Result<Vec<Finding>, Error> {
-        let token = match self.credentials.token().await {
-            Err(error) if error.class == ErrorClass::Transient => return Err(error),
-            token => token.map(|_| format!("Azure gave an access token for {}", self.credentials.origin())),
-        };
-        if token.is_err() {
-            let why = "check has no access token";
-            return Ok(vec![
-                Finding::tried("credentials", token),
-                Finding::untried("look up machines", why),
-                Finding::untried("delete machines", why),
-            ]);
-        }
-        let machines = match self.machines().await {
-            Err(error) if error.class == ErrorClass::Transient => return Err(error),
-            machines => machines,
-        };
-        Ok(vec![
-            Finding::tried("credentials", token),
-            Finding::tried("look up machines", machines),
-            match self.roles().await {
-                Ok(roles) => Finding::tried("delete machines", judged(&roles)),
-                Err(unknown) => Finding::untried(
-                    "delete machines",
-                    format!("check asks for the rights by {ASK}: {unknown}"),
-                ),
-            },
-            Finding::untried("locks", "Azure tells only at a deletion that a lock forbids it"),
-        ])
+        let origin = self.api.origin().await;
+        let token = origin.map(|origin| format!("Azure gave an access token for {origin}"));
+        let without = (&[LOOK_UP, DELETE][..], "check has no access token");
+        examine("credentials", token, without, async || {
+            Ok(vec![
+                Finding::tried(LOOK_UP, answered(self.machines().await)?),
+                match self.roles().await {
+                    Ok(roles) => Finding::tried(DELETE, judged(&roles)),
+                    Err(unknown) => {
+                        Finding::untried(DELETE, format!("check asks for the rights by {ASK}: {unknown}"))
+                    }
+                },
+                Finding::untried("locks", "Azure tells only at a deletion that a lock forbids it"),
+            ])
+        })
+        .await
     }
 
     async fn machines(&self) -> Result<String, Error> {

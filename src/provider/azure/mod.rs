@@ -33,26 +33,16 @@ use self::{
 use super::{
     Accepted, Bears, Claim, Error, ErrorClass, Finding, InstanceId, Listed, OwnVm, POD_VM, Pages, PowerState,
     Provider, Resource, Stage, Vm, VmRef,
-    cloud::{Cloud, InstanceTypeKey, NAME_LIMIT, Opening},
+    cloud::{Cloud, InstanceTypeKey, Opening},
     cluster_proof::cluster_uid,
-    http::{Call, Client, MOST_PAGES, Options, Pace, Reply, identity::variable, too_many_pages},
+    http::{Authorized, Call, MOST_PAGES, Reply, encoded, identity::variable, too_many_pages},
 };
-use crate::settings::{Schema, Values};
+use crate::settings::Values;
 
 /// What differs from other clouds.
 pub static CLOUD: Cloud = Cloud {
-    schema: Schema { cloud: "azure", keys: Settings::KEYS, check: Some(settings::check) },
-    chart_alias: None,
-    caveat: None,
-    name_limit: NAME_LIMIT,
-    parse_id: id::parse,
-    settles_late: true,
-    reuses_ids: false,
-    instance_type: Some(InstanceTypeKey { name: "AZURE_INSTANCE_SIZE", overruled_by: None }),
-    volumes: &[],
-    permissions: &[],
-    cluster_permissions: &[],
-    open,
+    instance_type: Some(InstanceTypeKey::new("AZURE_INSTANCE_SIZE")),
+    ..Cloud::new("azure", Settings::KEYS, settings::check, id::parse, open)
 };
 
 /// Versions of Azure's interfaces.
@@ -92,8 +82,7 @@ struct Belonging {
 
 /// One of Azure's clouds.
 struct Azure {
-    client: Client,
-    credentials: Credentials,
+    api: Authorized<Credentials>,
     /// Resource Manager's URL, without a slash at the end.
     manager: String,
     /// The resource group that the settings name, if they can.
@@ -106,8 +95,7 @@ fn open(values: &Values, _: Opening<'_>) -> Result<Box<dyn Provider>, Error> {
     let (source, region) =
         credentials::source(&settings, &variable).map_err(|malformed| Error::unusable(&[malformed]))?;
     Ok(Box::new(Azure {
-        client: Client::new(Options::default())?,
-        credentials: Credentials::new(source, region.audience)?,
+        api: Authorized::new(Credentials { source, audience: region.audience })?,
         manager: region.manager,
         group: id::scope(&settings.subscription, &settings.group),
     }))
@@ -120,13 +108,8 @@ impl Azure {
     }
 
     async fn send(&self, doing: &'static str, method: Method, url: String) -> Result<Reply, Error> {
-        let pace = Pace::of(&method);
-        let request = Request::builder()
-            .method(method)
-            .uri(url)
-            .body(Bytes::new())
-            .map_err(|_| Error::new(ErrorClass::Invalid, "the identifier cannot be part of a URL"))?;
-        self.credentials.send_authorized(&self.client, Call::new(doing, pace, request)).await
+        let request = Request::builder().method(method).uri(url).body(Bytes::new());
+        self.api.send(Call::of(doing, request, "the identifier cannot be part of a URL")?).await
     }
 
     /// Reads, page by page, all that is in this group and has `part` in its name.
@@ -139,7 +122,7 @@ impl Azure {
     ) -> Result<(), Error> {
         let filter = format!("substringof('{part}',name)");
         let query = [("api-version", RESOURCES), ("$filter", &filter), ("$expand", EXPAND)];
-        let query = form_urlencoded::Serializer::new(String::new()).extend_pairs(query).finish();
+        let query = encoded(query);
         let mut url = format!("{}{}/resources?{query}", self.manager, id::path(group));
         for _ in 0..MOST_PAGES {
             let reply = accepted(self.send(doing, Method::GET, url).await?)?;
@@ -240,7 +223,6 @@ impl Provider for Azure {
         Ok(Vm {
             created: machine.properties.time_created,
             stage: if is_leaving { Stage::Leaving } else { Stage::Present },
-            belongings: machine.properties.belongings(),
             cluster_uid: cluster_uid(machine.tags.into_iter().flatten()),
             ..Vm::named(id.clone(), machine.name)
         })

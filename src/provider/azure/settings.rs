@@ -94,7 +94,7 @@ pub(super) fn region(authority: Option<&str>, manager: Option<&str>) -> Result<R
         let is_bare = |url: &str| url.parse().is_ok_and(|uri: Uri| uri.path() == "/");
         if !url.is_none_or(|url| is_safe(url) && is_bare(url)) {
             let problem = "it must be an https URL without a path; http is for loopback addresses only";
-            return Err(Malformed { key, problem: problem.to_owned() });
+            return Err(Malformed::new(key, problem));
         }
     }
     if let Some(manager) = manager.map(bare) {
@@ -103,7 +103,7 @@ pub(super) fn region(authority: Option<&str>, manager: Option<&str>) -> Result<R
     let known = CLOUDS.iter().find(|[known, ..]| known.eq_ignore_ascii_case(&authority));
     let [_, manager, audience] = known.ok_or_else(|| {
         let problem = format!("it is none of Microsoft's own; set {MANAGER}, too");
-        Malformed { key: AUTHORITY, problem }
+        Malformed::new(AUTHORITY, problem)
     })?;
     Ok(Region { authority, manager: (*manager).to_owned(), audience: (*audience).to_owned() })
 }

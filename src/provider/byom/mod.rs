@@ -39,18 +39,12 @@ use super::{
     cloud::{AdaptorSecret, AdaptorVolume, Cloud, Cluster, NAME_LIMIT, Opening, SSH_KEY, VolumeSource},
     ownership,
 };
-use crate::settings::{Schema, Values};
+use crate::settings::Values;
 
 /// What differs from other clouds.
 pub static CLOUD: Cloud = Cloud {
-    schema: Schema { cloud: "byom", keys: Settings::KEYS, check: Some(settings::check) },
-    chart_alias: None,
-    caveat: None,
-    name_limit: NAME_LIMIT,
-    parse_id: address_of_machine,
     settles_late: false,
     reuses_ids: true,
-    instance_type: None,
     volumes: &[
         SSH_KEY,
         // The manifests of cloud-api-adaptor had the host keys here before its chart had any.
@@ -66,8 +60,7 @@ pub static CLOUD: Cloud = Cloud {
         },
     ],
     permissions: &[Permission::new("", &["configmaps"], &["get", "update"]).named(&["byom-ip-pool-state"])],
-    cluster_permissions: &[],
-    open,
+    ..Cloud::new("byom", Settings::KEYS, settings::check, address_of_machine, open)
 };
 
 /// The number of attempts to write while others write the pool, too.

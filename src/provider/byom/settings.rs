@@ -64,9 +64,8 @@ pub(super) fn check(values: &Values) -> Result<Endpoint, Vec<Malformed>> {
     let namespace = settings.pool_namespace.as_ref().map(|name| (NAMESPACE, name));
     let names = [(CONFIG_MAP, &settings.pool)].into_iter().chain(namespace);
     let wrong = names.filter(|(_, name)| !is_name(name));
-    let malformed: Vec<_> = wrong
-        .map(|(key, _)| Malformed { key, problem: "it must be the name of an object".to_owned() })
-        .collect();
+    let malformed: Vec<_> =
+        wrong.map(|(key, _)| Malformed::new(key, "it must be the name of an object")).collect();
     let endpoint = Endpoint { setting: CONFIG_MAP, address: settings.place() };
     if malformed.is_empty() { Ok(endpoint) } else { Err(malformed) }
 }

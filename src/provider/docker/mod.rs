@@ -24,29 +24,22 @@ pub use self::settings::Settings;
 use super::{
     Accepted, Claim, Error, ErrorClass, Finding, IdProblem, InstanceId, Listed, OwnVm, POD_VM, Pages,
     ParsedId, PowerState, Provider, Resource, Stage, Vm,
-    cloud::{AdaptorVolume, Cloud, NAME_LIMIT, Opening, Recorded, VolumeSource},
-    http::{Call, Client, Pace, Reply},
+    cloud::{AdaptorVolume, Cloud, Opening, Recorded, VolumeSource},
+    finding::answered,
+    http::{Call, Client, Reply, encoded},
 };
-use crate::settings::{Schema, Values};
+use crate::settings::Values;
 
 /// What differs from other clouds.
 pub static CLOUD: Cloud = Cloud {
-    schema: Schema { cloud: "docker", keys: Settings::KEYS, check: Some(settings::check) },
-    chart_alias: None,
     caveat: Some("cloud-api-adaptor supports docker up to v0.21.1."),
-    name_limit: NAME_LIMIT,
-    parse_id: container,
     settles_late: false,
-    reuses_ids: false,
-    instance_type: None,
     volumes: &[
         // Where DOCKER_HOST is another host this one has no socket.
         AdaptorVolume { name: "docker-socket", path: "/var/run/docker.sock", source: VolumeSource::HostPath },
         AdaptorVolume { name: "docker-dir", path: "/var/lib/docker", source: VolumeSource::HostPath },
     ],
-    permissions: &[],
-    cluster_permissions: &[],
-    open,
+    ..Cloud::new("docker", Settings::KEYS, settings::check, container, open)
 };
 
 /// How long Docker may take for a removal that another client began.
@@ -150,24 +143,21 @@ fn accepted(reply: Reply, container: &str) -> Result<Reply, Error> {
     if reply.status.is_success() {
         return Ok(reply);
     }
-    let body: Value = serde_json::from_slice(&reply.body).unwrap_or_default();
-    let message = body["message"].as_str().unwrap_or_default();
+    let message = reply.text(&["/message"]);
     let text = message.to_ascii_lowercase();
     let is_absent = reply.status == 404
         && !container.is_empty()
         && text.contains("no such container")
         && text.contains(container);
-    Err(reply.error("", message, is_absent.then_some(ErrorClass::NotFound)))
+    Err(reply.error("", &message, is_absent.then_some(ErrorClass::NotFound)))
 }
 
 impl Docker {
     async fn call(&self, doing: &'static str, method: Method, path: &str) -> Result<Reply, Error> {
-        let pace = Pace::of(&method);
         let request =
             Request::builder().method(method).uri(format!("{}/{path}", self.base)).body(Bytes::new());
-        let request =
-            request.map_err(|_| Error::new(ErrorClass::Invalid, "the path cannot be part of a URL"))?;
-        self.client.send(Call::new(doing, pace, request)).await.map_err(|error| match error.class {
+        let call = Call::of(doing, request, "the path cannot be part of a URL")?;
+        self.client.send(call).await.map_err(|error| match error.class {
             ErrorClass::Invalid => error.advising("or into ca.pem in DOCKER_CERT_PATH"),
             ErrorClass::Unauthorized => {
                 error.advising("the daemon must trust the authority of cert.pem in DOCKER_CERT_PATH")
@@ -183,11 +173,7 @@ impl Docker {
 
     async fn pod_vms(&self) -> Result<Vec<Summary>, Error> {
         let filters = json!({ "name": [POD_VM] }).to_string();
-        let query = form_urlencoded::Serializer::new(String::new())
-            .append_pair("all", "true")
-            .append_pair("filters", &filters)
-            .finish();
-        let path = format!("containers/json?{query}");
+        let path = format!("containers/json?{}", encoded([("all", "true"), ("filters", &*filters)]));
         accepted(self.call("listing the containers", Method::GET, &path).await?, "")?.json()
     }
 
@@ -257,10 +243,8 @@ impl Provider for Docker {
     }
 
     async fn examine(&self) -> Result<Vec<Finding>, Error> {
-        let listed = match self.pod_vms().await {
-            Err(error) if error.class == ErrorClass::Transient => return Err(error),
-            listed => listed.map(|all| format!("the daemon has {} containers named {POD_VM}…", all.len())),
-        };
+        let listed = answered(self.pod_vms().await)?
+            .map(|all| format!("the daemon has {} containers named {POD_VM}…", all.len()));
         // No container has this identifier, and Docker looks for it after it has asked for the right.
         let removed = match self.remove("removing a container that does not exist", NONE).await {
             Err(gone) if gone.class == ErrorClass::NotFound => Ok("removals are allowed".to_owned()),

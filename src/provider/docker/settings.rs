@@ -85,10 +85,10 @@ pub(super) fn check(values: &Values) -> Result<Endpoint, Vec<Malformed>> {
     let mut malformed = Vec::new();
     if Settings::authority(&host).is_none() {
         let problem = "it must be tcp://HOST:PORT: a socket is each node's own, and no other node's containers are behind it";
-        malformed.push(Malformed { key: HOST, problem: problem.to_owned() });
+        malformed.push(Malformed::new(HOST, problem));
     }
     if !is_version(&version) {
-        malformed.push(Malformed { key: VERSION, problem: "it must be a version such as 1.44".to_owned() });
+        malformed.push(Malformed::new(VERSION, "it must be a version such as 1.44"));
     }
     let address = host.trim_end_matches('/').to_owned();
     if malformed.is_empty() { Ok(Endpoint { setting: HOST, address }) } else { Err(malformed) }

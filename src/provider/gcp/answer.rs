@@ -124,14 +124,12 @@ pub(super) fn accepted(reply: Reply, path: Option<&str>) -> Result<Reply, Error>
     if reply.status.is_success() {
         return Ok(reply);
     }
-    let body: Value = serde_json::from_slice(&reply.body).unwrap_or_default();
-    let text = |pointer| body.pointer(pointer).and_then(Value::as_str);
     // Compute Engine's shape, that of other Google APIs, and that of token endpoints.
-    let code = text("/error/errors/0/reason").or(text("/error/status")).or(text("/error"));
-    let message = text("/error/message").or(text("/error_description")).unwrap_or_default();
-    let (code, status) = (code.unwrap_or_default(), reply.status.as_u16());
-    let error = reply.error(code, message, class(status, code, message, path));
-    Err(match (status, code) {
+    let code = reply.text(&["/error/errors/0/reason", "/error/status", "/error"]);
+    let message = reply.text(&["/error/message", "/error_description"]);
+    let status = reply.status.as_u16();
+    let error = reply.error(&code, &message, class(status, &code, &message, path));
+    Err(match (status, &*code) {
         (404, "notFound") if error.class != ErrorClass::NotFound => {
             error.advising("the project or the zone is unknown, or the credentials may not see it")
         }

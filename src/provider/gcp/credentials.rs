@@ -23,8 +23,8 @@ use super::answer::accepted;
 use crate::provider::{
     Error, ErrorClass,
     http::{
-        Call, Client, Fresh, Options, Pace, Reply, Tokens, bearer,
-        identity::{Token, form, is_safe, read_file, variable},
+        Call, Client, Fresh, Reply, TokenSource, bearer,
+        identity::{form, is_safe, read_file, variable},
     },
 };
 
@@ -36,15 +36,12 @@ const CLOUD_PLATFORM: &str = "https://www.googleapis.com/auth/cloud-platform";
 const METADATA: &str = "169.254.169.254";
 
 /// The credentials of one set of settings.
-pub(super) struct Credentials {
-    source: Source,
-    client: Client,
-    tokens: Tokens<SecretString>,
-}
-
-enum Source {
+pub(super) enum Source {
+    /// This document.
     Document(SecretString),
+    /// The document in the file of this path.
     File(String),
+    /// The metadata server at this host.
     Metadata(String),
 }
 
@@ -93,45 +90,37 @@ struct Impersonated {
     expire_time: String,
 }
 
-impl Credentials {
+impl Source {
     /// The credentials of this document (`GCP_CREDENTIALS`), or else those that Google's libraries find by themselves.
-    pub(super) fn new(document: Option<SecretString>) -> Result<Self, Error> {
-        let source = match (document, variable("GOOGLE_APPLICATION_CREDENTIALS")) {
-            (Some(document), _) => Source::Document(document),
-            (None, Some(path)) => Source::File(path),
+    pub(super) fn new(document: Option<SecretString>) -> Self {
+        match (document, variable("GOOGLE_APPLICATION_CREDENTIALS")) {
+            (Some(document), _) => Self::Document(document),
+            (None, Some(path)) => Self::File(path),
             (None, None) => {
-                Source::Metadata(variable("GCE_METADATA_HOST").unwrap_or_else(|| METADATA.to_owned()))
+                Self::Metadata(variable("GCE_METADATA_HOST").unwrap_or_else(|| METADATA.to_owned()))
             }
-        };
-        let is_metadata = matches!(source, Source::Metadata(_));
-        let options = if is_metadata { Options::metadata() } else { Options::default() };
-        Ok(Self { source, client: Client::new(options)?, tokens: Tokens::default() })
+        }
     }
+}
 
-    /// Where they come from, for people.
-    pub(super) fn origin(&self) -> &'static str {
-        match self.source {
-            Source::Document(_) => "GCP_CREDENTIALS",
-            Source::File(_) => "the file that GOOGLE_APPLICATION_CREDENTIALS names",
-            Source::Metadata(_) => "the metadata server",
+impl TokenSource for Source {
+    fn origin(&self) -> &'static str {
+        match self {
+            Self::Document(_) => "GCP_CREDENTIALS",
+            Self::File(_) => "the file that GOOGLE_APPLICATION_CREDENTIALS names",
+            Self::Metadata(_) => "the metadata server",
         }
     }
 
-    /// A valid access token.
-    pub(super) async fn token(&self) -> Result<SecretString, Error> {
-        self.tokens.get(async || self.fetch().await).await
+    fn is_metadata(&self) -> bool {
+        matches!(self, Self::Metadata(_))
     }
 
-    /// Sends `call` to the API with a valid access token.
-    pub(super) async fn send_authorized(&self, client: &Client, call: Call) -> Result<Reply, Error> {
-        self.tokens.send(client, call, async || self.fetch().await).await
-    }
-
-    async fn fetch(&self) -> Result<Fresh<SecretString>, Error> {
-        let json = match &self.source {
-            Source::Metadata(host) => return self.of_metadata(host).await,
-            Source::Document(json) => json.clone(),
-            Source::File(path) => read_file("GOOGLE_APPLICATION_CREDENTIALS", path).await?,
+    async fn fetch(&self, client: &Client) -> Result<Fresh<SecretString>, Error> {
+        let json = match self {
+            Self::Metadata(host) => return of_metadata(client, host).await,
+            Self::Document(json) => json.clone(),
+            Self::File(path) => read_file("GOOGLE_APPLICATION_CREDENTIALS", path).await?,
         };
         let document = parse(json.expose_secret()).map_err(|problem| {
             Error::new(
@@ -140,86 +129,80 @@ impl Credentials {
             )
         })?;
         match document {
-            Document::ServiceAccount(account) => self.of_key(&account).await,
-            Document::ExternalAccount(account) => self.of_federation(&account).await,
+            Document::ServiceAccount(account) => of_key(client, &account).await,
+            Document::ExternalAccount(account) => of_federation(client, &account).await,
         }
     }
+}
 
-    async fn of_metadata(&self, host: &str) -> Result<Fresh<SecretString>, Error> {
-        let url = format!("http://{host}/computeMetadata/v1/instance/service-accounts/default/token");
-        let request = Request::get(url).header("Metadata-Flavor", "Google").body(Bytes::new());
-        let reply = self.send("asking the metadata server for an access token", request, Vec::new()).await;
-        let advice = "set GCP_CREDENTIALS, or give the Pod an identity";
-        let token: Token = reply.map_err(|error| error.advising(advice))?.credential()?;
-        Ok(token.into())
-    }
+async fn of_metadata(client: &Client, host: &str) -> Result<Fresh<SecretString>, Error> {
+    let url = format!("http://{host}/computeMetadata/v1/instance/service-accounts/default/token");
+    let request = Request::get(url).header("Metadata-Flavor", "Google").body(Bytes::new());
+    let reply = send(client, "asking the metadata server for an access token", request, Vec::new()).await;
+    reply.map_err(|error| error.advising("set GCP_CREDENTIALS, or give the Pod an identity"))?.token()
+}
 
-    async fn of_key(&self, account: &ServiceAccount) -> Result<Fresh<SecretString>, Error> {
-        let assertion = assertion(account, Timestamp::now()).ok_or_else(|| {
-            Error::new(ErrorClass::Invalid, "the private_key of the service account cannot be used")
-        })?;
-        let fields = [
-            ("grant_type", "urn:ietf:params:oauth:grant-type:jwt-bearer"),
-            ("assertion", assertion.expose_secret()),
-        ];
-        Ok(self
-            .post("asking Google for an access token", &account.token_uri, &fields, &assertion)
-            .await?
-            .into())
-    }
+async fn of_key(client: &Client, account: &ServiceAccount) -> Result<Fresh<SecretString>, Error> {
+    let assertion = assertion(account, Timestamp::now()).ok_or_else(|| {
+        Error::new(ErrorClass::Invalid, "the private_key of the service account cannot be used")
+    })?;
+    let fields = [
+        ("grant_type", "urn:ietf:params:oauth:grant-type:jwt-bearer"),
+        ("assertion", assertion.expose_secret()),
+    ];
+    post(client, "asking Google for an access token", &account.token_uri, &fields, &assertion).await
+}
 
-    async fn of_federation(&self, account: &ExternalAccount) -> Result<Fresh<SecretString>, Error> {
-        let TokenFile { file, format } = &account.credential_source;
-        let mut subject = read_file("the token file of workload identity federation", file).await?;
-        if let Some(field) = &format.subject_token_field_name {
-            let document: Value = serde_json::from_str(subject.expose_secret()).unwrap_or_default();
-            subject = document[field].as_str().unwrap_or_default().into();
-        }
-        let fields = [
-            ("grant_type", "urn:ietf:params:oauth:grant-type:token-exchange"),
-            ("audience", &account.audience),
-            ("scope", CLOUD_PLATFORM),
-            ("requested_token_type", "urn:ietf:params:oauth:token-type:access_token"),
-            ("subject_token", subject.expose_secret()),
-            ("subject_token_type", &account.subject_token_type),
-        ];
-        let doing = "exchanging the Pod's token for one of Google's";
-        let federated = self.post(doing, &account.token_url, &fields, &subject).await?;
-        let Some(url) = &account.service_account_impersonation_url else { return Ok(federated.into()) };
-        let wanted = json!({ "scope": [COMPUTE], "lifetime": "3600s" });
-        let request = Request::post(url)
-            .header(header::AUTHORIZATION, bearer(&federated.access_token)?)
-            .header(header::CONTENT_TYPE, "application/json")
-            .body(wanted.to_string().into());
-        let reply =
-            self.send("asking for an access token of the service account", request, Vec::new()).await?;
-        let Impersonated { access_token, expire_time } = reply.credential()?;
-        let expires = expire_time.parse().map_err(|_| {
-            Error::new(ErrorClass::Transient, "the access token of the service account has no readable end")
-        })?;
-        Ok(Fresh { value: access_token, expires })
+async fn of_federation(client: &Client, account: &ExternalAccount) -> Result<Fresh<SecretString>, Error> {
+    let TokenFile { file, format } = &account.credential_source;
+    let mut subject = read_file("the token file of workload identity federation", file).await?;
+    if let Some(field) = &format.subject_token_field_name {
+        let document: Value = serde_json::from_str(subject.expose_secret()).unwrap_or_default();
+        subject = document[field].as_str().unwrap_or_default().into();
     }
+    let fields = [
+        ("grant_type", "urn:ietf:params:oauth:grant-type:token-exchange"),
+        ("audience", &account.audience),
+        ("scope", CLOUD_PLATFORM),
+        ("requested_token_type", "urn:ietf:params:oauth:token-type:access_token"),
+        ("subject_token", subject.expose_secret()),
+        ("subject_token_type", &account.subject_token_type),
+    ];
+    let doing = "exchanging the Pod's token for one of Google's";
+    let federated = post(client, doing, &account.token_url, &fields, &subject).await?;
+    let Some(url) = &account.service_account_impersonation_url else { return Ok(federated) };
+    let wanted = json!({ "scope": [COMPUTE], "lifetime": "3600s" });
+    let request = Request::post(url)
+        .header(header::AUTHORIZATION, bearer(&federated.value)?)
+        .header(header::CONTENT_TYPE, "application/json")
+        .body(wanted.to_string().into());
+    let reply =
+        send(client, "asking for an access token of the service account", request, Vec::new()).await?;
+    let Impersonated { access_token, expire_time } = reply.credential()?;
+    let expires = expire_time.parse().map_err(|_| {
+        Error::new(ErrorClass::Transient, "the access token of the service account has no readable end")
+    })?;
+    Ok(Fresh { value: access_token, expires })
+}
 
-    async fn post(
-        &self,
-        doing: &'static str,
-        url: &str,
-        fields: &[(&str, &str)],
-        secret: &SecretString,
-    ) -> Result<Token, Error> {
-        self.send(doing, form(url, fields), vec![secret.clone()]).await?.credential()
-    }
+async fn post(
+    client: &Client,
+    doing: &'static str,
+    url: &str,
+    fields: &[(&str, &str)],
+    secret: &SecretString,
+) -> Result<Fresh<SecretString>, Error> {
+    send(client, doing, form(url, fields), vec![secret.clone()]).await?.token()
+}
 
-    async fn send(
-        &self,
-        doing: &'static str,
-        request: Result<Request<Bytes>, hyper::http::Error>,
-        secrets: Vec<SecretString>,
-    ) -> Result<Reply, Error> {
-        let request = request
-            .map_err(|_| Error::new(ErrorClass::Invalid, "the credentials have a URL that cannot be used"))?;
-        accepted(self.client.send(Call { secrets, ..Call::new(doing, Pace::Read, request) }).await?, None)
-    }
+async fn send(
+    client: &Client,
+    doing: &'static str,
+    request: Result<Request<Bytes>, hyper::http::Error>,
+    secrets: Vec<SecretString>,
+) -> Result<Reply, Error> {
+    let call = Call::of(doing, request, "the credentials have a URL that cannot be used")?;
+    accepted(client.send(Call { secrets, ..call }).await?, None)
 }
 
 /// What is wrong with a document, without any of its values.

@@ -8,7 +8,10 @@ use super::{
     answer::{Page, Permissions, accepted},
     pod_vms,
 };
-use crate::provider::{Error, ErrorClass, Finding, POD_VM, finding::ensure_rights};
+use crate::provider::{
+    Error, Finding, POD_VM,
+    finding::{DELETE, LOOK_UP, answered, ensure_rights},
+};
 
 /// What deletions need. `compute.instances.list` is tried by a list.
 const NEEDED: [&str; 2] = ["compute.instances.get", "compute.instances.delete"];
@@ -16,11 +19,8 @@ const NEEDED: [&str; 2] = ["compute.instances.get", "compute.instances.delete"];
 impl Gcp {
     /// Gets a token, lists what deletions list, and asks Compute Engine for the rights on one VM.
     pub(super) async fn examination(&self) -> Result<Vec<Finding>, Error> {
-        let credentials = match self.credentials.token().await {
-            Err(error) if error.class == ErrorClass::Transient => return Err(error),
-            token => token.map(|_| format!("Google gave an access token for {}", self.credentials.origin())),
-        };
-        let credentials = Finding::tried("credentials", credentials);
+        let origin = answered(self.api.origin().await)?;
+        let token = origin.map(|origin| format!("Google gave an access token for {origin}"));
         let (doing, mut count, mut sample) = ("listing the VMs", 0, None);
         let take = |page: Page| {
             for (zone, vm) in page.into_instances() {
@@ -28,25 +28,21 @@ impl Gcp {
                 sample = Some((zone, vm.name));
             }
         };
-        let listed = match self.pages(doing, &pod_vms(), ALL, take).await {
-            Err(error) if error.class == ErrorClass::Transient => return Err(error),
-            listed => {
-                listed.map(|()| format!("the project {} has {count} VMs named {POD_VM}…", self.project))
-            }
-        };
+        let listed = answered(self.pages(doing, &pod_vms(), ALL, take).await)?;
         if sample.is_none() && listed.is_ok() {
             // Any VM of the project will do.
             let page = self.page(doing, "", ALL, None).await?;
             sample = page.into_instances().next().map(|(zone, vm)| (zone, vm.name));
         }
         let rights = match &sample {
-            Some((zone, name)) => Finding::tried("delete machines", self.rights(zone, name).await),
+            Some((zone, name)) => Finding::tried(DELETE, self.rights(zone, name).await),
             None => Finding::untried(
-                "delete machines",
+                DELETE,
                 "Compute Engine tells the rights on a VM alone, and the project shows none",
             ),
         };
-        Ok(vec![credentials, Finding::tried("look up machines", listed), rights])
+        let listed = listed.map(|()| format!("the project {} has {count} VMs named {POD_VM}…", self.project));
+        Ok(vec![Finding::tried("credentials", token), Finding::tried(LOOK_UP, listed), rights])
     }
 
     /// Asks whether the credentials may do on this VM what deletions do.

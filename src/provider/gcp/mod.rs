@@ -27,29 +27,19 @@ use operator_kit::Message;
 pub use self::settings::Settings;
 use self::{
     answer::{Instance, Operation, Page, accepted},
-    credentials::Credentials,
+    credentials::Source,
 };
 use super::{
     Accepted, Claim, Error, ErrorClass, Finding, InstanceId, OwnVm, POD_VM, Pages, Provider, Stage, Vm,
-    cloud::{Cloud, InstanceTypeKey, NAME_LIMIT, Opening},
-    http::{Call, Client, MOST_PAGES, Options, Pace, Reply, identity::is_safe, too_many_pages},
+    cloud::{Cloud, InstanceTypeKey, Opening},
+    http::{Authorized, Call, MOST_PAGES, Reply, encoded, identity::is_safe, too_many_pages},
 };
-use crate::settings::{Schema, Values};
+use crate::settings::Values;
 
 /// What differs from other clouds.
 pub static CLOUD: Cloud = Cloud {
-    schema: Schema { cloud: "gcp", keys: Settings::KEYS, check: Some(settings::check) },
-    chart_alias: None,
-    caveat: None,
-    name_limit: NAME_LIMIT,
-    parse_id: id::parse,
-    settles_late: true,
-    reuses_ids: false,
-    instance_type: Some(InstanceTypeKey { name: "GCP_MACHINE_TYPE", overruled_by: None }),
-    volumes: &[],
-    permissions: &[],
-    cluster_permissions: &[],
-    open,
+    instance_type: Some(InstanceTypeKey::new("GCP_MACHINE_TYPE")),
+    ..Cloud::new("gcp", Settings::KEYS, settings::check, id::parse, open)
 };
 
 /// A custom role with the permissions that deletions need, and no others.
@@ -67,16 +57,15 @@ const ONE: &str = "500";
 
 /// One project.
 struct Gcp {
-    client: Client,
-    credentials: Credentials,
+    api: Authorized<Source>,
     /// The API's base URL, without a slash at the end.
     base: String,
     project: String,
 }
 
+#[allow(clippy::needless_pass_by_value, reason = "every cloud is opened so")]
 fn open(values: &Values, opening: Opening<'_>) -> Result<Box<dyn Provider>, Error> {
-    let current = settings::check(values).map_err(|malformed| Error::unusable(&malformed))?.address;
-    let address = opening.recorded.map_or(current.as_str(), |recorded| recorded.address);
+    let address = opening.address(settings::check(values))?;
     let (base, project) = address
         .rsplit_once("/projects/")
         .filter(|(base, project)| is_safe(base) && id::is_project(project))
@@ -84,8 +73,7 @@ fn open(values: &Values, opening: Opening<'_>) -> Result<Box<dyn Provider>, Erro
             Error::new(ErrorClass::Invalid, "an address in the record of places is no project's")
         })?;
     Ok(Box::new(Gcp {
-        client: Client::new(Options::default())?,
-        credentials: Credentials::new(Settings::read(values).credentials)?,
+        api: Authorized::new(Source::new(Settings::read(values).credentials))?,
         base: base.to_owned(),
         project: project.to_owned(),
     }))
@@ -104,14 +92,12 @@ impl Gcp {
         path: &str,
         body: impl Into<Bytes>,
     ) -> Result<Reply, Error> {
-        let pace = Pace::of(&method);
         let request = Request::builder()
             .method(method)
             .uri(format!("{}/{path}", self.base))
             .header(header::CONTENT_TYPE, "application/json")
-            .body(body.into())
-            .map_err(|_| Error::new(ErrorClass::Invalid, "the path of the VM cannot be part of a URL"))?;
-        self.credentials.send_authorized(&self.client, Call::new(doing, pace, request)).await
+            .body(body.into());
+        self.api.send(Call::of(doing, request, "the path of the VM cannot be part of a URL")?).await
     }
 
     /// Reads a list of all zones page by page.
@@ -144,8 +130,7 @@ impl Gcp {
     ) -> Result<Page, Error> {
         let query = [("maxResults", size.to_owned()), ("filter", filter.to_owned())].into_iter();
         let query = query.chain(token.map(|token| ("pageToken", token))).filter(|(_, text)| !text.is_empty());
-        let query = form_urlencoded::Serializer::new(String::new()).extend_pairs(query).finish();
-        let path = format!("projects/{}/aggregated/instances?{query}", self.project);
+        let path = format!("projects/{}/aggregated/instances?{}", self.project, encoded(query));
         let reply = accepted(self.call(doing, Method::GET, &path, "").await?, None)?;
         let page: Page = reply.json()?;
         page.gap().map_or(Ok(page), |gap| Err(reply.unreadable("list of all zones", &gap)))

@@ -4,7 +4,7 @@ use secrecy::{ExposeSecret as _, SecretString};
 
 use super::{credentials, id};
 use crate::{
-    provider::http::identity::is_safe,
+    provider::http::identity::unsafe_url,
     settings::{Endpoint, Malformed, Values, key::settings},
 };
 
@@ -56,15 +56,12 @@ pub(super) fn check(values: &Values) -> Result<Endpoint, Vec<Malformed>> {
     let Settings { credentials, project, base, .. } = Settings::read(values);
     let mut malformed = Vec::new();
     if !id::is_project(&project) {
-        malformed.push(Malformed { key: PROJECT, problem: "it must be the ID of a project".to_owned() });
+        malformed.push(Malformed::new(PROJECT, "it must be the ID of a project"));
     }
-    if !is_safe(&base) {
-        let problem = "it must be an https URL without a query; http is for loopback addresses only";
-        malformed.push(Malformed { key: BASE, problem: problem.to_owned() });
-    }
+    malformed.extend(unsafe_url(BASE, &base));
     let document = credentials.map(|json| credentials::check(json.expose_secret()));
     if let Some(Err(problem)) = document {
-        malformed.push(Malformed { key: CREDENTIALS, problem });
+        malformed.push(Malformed::new(CREDENTIALS, problem));
     }
     let address = format!("{}/projects/{project}", base.trim_end_matches('/'));
     if malformed.is_empty() { Ok(Endpoint { setting: PROJECT, address }) } else { Err(malformed) }

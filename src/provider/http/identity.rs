@@ -10,17 +10,20 @@ use serde::Deserialize;
 use serde_json::Value;
 use tokio::{fs::File, io::AsyncReadExt as _};
 
-use super::Fresh;
-use crate::provider::{Error, ErrorClass};
+use super::{Fresh, encoded};
+use crate::{
+    provider::{Error, ErrorClass},
+    settings::Malformed,
+};
 
 /// The longest file that holds a credential, in bytes.
 const LONGEST_FILE: u64 = 64 << 10;
 
 /// What an OAuth token endpoint answers.
 #[derive(Deserialize)]
-pub(in crate::provider) struct Token {
+pub(super) struct Token {
     /// The access token.
-    pub access_token: SecretString,
+    access_token: SecretString,
     /// In seconds: a number, or the same as text.
     expires_in: Value,
 }
@@ -49,6 +52,12 @@ pub(in crate::provider) fn is_safe(url: &str) -> bool {
     is_safe && !host.is_empty() && !has_user && uri.query().is_none()
 }
 
+/// What is wrong with the URL that this setting names, if credentials must not be sent there.
+pub(in crate::provider) fn unsafe_url(key: &'static str, url: &str) -> Option<Malformed> {
+    let problem = "it must be an https URL without a query; http is for loopback addresses only";
+    (!is_safe(url)).then(|| Malformed::new(key, problem))
+}
+
 /// A file's text without surrounding white space. Kubelet replaces such files, so it is read each time.
 pub(in crate::provider) async fn read_file(what: &'static str, path: &str) -> Result<SecretString, Error> {
     let read = async {
@@ -68,8 +77,8 @@ pub(in crate::provider) fn form(
     url: &str,
     fields: &[(&str, &str)],
 ) -> Result<Request<Bytes>, hyper::http::Error> {
-    let body = form_urlencoded::Serializer::new(String::new()).extend_pairs(fields).finish();
-    Request::post(url).header(header::CONTENT_TYPE, "application/x-www-form-urlencoded").body(body.into())
+    let body = encoded(fields.iter().copied()).into();
+    Request::post(url).header(header::CONTENT_TYPE, "application/x-www-form-urlencoded").body(body)
 }
 
 #[cfg(test)]

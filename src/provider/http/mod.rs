@@ -7,12 +7,14 @@
 //! pinned.rs   trust in one certificate, by its fingerprint
 //! pacing.rs   how many requests a second a cloud takes, learnt from its refusals
 //! token.rs    Tokens: a credential that expires, fetched once for all callers
+//! access.rs   Authorized: a client whose requests carry an access token
 //! identity.rs parts that the credentials of several clouds share
 //! ```
 //!
 //! The client sends a request once. It does not retry, because controllers back off. It follows no redirect, because that would
 //! carry credentials to another host. Every wait ends: [`Options`] has the deadlines. Bodies are bounded.
 
+mod access;
 mod connect;
 mod failure;
 pub(super) mod identity;
@@ -34,13 +36,14 @@ use secrecy::{ExposeSecret as _, SecretString};
 use tokio::time::timeout;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
-use self::{connect::Connector, pacing::Pacing};
 pub(super) use self::{
+    access::{Authorized, TokenSource},
     failure::Failure,
     pinned::Fingerprint,
-    reply::Reply,
+    reply::{Reply, text},
     token::{Fresh, Tokens},
 };
+use self::{connect::Connector, pacing::Pacing};
 use super::{Error, ErrorClass};
 
 /// How long an idle connection is kept. Shorter than the load balancers of clouds keep it.
@@ -142,7 +145,7 @@ impl Options {
 
 impl Pace {
     /// The pace of a request by this method, for APIs where a DELETE alone changes something.
-    pub(super) fn of(method: &Method) -> Self {
+    fn of(method: &Method) -> Self {
         if *method == Method::DELETE { Self::Write } else { Self::Read }
     }
 }
@@ -151,6 +154,16 @@ impl Call {
     /// A request without a credential in its body.
     pub(super) fn new(doing: &'static str, pace: Pace, request: Request<Bytes>) -> Self {
         Self { doing, pace, request, secrets: Vec::new() }
+    }
+
+    /// This request, at the [pace](Pace::of) of its method. Without a request, `unusable` says what cannot be part of one.
+    pub(super) fn of(
+        doing: &'static str,
+        request: Result<Request<Bytes>, hyper::http::Error>,
+        unusable: &'static str,
+    ) -> Result<Self, Error> {
+        let request = request.map_err(|_| Error::new(ErrorClass::Invalid, unusable))?;
+        Ok(Self::new(doing, Pace::of(request.method()), request))
     }
 }
 
@@ -235,6 +248,11 @@ fn credential(header: &HeaderValue) -> Option<SecretString> {
     Some(text.rsplit(' ').next().unwrap_or(text).into())
 }
 
+/// These pairs as the query of a URL, or as the body of a form.
+pub(super) fn encoded<K: AsRef<str>, V: AsRef<str>>(pairs: impl IntoIterator<Item = (K, V)>) -> String {
+    form_urlencoded::Serializer::new(String::new()).extend_pairs(pairs).finish()
+}
+
 /// The error that a list does not end.
 pub(super) fn too_many_pages(doing: &str) -> Error {
     let message = format!("{doing} failed: the list has more than {MOST_PAGES} pages");
@@ -243,10 +261,18 @@ pub(super) fn too_many_pages(doing: &str) -> Error {
 
 /// A bearer token for the header `Authorization`. Fails if it has characters that a header cannot have.
 pub(super) fn bearer(token: &SecretString) -> Result<HeaderValue, Error> {
-    let mut value = HeaderValue::try_from(format!("Bearer {}", token.expose_secret()))
-        .map_err(|_| Error::new(ErrorClass::Unauthorized, "the access token is malformed"))?;
+    let value = sensitive(format!("Bearer {}", token.expose_secret()));
+    value.ok_or_else(|| Error::new(ErrorClass::Unauthorized, "the access token is malformed"))
+}
+
+/// A header's value that holds a credential. None if it has characters that a header cannot have.
+pub(super) fn sensitive<T>(value: T) -> Option<HeaderValue>
+where
+    HeaderValue: TryFrom<T>,
+{
+    let mut value = HeaderValue::try_from(value).ok()?;
     value.set_sensitive(true);
-    Ok(value)
+    Some(value)
 }
 
 /// An error with its causes.

@@ -7,8 +7,13 @@ use jiff::Timestamp;
 use operator_kit::Message;
 use secrecy::{ExposeSecret, SecretString};
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 
-use super::pacing::{Pacing, Turn};
+use super::{
+    Fresh,
+    identity::Token,
+    pacing::{Pacing, Turn},
+};
 use crate::provider::{Error, ErrorClass};
 
 /// How long to pause if a cloud asks for fewer requests and does not say how long.
@@ -61,6 +66,16 @@ impl Reply {
     /// The body, which holds a credential, as this type. An error quotes nothing of it.
     pub fn credential<T: DeserializeOwned>(&self) -> Result<T, Error> {
         serde_json::from_slice(&self.body).map_err(|_| self.no_credential())
+    }
+
+    /// The text of an error that the body, JSON, has at the first of these pointers that lead to one; else empty.
+    pub fn text(&self, pointers: &[&str]) -> String {
+        text(&self.body, pointers)
+    }
+
+    /// The access token that the body, of an OAuth token endpoint, holds. An error quotes nothing of it.
+    pub fn token(&self) -> Result<Fresh<SecretString>, Error> {
+        self.credential::<Token>().map(Fresh::from)
     }
 
     /// The error that the body does not hold the credential that was asked for. It quotes nothing.
@@ -122,6 +137,13 @@ impl Reply {
         let id = REQUEST_IDS.iter().find_map(|name| self.headers.get(*name))?.to_str().ok()?;
         Some(id.chars().take(CODE).collect())
     }
+}
+
+/// The text that this JSON has at the first of these pointers that lead to one; else empty.
+pub(in crate::provider) fn text(json: &[u8], pointers: &[&str]) -> String {
+    let json: Value = serde_json::from_slice(json).unwrap_or_default();
+    let text = pointers.iter().find_map(|pointer| json.pointer(pointer)?.as_str());
+    text.unwrap_or_default().to_owned()
 }
 
 /// `text` on one line, without secrets, and short enough for a log line.

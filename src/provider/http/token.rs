@@ -75,18 +75,10 @@ impl<T: Clone> Tokens<T> {
     pub async fn forget(&self) {
         self.0.lock().await.fresh = None;
     }
-}
 
-impl Tokens<SecretString> {
-    /// Sends `call` with the token as its bearer. A token that the cloud refuses is not used again.
-    pub async fn send(
-        &self,
-        client: &Client,
-        mut call: Call,
-        fetch: impl AsyncFnOnce() -> Result<Fresh<SecretString>, Error>,
-    ) -> Result<Reply, Error> {
-        let token = bearer(&self.get(fetch).await?)?;
-        call.request.headers_mut().insert(AUTHORIZATION, token);
+    /// Sends `call` with this token as its bearer. A token that the cloud refuses is not used again.
+    pub async fn send(&self, client: &Client, token: &SecretString, mut call: Call) -> Result<Reply, Error> {
+        call.request.headers_mut().insert(AUTHORIZATION, bearer(token)?);
         let reply = client.send(call).await?;
         if reply.status == StatusCode::UNAUTHORIZED {
             self.forget().await;

@@ -2,8 +2,8 @@
 
 use super::{ACTIONS, IbmCloud, Instance};
 use crate::provider::{
-    Error, ErrorClass, Finding, Listed, POD_VM, Provider as _,
-    ibm_iam::{DELETE, LOOK_UP},
+    Error, Finding, Listed, POD_VM, Provider as _,
+    finding::{DELETE, LOOK_UP, answered},
 };
 
 const LOOK_UP_TAGS: &str = "look up tags";
@@ -12,18 +12,17 @@ impl IbmCloud {
     /// Gets a token, and lists what deletions and the sweep may list.
     pub(super) async fn examination(&self) -> Result<Vec<Finding>, Error> {
         let subjects = [LOOK_UP, LOOK_UP_TAGS, DELETE];
-        self.iam.examine(subjects, async || self.examined_instances().await).await
+        self.iam.examine(&subjects, async || self.examined_instances().await).await
     }
 
-    async fn examined_instances(&self) -> Result<[Finding; 3], Error> {
+    async fn examined_instances(&self) -> Result<Vec<Finding>, Error> {
         let (mut all, mut pod_vms) = (0, 0);
         let count = |instances: Vec<Instance>| {
             all += instances.len();
             pod_vms += instances.iter().filter(|instance| instance.name.starts_with(POD_VM)).count();
             false
         };
-        let look_up = match self.pages("listing the instances", count).await {
-            Err(error) if error.class == ErrorClass::Transient => return Err(error),
+        let look_up = match answered(self.pages("listing the instances", count).await)? {
             Err(error) => Finding::tried(LOOK_UP, Err(error)),
             Ok(()) if pod_vms > 0 => {
                 Finding::tried(LOOK_UP, Ok(format!("VPC shows {pod_vms} instances named {POD_VM}…")))
@@ -38,17 +37,14 @@ impl IbmCloud {
             }
         };
         let why = format!("VPC tells only at a deletion whether the credentials have {}", ACTIONS[2]);
-        Ok([look_up, self.examined_tags().await?, Finding::untried(DELETE, why)])
+        Ok(vec![look_up, self.examined_tags().await?, Finding::untried(DELETE, why)])
     }
 
     /// Whether the sweep can list.
     async fn examined_tags(&self) -> Result<Finding, Error> {
         let mut tagged = 0;
         let count = &mut |page: Vec<Listed>| tagged += page.iter().filter(|vm| !vm.tags.is_empty()).count();
-        let listed = match self.list(count).await {
-            Err(error) if error.class == ErrorClass::Transient => return Err(error),
-            listed => listed,
-        };
+        let listed = answered(self.list(count).await)?;
         if listed.is_ok() && tagged == 0 {
             let text =
                 format!("Global Search shows no tag of a pod VM, so the credentials may lack {}", ACTIONS[3]);

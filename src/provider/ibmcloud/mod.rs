@@ -48,30 +48,22 @@ use self::{
 use super::{
     Accepted, Claim, Error, ErrorClass, Finding, IdProblem, InstanceId, Listed, OwnVm, POD_VM, Pages,
     ParsedId, Provider, Resource, Stage, Vm,
-    cloud::{Cloud, InstanceTypeKey, NAME_LIMIT, Opening},
-    http::{Call, Client, MOST_PAGES, Options, Pace, Reply, too_many_pages},
+    cloud::{Cloud, InstanceTypeKey, Opening},
+    http::{Call, Client, MOST_PAGES, Options, Reply, encoded, too_many_pages},
     ibm_iam::{self, Iam},
 };
 use crate::{
     api::v1alpha1::{RELEASE_ABANDON, RELEASE_ANNOTATION},
-    settings::{Schema, Values},
+    settings::Values,
 };
 
 /// What differs from other clouds.
 pub static CLOUD: Cloud = Cloud {
-    schema: Schema { cloud: "ibmcloud", keys: Settings::KEYS, check: Some(settings::check) },
-    chart_alias: None,
-    caveat: None,
-    name_limit: NAME_LIMIT,
-    parse_id: instance,
-    settles_late: true,
-    reuses_ids: false,
-    instance_type: Some(InstanceTypeKey { name: "IBMCLOUD_PODVM_INSTANCE_PROFILE_NAME", overruled_by: None }),
+    instance_type: Some(InstanceTypeKey::new("IBMCLOUD_PODVM_INSTANCE_PROFILE_NAME")),
     volumes: &[ibm_iam::TOKEN],
-    permissions: &[],
     // Where the settings name no endpoint.
     cluster_permissions: region::PERMISSIONS,
-    open,
+    ..Cloud::new("ibmcloud", Settings::KEYS, settings::check, instance, open)
 };
 
 /// The actions of IAM that the operator needs, and no others. Lists alone need the last one, for tags.
@@ -101,9 +93,8 @@ struct IbmCloud {
 }
 
 fn open(values: &Values, opening: Opening<'_>) -> Result<Box<dyn Provider>, Error> {
-    let current = settings::check(values).map_err(|malformed| Error::unusable(&malformed))?.address;
-    let address = opening.recorded.as_ref().map_or(current.as_str(), |recorded| recorded.address);
-    let (vpc, recorded) = Vpc::new(address, &opening)?;
+    let address = opening.address(settings::check(values))?;
+    let (vpc, recorded) = Vpc::new(&address, &opening)?;
     let opening = Opening { recorded, ..opening };
     let Settings { api_key, profile, iam_endpoint, search_endpoint, resource_group, .. } =
         Settings::read(values);
@@ -137,15 +128,13 @@ impl IbmCloud {
     ) -> Result<Reply, Error> {
         let (identity, base) = (self.iam.identity().await?, self.vpc.base().await?);
         let query = [&[("generation", "2")], query, &[("version", VERSION)]].concat();
-        let query = form_urlencoded::Serializer::new(String::new()).extend_pairs(query).finish();
-        let pace = Pace::of(&method);
         let request = Request::builder()
             .method(method)
-            .uri(format!("{base}/{path}?{query}"))
+            .uri(format!("{base}/{path}?{}", encoded(query)))
             .header(header::ACCEPT, "application/json")
-            .body(Bytes::new())
-            .map_err(|_| Error::new(ErrorClass::Invalid, "the identifier cannot be part of a URL"))?;
-        self.iam.send(&self.client, &identity, Call::new(doing, pace, request)).await
+            .body(Bytes::new());
+        let call = Call::of(doing, request, "the identifier cannot be part of a URL")?;
+        self.iam.send(&self.client, &identity, call).await
     }
 
     /// Reads the list of all instances page by page, until one is `enough`.

@@ -20,7 +20,7 @@ use super::{
 };
 use crate::provider::{
     Error, ErrorClass, POD_VM,
-    http::{Call, Client, MOST_PAGES, Options, Pace, too_many_pages},
+    http::{Call, Client, MOST_PAGES, Options, too_many_pages},
     ibm_iam::Iam,
     ownership::is_pod_vm,
 };
@@ -74,12 +74,10 @@ impl Search {
             let request = Request::post(&self.url)
                 .header(ACCEPT, "application/json")
                 .header(CONTENT_TYPE, "application/json")
-                .body(Bytes::from(body.to_string()))
-                .map_err(|_| {
-                    Error::new(ErrorClass::Invalid, "the endpoint of Global Search cannot be used")
-                })?;
+                .body(Bytes::from(body.to_string()));
+            let call = Call::of(DOING, request, "the endpoint of Global Search cannot be used")?;
             let identity = iam.identity().await?;
-            let reply = iam.send(&self.client, &identity, Call::new(DOING, Pace::Read, request)).await?;
+            let reply = iam.send(&self.client, &identity, call).await?;
             if !reply.status.is_success() {
                 let (code, message) = problem(&reply);
                 return Err(reply.error(&code, &message, None));

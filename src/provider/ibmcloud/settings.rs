@@ -4,7 +4,7 @@ use secrecy::SecretString;
 
 use super::region::OF_THE_NODES;
 use crate::{
-    provider::ibm_iam,
+    provider::http::identity::unsafe_url,
     settings::{Endpoint, Malformed, Values, key::settings},
 };
 
@@ -65,11 +65,11 @@ settings! {
 pub(super) fn check(values: &Values) -> Result<Endpoint, Vec<Malformed>> {
     let Settings { api_key, profile, vpc_endpoint, iam_endpoint, search_endpoint, .. } =
         Settings::read(values);
-    let mut malformed: Vec<_> = ibm_iam::check("IBMCLOUD_IAM_ENDPOINT", &iam_endpoint).into_iter().collect();
-    malformed.extend(ibm_iam::check("IBMCLOUD_GLOBAL_SEARCH_ENDPOINT", &search_endpoint));
+    let mut malformed: Vec<_> = unsafe_url("IBMCLOUD_IAM_ENDPOINT", &iam_endpoint).into_iter().collect();
+    malformed.extend(unsafe_url("IBMCLOUD_GLOBAL_SEARCH_ENDPOINT", &search_endpoint));
     if api_key.is_none() && profile.is_none() {
         let problem = "it is empty, and so is IBMCLOUD_IAM_PROFILE_ID; set one of them".to_owned();
-        malformed.push(Malformed { key: "IBMCLOUD_API_KEY", problem });
+        malformed.push(Malformed::new("IBMCLOUD_API_KEY", problem));
     }
     let address = vpc_endpoint.as_deref().map_or_else(|| Ok(OF_THE_NODES.to_owned()), base);
     match address {
@@ -82,12 +82,12 @@ pub(super) fn check(values: &Values) -> Result<Endpoint, Vec<Malformed>> {
 
 /// The base URL of the VPC API that this endpoint is, without a slash at the end.
 pub(super) fn base(endpoint: &str) -> Result<String, Malformed> {
-    if let Some(malformed) = ibm_iam::check(VPC, endpoint) {
+    if let Some(malformed) = unsafe_url(VPC, endpoint) {
         return Err(malformed);
     }
     let base = endpoint.trim_end_matches('/');
     if base.ends_with("/v1") {
         return Ok(base.to_owned());
     }
-    Err(Malformed { key: VPC, problem: "it must end in /v1, as for cloud-api-adaptor".to_owned() })
+    Err(Malformed::new(VPC, "it must end in /v1, as for cloud-api-adaptor"))
 }

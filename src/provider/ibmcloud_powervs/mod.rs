@@ -38,25 +38,17 @@ use super::{
     Accepted, Claim, Error, ErrorClass, Finding, IdProblem, InstanceId, Listed, OwnVm, POD_VM, Pages,
     ParsedId, PowerState, Provider, Resource, Stage, Vm,
     cloud::{Cloud, Opening},
-    http::{Call, Client, Options, Pace, Reply},
-    ibm_iam::{DELETE, Iam, LOOK_UP},
+    finding::{DELETE, LOOK_UP, answered},
+    http::{Call, Client, Options, Reply},
+    ibm_iam::Iam,
 };
-use crate::settings::{Schema, Values};
+use crate::settings::Values;
 
 /// What differs from other clouds.
 pub static CLOUD: Cloud = Cloud {
-    schema: Schema { cloud: "ibmcloud-powervs", keys: Settings::KEYS, check: Some(settings::check) },
     chart_alias: Some("ibmcloudpowervs"),
-    caveat: None,
     name_limit: 47,
-    parse_id: server,
-    settles_late: true,
-    reuses_ids: false,
-    instance_type: None,
-    volumes: &[],
-    permissions: &[],
-    cluster_permissions: &[],
-    open,
+    ..Cloud::new("ibmcloud-powervs", Settings::KEYS, settings::check, server, open)
 };
 
 /// The actions of IAM that deletions need, and no others.
@@ -99,19 +91,10 @@ struct Servers {
     all: Vec<Server>,
 }
 
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct Problem {
-    error: String,
-    description: String,
-    message: String,
-}
-
 #[allow(clippy::needless_pass_by_value, reason = "every cloud is opened so")]
 fn open(values: &Values, opening: Opening<'_>) -> Result<Box<dyn Provider>, Error> {
-    let current = settings::check(values).map_err(|malformed| Error::unusable(&malformed))?.address;
-    let address = opening.recorded.as_ref().map_or(current.as_str(), |recorded| recorded.address);
-    let place = Place::recorded(address).ok_or_else(|| {
+    let address = opening.address(settings::check(values))?;
+    let place = Place::recorded(&address).ok_or_else(|| {
         Error::new(ErrorClass::Invalid, "an address in the record of places is no workspace's")
     })?;
     let Settings { api_key, iam_endpoint, .. } = Settings::read(values);
@@ -150,7 +133,8 @@ fn accepted(reply: Reply) -> Result<Reply, Error> {
     if reply.status.is_success() {
         return Ok(reply);
     }
-    let Problem { error, description, message } = serde_json::from_slice(&reply.body).unwrap_or_default();
+    let [error, description, message] =
+        ["/error", "/description", "/message"].map(|pointer| reply.text(&[pointer]));
     Err(reply.error(&error.replace(' ', "-"), &format!("{description} {message}"), None))
 }
 
@@ -162,15 +146,14 @@ impl PowerVs {
         let account = &identity.account;
         let crn = format!("crn:v1:bluemix:public:power-iaas:{zone}:a/{account}:{workspace}::");
         let server = server.map(|id| format!("/{id}")).unwrap_or_default();
-        let pace = Pace::of(&method);
         let request = Request::builder()
             .method(method)
             .uri(format!("{base}/pcloud/v1/cloud-instances/{workspace}/pvm-instances{server}"))
             .header(header::ACCEPT, "application/json")
             .header("CRN", crn)
-            .body(Bytes::new())
-            .map_err(|_| Error::new(ErrorClass::Invalid, "the workspace cannot be part of a URL"))?;
-        self.iam.send(&self.client, &identity, Call::new(doing, pace, request)).await
+            .body(Bytes::new());
+        let call = Call::of(doing, request, "the workspace cannot be part of a URL")?;
+        self.iam.send(&self.client, &identity, call).await
     }
 
     /// All servers of the workspace.
@@ -179,16 +162,14 @@ impl PowerVs {
         Ok(reply.json::<Servers>()?.all)
     }
 
-    async fn examined_servers(&self) -> Result<[Finding; 2], Error> {
-        let listed = match self.servers("listing the servers").await {
-            Err(error) if error.class == ErrorClass::Transient => return Err(error),
-            servers => servers.map(|servers| {
-                let count = servers.iter().filter(|server| server.name.starts_with(POD_VM)).count();
-                format!("the workspace has {count} servers named {POD_VM}…")
-            }),
-        };
+    async fn examined_servers(&self) -> Result<Vec<Finding>, Error> {
+        let servers = answered(self.servers("listing the servers").await)?;
+        let listed = servers.map(|servers| {
+            let count = servers.iter().filter(|server| server.name.starts_with(POD_VM)).count();
+            format!("the workspace has {count} servers named {POD_VM}…")
+        });
         let why = format!("only a deletion shows whether the credentials have {}", ACTIONS[3]);
-        Ok([Finding::tried(LOOK_UP, listed), Finding::untried(DELETE, why)])
+        Ok(vec![Finding::tried(LOOK_UP, listed), Finding::untried(DELETE, why)])
     }
 
     async fn find(&self, id: &InstanceId) -> Result<Server, Error> {
@@ -264,6 +245,6 @@ impl Provider for PowerVs {
     }
 
     async fn examine(&self) -> Result<Vec<Finding>, Error> {
-        self.iam.examine([LOOK_UP, DELETE], async || self.examined_servers().await).await
+        self.iam.examine(&[LOOK_UP, DELETE], async || self.examined_servers().await).await
     }
 }

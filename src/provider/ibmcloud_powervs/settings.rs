@@ -6,7 +6,7 @@ use secrecy::SecretString;
 use uuid::Uuid;
 
 use crate::{
-    provider::ibm_iam,
+    provider::http::identity::unsafe_url,
     settings::{Endpoint, Malformed, Values, key::settings},
 };
 
@@ -67,7 +67,7 @@ impl Place {
     /// The place of these settings, or what is wrong with them.
     pub(super) fn of(zone: &str, workspace: &str, endpoint: Option<&str>) -> Result<Self, Vec<Malformed>> {
         let mut malformed = Vec::new();
-        let mut wrong = |key, problem: &str| malformed.push(Malformed { key, problem: problem.to_owned() });
+        let mut wrong = |key, problem: &str| malformed.push(Malformed::new(key, problem));
         // It becomes part of a host's name and of a header.
         let is_zone = zone.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
         if zone.is_empty() || !is_zone {
@@ -78,7 +78,7 @@ impl Place {
             wrong(WORKSPACE, "it must be the GUID of a workspace");
         }
         let base = base(zone, endpoint);
-        malformed.extend(ibm_iam::check(BASE, &base));
+        malformed.extend(unsafe_url(BASE, &base));
         match workspace {
             Ok(workspace) if malformed.is_empty() => Ok(Self { base, zone: zone.to_owned(), workspace }),
             _ => Err(malformed),
@@ -124,9 +124,9 @@ pub(super) fn check(values: &Values) -> Result<Endpoint, Vec<Malformed>> {
     let Settings { api_key, zone, workspace, endpoint, iam_endpoint, .. } = Settings::read(values);
     let place = Place::of(&zone, &workspace, endpoint.as_deref());
     let mut malformed = place.as_ref().err().cloned().unwrap_or_default();
-    malformed.extend(ibm_iam::check("IBMCLOUD_IAM_ENDPOINT", &iam_endpoint));
+    malformed.extend(unsafe_url("IBMCLOUD_IAM_ENDPOINT", &iam_endpoint));
     if api_key.is_none() {
-        malformed.push(Malformed { key: "IBMCLOUD_API_KEY", problem: "it is empty".to_owned() });
+        malformed.push(Malformed::new("IBMCLOUD_API_KEY", "it is empty"));
     }
     match place {
         Ok(place) if malformed.is_empty() => Ok(Endpoint { setting: WORKSPACE, address: place.to_string() }),

@@ -37,27 +37,19 @@ pub use self::settings::Settings;
 use self::{definition::Definition, volumes::Remains};
 use super::{
     Accepted, Claim, Error, ErrorClass, Finding, IdProblem, InstanceId, OwnVm, Pages, ParsedId, Provider, Vm,
-    cloud::{Cloud, NAME_LIMIT, Opening, Recorded, SSH_KEY},
+    cloud::{Cloud, Opening, Recorded, SSH_KEY},
 };
-use crate::settings::{Schema, Values};
+use crate::settings::Values;
 
 /// What differs from other clouds.
 pub static CLOUD: Cloud = Cloud {
-    schema: Schema { cloud: "libvirt", keys: Settings::KEYS, check: Some(settings::check) },
-    chart_alias: None,
     caveat: Some(
         "It needs a development image of cloud-api-adaptor, `latest` or a tag with `dev` in it: released images do not support \
          libvirt.",
     ),
-    name_limit: NAME_LIMIT,
-    parse_id: domain_uuid,
     settles_late: false,
-    reuses_ids: false,
-    instance_type: None,
     volumes: &[SSH_KEY],
-    permissions: &[],
-    cluster_permissions: &[],
-    open,
+    ..Cloud::new("libvirt", Settings::KEYS, settings::check, domain_uuid, open)
 };
 
 /// The libvirt daemon that one set of settings names.

@@ -39,32 +39,26 @@ use uuid::Uuid;
 pub use self::settings::Settings;
 use self::{
     machine::{Machine, Step},
-    session::{Failure, VCenter},
+    session::VCenter,
     settings::Place,
     xml::{Node, element},
 };
 use super::{
     Accepted, Claim, Error, ErrorClass, Finding, IdProblem, InstanceId, OwnVm, POD_VM, Pages, ParsedId,
     Provider, Stage, Vm,
-    cloud::{Cloud, NAME_LIMIT, Opening},
-    http::Pace::{Read, Write},
+    cloud::{Cloud, Opening},
+    http::{
+        Failure,
+        Pace::{Read, Write},
+    },
 };
-use crate::settings::{Schema, Values};
+use crate::settings::Values;
 
 /// What differs from other clouds.
 pub static CLOUD: Cloud = Cloud {
-    schema: Schema { cloud: "vsphere", keys: Settings::KEYS, check: Some(settings::check) },
-    chart_alias: None,
     caveat: Some("cloud-api-adaptor supports vsphere up to v0.17.0."),
-    name_limit: NAME_LIMIT,
-    parse_id: uuid,
     settles_late: false,
-    reuses_ids: false,
-    instance_type: None,
-    volumes: &[],
-    permissions: &[],
-    cluster_permissions: &[],
-    open,
+    ..Cloud::new("vsphere", Settings::KEYS, settings::check, uuid, open)
 };
 
 /// The privileges that deletions need in the folder of pod VMs, and no others.
@@ -82,9 +76,8 @@ struct Vsphere {
 
 #[allow(clippy::needless_pass_by_value, reason = "every cloud is opened so")]
 fn open(values: &Values, opening: Opening<'_>) -> Result<Box<dyn Provider>, Error> {
-    let current = settings::check(values).map_err(|malformed| Error::unusable(&malformed))?.address;
-    let address = opening.recorded.as_ref().map_or(current.as_str(), |recorded| recorded.address);
-    let place = Place::recorded(address).ok_or_else(|| {
+    let address = opening.address(settings::check(values))?;
+    let place = Place::recorded(&address).ok_or_else(|| {
         Error::new(
             ErrorClass::Invalid,
             "an address in the record of places is no folder of a vCenter; delete that entry",
@@ -150,7 +143,7 @@ impl Provider for Vsphere {
         let this = machine.reference.element("_this");
         match self.vcenter.call(step.doing(), Write, step.method(), |_| this.clone()).await {
             // Another client is changing it.
-            Err(Failure { fault, .. }) if ["TaskInProgress", "InvalidPowerState"].contains(&&*fault) => {
+            Err(Failure { code, .. }) if ["TaskInProgress", "InvalidPowerState"].contains(&&*code) => {
                 Ok(accepted)
             }
             Err(failure) => Err(failure.into()),

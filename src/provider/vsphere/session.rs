@@ -22,7 +22,7 @@ use crate::provider::{
     Error, ErrorClass,
     account::Account,
     cloud::Opening,
-    http::{Call, Client, Fresh, Options, Pace, Reply, Tokens},
+    http::{Call, Client, Failure, Fresh, Options, Pace, Reply, Tokens},
 };
 
 /// The cookie of a session.
@@ -75,37 +75,14 @@ pub(super) struct Session {
     pub(super) authorization_manager: Ref,
 }
 
-/// Why there is no answer.
-#[derive(Debug)]
-pub(super) struct Failure {
-    /// vCenter's own word for it; empty where vCenter did not say it.
-    pub(super) fault: String,
-    pub(super) error: Error,
-}
-
-impl Failure {
-    /// What it means for a call that continues a list which another call began. A list ends with its session, so it must begin
-    /// again.
-    pub(super) fn in_the_middle(self) -> Error {
-        if self.fault != ENDED {
-            return self.error;
-        }
-        let error =
-            self.error.advising("the session ended in the middle of a list, which begins again later");
-        Error { class: ErrorClass::Transient, ..error }
+/// What a failure means for a call that continues a list which another call began. A list ends with its session, so it must begin
+/// again.
+pub(super) fn in_the_middle(Failure { code, error }: Failure) -> Error {
+    if code != ENDED {
+        return error;
     }
-}
-
-impl From<Failure> for Error {
-    fn from(failure: Failure) -> Self {
-        failure.error
-    }
-}
-
-impl From<Error> for Failure {
-    fn from(error: Error) -> Self {
-        Self { fault: String::new(), error }
-    }
+    let error = error.advising("the session ended in the middle of a list, which begins again later");
+    Error { class: ErrorClass::Transient, ..error }
 }
 
 impl VCenter {
@@ -140,7 +117,7 @@ impl VCenter {
         let session = self.session().await?;
         let (session, answer) = match self.call_in(&session, doing, pace, method, &arguments(&session)).await
         {
-            Err(ended) if ended.fault == ENDED => {
+            Err(ended) if ended.code == ENDED => {
                 let session = self.session().await?;
                 let answer = self.call_in(&session, doing, pace, method, &arguments(&session)).await;
                 (session, answer)
@@ -162,7 +139,7 @@ impl VCenter {
         let request = self.login.request(&session.action, Some(&session.cookie), method, arguments)?;
         let answer = answer(&self.login.client.send(Call::new(doing, pace, request)).await?, method);
         // Another call may have replaced it meanwhile.
-        if answer.as_ref().is_err_and(|failure| failure.fault == ENDED)
+        if answer.as_ref().is_err_and(|failure| failure.code == ENDED)
             && Arc::ptr_eq(session, &self.session().await?)
         {
             self.login.session.forget().await;
@@ -241,7 +218,7 @@ impl Login {
         let request = self.request(&action, None, "Login", &arguments.concat())?;
         let secrets = vec![self.user.clone(), self.password.clone()];
         let login = self.client.send(Call { secrets, ..Call::new(doing, Pace::Read, request) }).await?;
-        let user = answer(&login, "Login").map_err(|failure| match &*failure.fault {
+        let user = answer(&login, "Login").map_err(|failure| match &*failure.code {
             "" if login.status.is_success() => login.no_credential(),
             _ => failure.error,
         })?;
@@ -317,21 +294,16 @@ fn failure(reply: &Reply, fault: &Node) -> Failure {
     });
     let right = detail.map_or("", |detail| detail.text_of("privilegeId"));
     let message = format!("{} {right}", fault.text_of("faultstring"));
-    Failure { fault: code.to_owned(), error: reply.error(code, &message, class(code)) }
+    let error = reply.error(code, &message, ErrorClass::of_code(code, &CLASSES));
+    Failure { code: code.to_owned(), error }
 }
 
-/// The class that vCenter documents for a fault. For all other faults the status decides. No fault means absence.
-fn class(fault: &str) -> Option<ErrorClass> {
-    Some(match fault {
-        "InvalidLogin"
-        | "NoPermission"
-        | "NotAuthenticated"
-        | "PasswordExpired"
-        | "RestrictedByAdministrator" => ErrorClass::Unauthorized,
-        "ConcurrentAccess" | "InvalidPowerState" | "InvalidState" | "MethodDisabled" | "TaskInProgress" => {
-            ErrorClass::Refused
-        }
-        "InvalidArgument" | "InvalidRequest" | "MethodNotFound" | "NotSupported" => ErrorClass::Invalid,
-        _ => return None,
-    })
-}
+/// The classes that vCenter documents for faults. For all other faults the status decides. No fault means absence.
+const CLASSES: [(ErrorClass, &str); 3] = [
+    (
+        ErrorClass::Unauthorized,
+        "InvalidLogin NoPermission NotAuthenticated PasswordExpired RestrictedByAdministrator",
+    ),
+    (ErrorClass::Refused, "ConcurrentAccess InvalidPowerState InvalidState MethodDisabled TaskInProgress"),
+    (ErrorClass::Invalid, "InvalidArgument InvalidRequest MethodNotFound NotSupported"),
+];

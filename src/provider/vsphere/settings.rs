@@ -55,7 +55,7 @@ pub(super) struct Place {
 impl Place {
     fn of(settings: &Settings) -> Result<Self, Vec<Malformed>> {
         let mut malformed = Vec::new();
-        let mut wrong = |key, problem: &str| malformed.push(Malformed { key, problem: problem.to_owned() });
+        let mut wrong = |key, problem: &str| malformed.push(Malformed::new(key, problem));
         let url = url(&settings.url);
         if url.is_none() {
             let problem = "it must be the address of vCenter, such as https://vcenter.example.com/sdk; http is for loopback \
@@ -127,7 +127,7 @@ pub(super) fn check(values: &Values) -> Result<Endpoint, Vec<Malformed>> {
     let settings = Settings::read(values);
     let place = Place::of(&settings);
     let mut malformed = place.as_ref().err().cloned().unwrap_or_default();
-    let mut wrong = |key, problem: &str| malformed.push(Malformed { key, problem: problem.to_owned() });
+    let mut wrong = |key, problem: &str| malformed.push(Malformed::new(key, problem));
     for (key, value) in [("GOVC_USERNAME", &settings.user), ("GOVC_PASSWORD", &settings.password)] {
         if value.is_none() {
             wrong(key, "it is empty");

@@ -7,25 +7,20 @@ use operator_kit::Message;
 
 use super::{
     PRIVILEGES, Vsphere, machine,
-    session::Failure,
+    session::in_the_middle,
     xml::{Node, Ref, element},
 };
 use crate::{
     api::v1alpha1::{RELEASE_ABANDON, RELEASE_ANNOTATION},
     provider::{
         Error, ErrorClass, Finding, InstanceId, Listed, POD_VM,
-        finding::ensure_rights,
+        finding::{DELETE, LOOK_UP, answered, ensure_rights, examine},
         http::{MOST_PAGES, Pace::Read, too_many_pages},
     },
 };
 
 /// How many VMs a page of a list may have.
 const PAGE: &str = "500";
-
-/// The subject of `check`.
-const VCENTER: &str = "vCenter";
-const LOOK_UP: &str = "look up machines";
-const DELETE: &str = "delete machines";
 
 impl Vsphere {
     /// What it means that vCenter does not find a VM.
@@ -133,25 +128,21 @@ impl Vsphere {
             let arguments = session.property_collector.element("_this") + &element("token", token);
             let next =
                 self.vcenter.call_in(&session, doing, Read, "ContinueRetrievePropertiesEx", &arguments);
-            answer = next.await.map_err(Failure::in_the_middle)?;
+            answer = next.await.map_err(in_the_middle)?;
         }
         Err(too_many_pages(doing))
     }
 
     /// Logs in, lists the folder, and asks for privileges.
     pub(super) async fn examination(&self) -> Result<Vec<Finding>, Error> {
-        let product = match self.vcenter.session().await {
-            Err(error) if error.class == ErrorClass::Transient => return Err(error),
-            Err(error) => {
-                let untried = |subject| Finding::untried(subject, "check is not logged in");
-                return Ok(vec![Finding::tried(VCENTER, Err(error)), untried(LOOK_UP), untried(DELETE)]);
-            }
-            Ok(session) => session.product.clone(),
-        };
-        let folder = match self.folder().await {
-            Err(error) if error.class == ErrorClass::Transient => return Err(error),
-            folder => folder,
-        };
+        let session = self.vcenter.session().await;
+        let session = session.map(|session| format!("logged in to {}", session.product));
+        let without = (&[LOOK_UP, DELETE][..], "check is not logged in");
+        examine("vCenter", session, without, async || self.examined_folder().await).await
+    }
+
+    async fn examined_folder(&self) -> Result<Vec<Finding>, Error> {
+        let folder = answered(self.folder().await)?;
         let (look_up, delete) = match &folder {
             Err(error) => (Err(error.clone()), Err(error.clone())),
             Ok(folder) => {
@@ -159,7 +150,6 @@ impl Vsphere {
             }
         };
         Ok(vec![
-            Finding::tried(VCENTER, Ok(format!("logged in to {product}"))),
             Finding::tried(LOOK_UP, look_up),
             Finding::tried(
                 DELETE,
