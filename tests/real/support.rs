@@ -17,10 +17,14 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use cluster::{Component, process::Lifetime};
 use jiff::Timestamp;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
-use kube::{Api, ResourceExt as _};
-use peerpod_operator::api::v1alpha1::PeerPod;
+use k8s_openapi::{api::core::v1::Event, apimachinery::pkg::apis::meta::v1::Condition};
+use kube::{
+    Api, ResourceExt as _,
+    api::{ListParams, Patch, PatchParams},
+};
+use peerpod_operator::api::v1alpha1::{PeerPod, RELEASE_ABANDON, RELEASE_ANNOTATION};
 use peers::libvirt::{Host, Libvirtd, POOL};
+use serde_json::json;
 use testbed::{
     Caa, Operator, OperatorOptions, Options, Pods, Request, Settings, Testbed, Vm,
     wait::{self, DEADLINE},
@@ -269,7 +273,10 @@ impl<'a> Scene<'a> {
 
     /// Gives the machine of a PeerPod up, as an administrator would.
     pub async fn abandon(&self, peerpod: &str) -> Result<()> {
-        self.kubectl(&["annotate", "peerpod", peerpod, ABANDON]).await.map(drop)
+        let annotations = json!({ RELEASE_ANNOTATION: RELEASE_ABANDON });
+        let patch = Patch::Merge(json!({ "metadata": { "annotations": annotations } }));
+        self.peerpods.patch(peerpod, &PatchParams::default(), &patch).await.map(drop)?;
+        Ok(())
     }
 
     /// Waits until a PeerPod is gone.
@@ -288,9 +295,11 @@ impl<'a> Scene<'a> {
     /// Fails if the status of a PeerPod, or an event about it, contains one of these texts, or if there is no event.
     pub async fn shows_none_of(&self, peerpod: &str, private: &[&str]) -> Result<()> {
         let status = format!("{:?}", self.peerpods.get(peerpod).await?.status);
-        let about = format!("--field-selector=involvedObject.name={peerpod}");
-        let events =
-            self.kubectl(&["get", "events", &about, "--output=jsonpath={.items[*].message}"]).await?;
+        let events: Api<Event> = Api::namespaced(self.testbed.client(), &self.namespace);
+        let about = ListParams::default().fields(&format!("involvedObject.name={peerpod}"));
+        let events: Vec<_> =
+            events.list(&about).await?.items.into_iter().filter_map(|it| it.message).collect();
+        let events = events.join(" ");
         ensure!(!events.is_empty(), "there is no event about {peerpod}");
         for private in private {
             ensure!(!status.contains(private), "the status shows {private}: {status}");

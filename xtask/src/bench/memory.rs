@@ -95,13 +95,14 @@ impl Operators<'_> {
 
     /// The most memory of any of them. A restart counts as a kill, because the cgroup of a killed process is gone with it.
     async fn memory(&self) -> Result<PodMemory> {
-        let mut most = PodMemory { anonymous: 0, peak: 0, kills: 0 };
+        let mut most = PodMemory { anonymous: 0, files: 0, peak: 0, kills: 0 };
         for pod in self.pods.list().await? {
             let memory = self.node.testbed.cluster().memory_of_pod(&pod.uid().unwrap_or_default())?;
             let containers = pod.status.iter().flat_map(|status| status.container_statuses.iter().flatten());
             let restarts: i32 = containers.map(|it| it.restart_count).sum();
             most = PodMemory {
                 anonymous: most.anonymous.max(memory.anonymous),
+                files: most.files.max(memory.files),
                 peak: most.peak.max(memory.peak),
                 kills: most.kills + memory.kills + u64::try_from(restarts)?,
             };

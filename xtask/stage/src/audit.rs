@@ -56,7 +56,6 @@ impl Request {
 impl Audit {
     /// Writes the policy into `dir`: it logs the requests of this namespace's `ServiceAccounts`, and what `rules` add. Returns the
     /// future log, and the API server's flags for it.
-    /// and the API server's flags for it.
     pub fn prepare(dir: &Path, namespace: &str, rules: &[Value]) -> Result<(Self, Vec<String>)> {
         let policy = dir.join("audit-policy.json");
         let group = format!("system:serviceaccounts:{namespace}");

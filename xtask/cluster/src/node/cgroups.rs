@@ -86,6 +86,8 @@ impl Cgroup {
 pub struct PodMemory {
     /// Bytes that no file backs.
     pub anonymous: u64,
+    /// Bytes of files, such as the program's. The kernel charges them to whoever reads a file first, and takes them back before it kills.
+    pub files: u64,
     /// The highest number of bytes so far, with or without a file behind them. A memory limit applies to these.
     pub peak: u64,
     /// How many processes the kernel killed for lack of memory, in the containers that exist.
@@ -93,9 +95,9 @@ pub struct PodMemory {
 }
 
 fn memory(dir: &Path, version: Version) -> Result<PodMemory> {
-    let (anonymous, peak, events) = match version {
-        Version::One => ("total_rss", "memory.max_usage_in_bytes", "memory.oom_control"),
-        Version::Two => ("anon", "memory.peak", "memory.events"),
+    let (anonymous, files, peak, events) = match version {
+        Version::One => ("total_rss", "total_cache", "memory.max_usage_in_bytes", "memory.oom_control"),
+        Version::Two => ("anon", "file", "memory.peak", "memory.events"),
     };
     let most = dir.join(peak);
     let most = fs::read_to_string(&most).with_context(|| format!("reading {}", most.display()))?;
@@ -111,6 +113,7 @@ fn memory(dir: &Path, version: Version) -> Result<PodMemory> {
     }
     Ok(PodMemory {
         anonymous: value(&dir.join("memory.stat"), anonymous)?,
+        files: value(&dir.join("memory.stat"), files)?,
         peak: most.trim().parse()?,
         kills,
     })
