@@ -1,7 +1,7 @@
 //! Tasks on the cluster of the current kubeconfig. They run kubectl with the commands that the documentation gives.
 
 use std::{
-    fs,
+    env, fs,
     path::{Path, PathBuf},
     process::{Command, Stdio},
 };
@@ -76,9 +76,19 @@ pub(crate) fn uninstall() -> Result<()> {
 
 /// Runs the operator on this machine, until it is stopped.
 pub(crate) fn run(task: &Run) -> Result<()> {
-    let mut cargo = repository::cargo();
-    cargo.args(["run", "--package", "peerpod-operator", "--", "run", "--leader-elect=false"]);
-    ended(cargo.args(&task.arguments), "the operator")
+    let mut operator = developers("peerpod-operator")?;
+    ended(operator.args(&task.arguments), "the operator")
+}
+
+/// An operator for this machine, built if need be. A developer's operator has no competitor, and should not wait for the lease of one that
+/// was killed.
+pub(crate) fn developers(name: &str) -> Result<Command> {
+    let status = repository::build(name).status().context("running cargo build")?;
+    ensure!(status.success(), "building {name} failed: see above");
+    // Cargo puts it beside this program, in whatever target folder.
+    let mut operator = Command::new(env::current_exe()?.with_file_name(name));
+    operator.args(["run", "--leader-elect=false"]);
+    Ok(operator)
 }
 
 /// Installs everything by kustomize, with this image.

@@ -10,7 +10,7 @@ use cluster::{
 };
 use operator_kit::installation::Operator;
 
-use crate::{demo, repository};
+use crate::{current::developers, demo, repository};
 
 /// What to do with an example.
 #[derive(Args)]
@@ -95,12 +95,10 @@ pub(crate) async fn run(task: Task) -> Result<()> {
         },
         Action::Uninstall => kubectl(&["delete", "--ignore-not-found"]).await,
         Action::Run { arguments } => {
-            let mut cargo = repository::cargo();
-            // A developer's operator has no competitor, and should not wait for the lease of one that was killed.
-            cargo.args(["run", "--package", task.example.name(), "--", "run", "--leader-elect=false"]);
-            cargo.args(arguments).envs(kubeconfig.iter().map(|path| ("KUBECONFIG", path)));
+            let mut operator = developers(task.example.name())?;
+            operator.args(arguments).envs(kubeconfig.iter().map(|path| ("KUBECONFIG", path)));
             // It replaces this process, and so gets its signals.
-            Err(cargo.exec()).context("running cargo")
+            Err(operator.exec()).context("running the operator")
         }
     }
 }

@@ -12,6 +12,11 @@ mod manifests;
 mod release;
 mod test;
 
+use std::{
+    io::{self, Write as _},
+    process::ExitCode,
+};
+
 use clap::Parser;
 use testbed::repository;
 
@@ -56,8 +61,20 @@ enum Task {
 }
 
 #[tokio::main]
-async fn main() -> anyhow::Result<()> {
-    match Task::parse() {
+async fn main() -> ExitCode {
+    // Without the stack that `RUST_BACKTRACE` asks for: it would hide what the task said last.
+    task(Task::parse()).await.map_or_else(
+        |error| {
+            // If even this cannot be written, the exit code must do.
+            let _ = writeln!(io::stderr(), "Error: {error:#}");
+            ExitCode::FAILURE
+        },
+        |()| ExitCode::SUCCESS,
+    )
+}
+
+async fn task(task: Task) -> anyhow::Result<()> {
+    match task {
         Task::Install(task) => current::install(&task),
         Task::Run(task) => current::run(&task),
         Task::Samples => current::samples(),

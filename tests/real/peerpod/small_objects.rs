@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result, ensure};
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use k8s_openapi::api::apps::v1::DaemonSet;
 use kube::{
-    Api, ResourceExt as _,
+    Api, Client, Resource, ResourceExt as _,
     api::{DeleteParams, ListParams, PostParams},
     core::Request,
 };
@@ -39,12 +39,12 @@ fn anonymous_memory(operator: &Operator) -> Result<u64> {
 }
 
 /// Creates so many objects. They go out as bytes and come back unread: types for thousands of entries each would take most of the time.
-async fn make<K>(api: &Api<K>, count: usize, object: &Value) -> Result<()> {
+async fn make<K: Resource>(client: &Client, api: &Api<K>, count: usize, object: &Value) -> Result<()> {
     let text = object.to_string();
     let made = (0..count).map(|index| {
         let body = text.replace(NUMBER, &index.to_string()).into_bytes();
         let request = Request::new(api.resource_url()).create(&PostParams::default(), body);
-        async move { anyhow::Ok(api.clone().into_client().request_text(request?).await.map(drop)?) }
+        async move { anyhow::Ok(client.request_text(request?).await.map(drop)?) }
     });
     let made = stream::iter(made).buffer_unordered(CONCURRENCY);
     made.try_for_each(|()| async { Ok(()) }).await.context("making small objects")
@@ -87,7 +87,7 @@ fn small_objects_of_a_tenant_take_little_memory_and_delay_no_deletion() -> Resul
                 "template": { "metadata": { "labels": labels }, "spec": pod },
             },
         });
-        make(&daemon_sets, DAEMON_SETS, &daemon_set).await?;
+        make(&stage.client, &daemon_sets, DAEMON_SETS, &daemon_set).await?;
         let peerpods = alone.scene().peerpods;
         let finalizers: Vec<_> = (0..2_700).map(finalizer).collect();
         let peerpod = json!({
@@ -98,7 +98,7 @@ fn small_objects_of_a_tenant_take_little_memory_and_delay_no_deletion() -> Resul
             },
             "spec": { "cloudProvider": "libvirt", "instanceID": "x".repeat(2048) },
         });
-        make(&peerpods, PEERPODS, &peerpod).await?;
+        make(&stage.client, &peerpods, PEERPODS, &peerpod).await?;
         wait::eventually("the operator knows all PeerPods", DEADLINE, async || {
             let known = alone.operator.metrics().await?.sum("peerpod_operator_peerpods", &[]);
             ensure!(known > f64::from(u32::try_from(PEERPODS)?) - 0.5, "it knows {known}");
