@@ -1,6 +1,6 @@
-//! Runs the test binaries, three at a time.
+//! Runs the test binaries, two at a time.
 //!
-//! Most tests wait for a cluster most of their time, so others use the processors that the first leaves idle. Each binary has
+//! Most tests wait for a cluster most of their time, so a second binary uses the processors that the first leaves idle. Each binary has
 //! a log. For a failed one this prints the output of its failed tests, for a passed one its result.
 
 use std::{
@@ -20,7 +20,7 @@ use super::binaries::Binary;
 use crate::repository;
 
 /// How many binaries run at a time. Each of the large ones has several clusters.
-const LANES: usize = 3;
+const LANES: usize = 2;
 /// The binaries that take longest begin first. The others follow in the order in which cargo built them.
 const LONGEST: [&str; 5] = [
     "tests/real/main.rs",
@@ -140,7 +140,7 @@ async fn start(binary: Binary, logs: &Path) -> Result<Outcome> {
     let started = Instant::now();
     let mut setpriv = Command::new("setpriv");
     // The stack of an error says where it was made, which its text says, too, and hides the texts of the other failures.
-    setpriv.env("RUST_LIB_BACKTRACE", "0");
+    setpriv.env("RUST_BACKTRACE", "0").env_remove("RUST_LIB_BACKTRACE");
     setpriv.args(["--pdeathsig=KILL", "--"]).arg(command.get_program()).args(command.get_args());
     if let Some(folder) = command.get_current_dir() {
         setpriv.current_dir(folder);
