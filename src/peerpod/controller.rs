@@ -112,7 +112,6 @@ pub(super) struct Context {
 pub struct PeerPods {
     client: Client,
     context: Arc<Context>,
-    store: Store<PeerPod>,
     writer: Writer<PeerPod>,
     concurrency: usize,
 }
@@ -125,7 +124,7 @@ pub(crate) struct Shared {
     pub(crate) metrics: Metrics,
     /// All PeerPods, once they are listed.
     pub(crate) peerpods: Store<PeerPod>,
-    /// What the controller is told about PeerPods.
+    /// What the sweep found out about PeerPods.
     pub(crate) findings: PeerPodFindings,
     requeues: Requeues,
 }
@@ -152,8 +151,8 @@ impl PeerPods {
         );
         let (store, writer) = reflector::store();
         let concurrency = BESIDE + Parking::most(slots(options), clouds.len());
-        let context = Context::new(&client, clouds, leadership, metrics, options, store.clone());
-        Self { client, context: Arc::new(context), store, writer, concurrency }
+        let context = Context::new(&client, clouds, leadership, metrics, options, store);
+        Self { client, context: Arc::new(context), writer, concurrency }
     }
 
     /// What runs beside it needs this.
@@ -164,7 +163,7 @@ impl PeerPods {
             clouds: observer.clouds.clone(),
             leadership: leadership.clone(),
             metrics: metrics.clone(),
-            peerpods: self.store.clone(),
+            peerpods: observer.store.clone(),
             findings: observer.findings.clone(),
             requeues: requeues.clone(),
         }
@@ -176,7 +175,8 @@ impl PeerPods {
     /// The controller watches PeerPods all the time and reconciles them while this process leads. When leadership ends, it drops
     /// the running reconciles. When leadership begins again, it reconciles every PeerPod that needs it.
     pub async fn run(self, synced: impl FnOnce() + Send + 'static, shutdown: CancellationToken) {
-        let Self { client, context, store, writer, concurrency } = self;
+        let Self { client, context, writer, concurrency } = self;
+        let store = context.observer.store.clone();
         let circumstances = stream::select(context.observer.clouds.changes(), context.leadership.changes());
         let (index, requeues) = (context.index.clone(), context.requeues.clone());
         let api: Api<PeerPod> = Api::all(reading(&client, &PEERPOD));

@@ -194,12 +194,12 @@ impl Cloud {
     pub const fn new(
         cloud: &'static str,
         keys: &'static [Key],
-        check: Check,
+        check: Option<Check>,
         parse_id: fn(&str) -> Result<ParsedId, IdProblem>,
         open: Open,
     ) -> Self {
         Self {
-            schema: Schema { cloud, keys, check: Some(check) },
+            schema: Schema { cloud, keys, check },
             chart_alias: None,
             caveat: None,
             name_limit: NAME_LIMIT,

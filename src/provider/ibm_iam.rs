@@ -161,7 +161,7 @@ impl Iam {
 
 /// Why there is no token. The endpoint answers 400 to a key that it does not know.
 fn refused(reply: &Reply) -> Error {
-    let [code, message] = ["/errorCode", "/errorMessage"].map(|pointer| reply.text(&[pointer]));
+    let [code, message] = reply.texts([&["/errorCode"], &["/errorMessage"]]);
     let is_refusal = reply.status == StatusCode::BAD_REQUEST && !code.is_empty();
     reply.error(&code, &message, is_refusal.then_some(ErrorClass::Unauthorized))
 }

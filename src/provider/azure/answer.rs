@@ -18,7 +18,7 @@ use crate::{
     api::v1alpha1::{RELEASE_ABANDON, RELEASE_ANNOTATION},
     provider::{
         Error, ErrorClass,
-        http::{Reply, text},
+        http::{Reply, texts},
     },
 };
 
@@ -120,19 +120,20 @@ pub(super) fn is_absent(reply: &Reply) -> bool {
 }
 
 fn is_absence(status: u16, body: &[u8]) -> bool {
-    status == 404 && text(body, &["/error/code"]) == "ResourceNotFound"
+    let [code] = texts(body, [&["/error/code"]]);
+    status == 404 && code == "ResourceNotFound"
 }
 
 /// The code and the text of an error: Resource Manager's, or one of the places that give tokens.
 fn failure(body: &[u8]) -> (String, String) {
-    let (code, message) =
-        (text(body, &["/error/code"]), text(body, &["/error/message", "/error_description"]));
+    let [code, message, error] =
+        texts(body, [&["/error/code"], &["/error/message", "/error_description"], &["/error"]]);
     if !code.is_empty() {
         return (code, message);
     }
     // A description begins with a code that is more precise than `error`.
     let precise = message.split(':').next().filter(|code| code.starts_with("AADSTS"));
-    (precise.map_or_else(|| text(body, &["/error"]), str::to_owned), message)
+    (precise.map_or(error, str::to_owned), message)
 }
 
 /// What a code means, if that differs from what the status means.

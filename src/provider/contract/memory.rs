@@ -10,29 +10,13 @@ use std::{
 use async_trait::async_trait;
 
 use super::{Behavior, Cannot, Example, Kind, Left, Peer};
-use crate::{
-    provider::{
-        Accepted, Bears, Claim, Cloud, Error, ErrorClass, Finding, IdProblem, InstanceId, Listed, NAME_LIMIT,
-        OwnVm, Pages, ParsedId, PowerState, Provider, Resource, Stage, Vm, VmRef,
-    },
-    settings::Schema,
+use crate::provider::{
+    Accepted, Bears, Claim, Cloud, Error, ErrorClass, Finding, IdProblem, InstanceId, Listed, OwnVm, Pages,
+    ParsedId, PowerState, Provider, Resource, Stage, Vm, VmRef,
 };
 
 /// What is known of it. Its name is none that cloud-api-adaptor knows.
-pub static CLOUD: Cloud = Cloud {
-    schema: Schema { cloud: "memory", keys: &[], check: None },
-    chart_alias: None,
-    caveat: None,
-    name_limit: NAME_LIMIT,
-    parse_id,
-    settles_late: true,
-    reuses_ids: false,
-    instance_type: None,
-    volumes: &[],
-    permissions: &[],
-    cluster_permissions: &[],
-    open: |_, _| Ok(Box::new(Memory::default())),
-};
+pub static CLOUD: Cloud = Cloud::new("memory", &[], None, parse_id, |_, _| Ok(Box::new(Memory::default())));
 
 /// The scope of identifiers that have none.
 const HERE: &str = "here";

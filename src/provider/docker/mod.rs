@@ -39,7 +39,7 @@ pub static CLOUD: Cloud = Cloud {
         AdaptorVolume { name: "docker-socket", path: "/var/run/docker.sock", source: VolumeSource::HostPath },
         AdaptorVolume { name: "docker-dir", path: "/var/lib/docker", source: VolumeSource::HostPath },
     ],
-    ..Cloud::new("docker", Settings::KEYS, settings::check, container, open)
+    ..Cloud::new("docker", Settings::KEYS, Some(settings::check), container, open)
 };
 
 /// How long Docker may take for a removal that another client began.
@@ -143,7 +143,7 @@ fn accepted(reply: Reply, container: &str) -> Result<Reply, Error> {
     if reply.status.is_success() {
         return Ok(reply);
     }
-    let message = reply.text(&["/message"]);
+    let [message] = reply.texts([&["/message"]]);
     let text = message.to_ascii_lowercase();
     let is_absent = reply.status == 404
         && !container.is_empty()

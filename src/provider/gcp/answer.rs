@@ -125,8 +125,10 @@ pub(super) fn accepted(reply: Reply, path: Option<&str>) -> Result<Reply, Error>
         return Ok(reply);
     }
     // Compute Engine's shape, that of other Google APIs, and that of token endpoints.
-    let code = reply.text(&["/error/errors/0/reason", "/error/status", "/error"]);
-    let message = reply.text(&["/error/message", "/error_description"]);
+    let [code, message] = reply.texts([
+        &["/error/errors/0/reason", "/error/status", "/error"],
+        &["/error/message", "/error_description"],
+    ]);
     let status = reply.status.as_u16();
     let error = reply.error(&code, &message, class(status, &code, &message, path));
     Err(match (status, &*code) {

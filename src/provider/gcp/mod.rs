@@ -39,7 +39,7 @@ use crate::settings::Values;
 /// What differs from other clouds.
 pub static CLOUD: Cloud = Cloud {
     instance_type: Some(InstanceTypeKey::new("GCP_MACHINE_TYPE")),
-    ..Cloud::new("gcp", Settings::KEYS, settings::check, id::parse, open)
+    ..Cloud::new("gcp", Settings::KEYS, Some(settings::check), id::parse, open)
 };
 
 /// A custom role with the permissions that deletions need, and no others.

@@ -40,7 +40,7 @@ pub(super) use self::{
     access::{Authorized, TokenSource},
     failure::Failure,
     pinned::Fingerprint,
-    reply::{Reply, text},
+    reply::{Reply, texts},
     token::{Fresh, Tokens},
 };
 use self::{connect::Connector, pacing::Pacing};

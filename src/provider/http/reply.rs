@@ -68,9 +68,9 @@ impl Reply {
         serde_json::from_slice(&self.body).map_err(|_| self.no_credential())
     }
 
-    /// The text of an error that the body, JSON, has at the first of these pointers that lead to one; else empty.
-    pub fn text(&self, pointers: &[&str]) -> String {
-        text(&self.body, pointers)
+    /// The texts of an error that the body, JSON, has: each at the first of its pointers that lead to one; else empty.
+    pub fn texts<const N: usize>(&self, pointers: [&[&str]; N]) -> [String; N] {
+        texts(&self.body, pointers)
     }
 
     /// The access token that the body, of an OAuth token endpoint, holds. An error quotes nothing of it.
@@ -139,11 +139,13 @@ impl Reply {
     }
 }
 
-/// The text that this JSON has at the first of these pointers that lead to one; else empty.
-pub(in crate::provider) fn text(json: &[u8], pointers: &[&str]) -> String {
+/// The texts that this JSON has: each at the first of its pointers that lead to one; else empty.
+pub(in crate::provider) fn texts<const N: usize>(json: &[u8], pointers: [&[&str]; N]) -> [String; N] {
     let json: Value = serde_json::from_slice(json).unwrap_or_default();
-    let text = pointers.iter().find_map(|pointer| json.pointer(pointer)?.as_str());
-    text.unwrap_or_default().to_owned()
+    pointers.map(|pointers| {
+        let text = pointers.iter().find_map(|pointer| json.pointer(pointer)?.as_str());
+        text.unwrap_or_default().to_owned()
+    })
 }
 
 /// `text` on one line, without secrets, and short enough for a log line.

@@ -63,7 +63,7 @@ pub static CLOUD: Cloud = Cloud {
     volumes: &[ibm_iam::TOKEN],
     // Where the settings name no endpoint.
     cluster_permissions: region::PERMISSIONS,
-    ..Cloud::new("ibmcloud", Settings::KEYS, settings::check, instance, open)
+    ..Cloud::new("ibmcloud", Settings::KEYS, Some(settings::check), instance, open)
 };
 
 /// The actions of IAM that the operator needs, and no others. Lists alone need the last one, for tags.

@@ -48,7 +48,7 @@ use crate::settings::Values;
 pub static CLOUD: Cloud = Cloud {
     chart_alias: Some("ibmcloudpowervs"),
     name_limit: 47,
-    ..Cloud::new("ibmcloud-powervs", Settings::KEYS, settings::check, server, open)
+    ..Cloud::new("ibmcloud-powervs", Settings::KEYS, Some(settings::check), server, open)
 };
 
 /// The actions of IAM that deletions need, and no others.
@@ -133,8 +133,7 @@ fn accepted(reply: Reply) -> Result<Reply, Error> {
     if reply.status.is_success() {
         return Ok(reply);
     }
-    let [error, description, message] =
-        ["/error", "/description", "/message"].map(|pointer| reply.text(&[pointer]));
+    let [error, description, message] = reply.texts([&["/error"], &["/description"], &["/message"]]);
     Err(reply.error(&error.replace(' ', "-"), &format!("{description} {message}"), None))
 }
 

@@ -49,7 +49,7 @@ pub static CLOUD: Cloud = Cloud {
     ),
     settles_late: false,
     volumes: &[SSH_KEY],
-    ..Cloud::new("libvirt", Settings::KEYS, settings::check, domain_uuid, open)
+    ..Cloud::new("libvirt", Settings::KEYS, Some(settings::check), domain_uuid, open)
 };
 
 /// The libvirt daemon that one set of settings names.

@@ -58,7 +58,7 @@ use crate::settings::Values;
 pub static CLOUD: Cloud = Cloud {
     caveat: Some("cloud-api-adaptor supports vsphere up to v0.17.0."),
     settles_late: false,
-    ..Cloud::new("vsphere", Settings::KEYS, settings::check, uuid, open)
+    ..Cloud::new("vsphere", Settings::KEYS, Some(settings::check), uuid, open)
 };
 
 /// The privileges that deletions need in the folder of pod VMs, and no others.
