@@ -292,15 +292,19 @@ impl<'a> Scene<'a> {
         condition(&held).context("the condition was there")
     }
 
-    /// Fails if the status of a PeerPod, or an event about it, contains one of these texts, or if there is no event.
+    /// Waits for an event about a PeerPod. Fails if it, or the status, contains one of these texts.
     pub async fn shows_none_of(&self, peerpod: &str, private: &[&str]) -> Result<()> {
         let status = format!("{:?}", self.peerpods.get(peerpod).await?.status);
         let events: Api<Event> = Api::namespaced(self.testbed.client(), &self.namespace);
         let about = ListParams::default().fields(&format!("involvedObject.name={peerpod}"));
-        let events: Vec<_> =
-            events.list(&about).await?.items.into_iter().filter_map(|it| it.message).collect();
-        let events = events.join(" ");
-        ensure!(!events.is_empty(), "there is no event about {peerpod}");
+        // The operator writes the status first.
+        let events = wait::eventually(&format!("an event about {peerpod}"), DEADLINE, async || {
+            let events = events.list(&about).await?.items;
+            let messages: Vec<_> = events.into_iter().filter_map(|it| it.message).collect();
+            ensure!(!messages.is_empty(), "there is no event about {peerpod}");
+            Ok(messages.join(" "))
+        })
+        .await?;
         for private in private {
             ensure!(!status.contains(private), "the status shows {private}: {status}");
             ensure!(!events.contains(private), "an event shows {private}: {events}");
