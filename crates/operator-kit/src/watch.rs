@@ -8,9 +8,10 @@ use std::{
     fmt::Display,
     future::ready,
     hash::{BuildHasher, Hash, RandomState},
+    mem::take,
 };
 
-use futures::{Stream, StreamExt};
+use futures::{Stream, StreamExt, stream};
 use kube::{
     Resource,
     runtime::{WatchStreamExt, watcher},
@@ -51,33 +52,42 @@ pub fn retry_crd_watch<K: Resource<DynamicType = ()>, T: Send>(
 }
 
 /// The objects of which `part` changed, new ones among them, and the deleted ones: enough for a reconcile that reads no more of
-/// them. When the watch lists anew, it gives every object again.
+/// them. When the watch lists anew, it gives every object again, once the list is whole: a cache of kube has them only then.
 ///
 /// kube's `predicate_filter` compares a deleted object with what it was before, and so hides a deletion that changes nothing else.
 pub fn changed_objects<K: Resource + Send, H: Hash>(
     watch: impl Stream<Item = Result<watcher::Event<K>, watcher::Error>> + Send,
     part: impl Fn(&K) -> H + Send,
 ) -> impl Stream<Item = Result<K, watcher::Error>> + Send {
-    let (hasher, mut seen) = (RandomState::new(), HashMap::new());
+    let (hasher, mut seen, mut listed) = (RandomState::new(), HashMap::new(), Vec::new());
     let key = |object: &K| object.meta().uid.clone().unwrap_or_default();
-    watch.filter_map(move |event| {
-        ready(match event {
-            Ok(watcher::Event::Apply(object) | watcher::Event::InitApply(object)) => {
+    let given = watch.map(move |event| {
+        let given = match event {
+            Ok(watcher::Event::Apply(object)) => {
                 let hash = hasher.hash_one(part(&object));
-                (seen.insert(key(&object), hash) != Some(hash)).then_some(Ok(object))
+                let before = seen.insert(key(&object), hash);
+                (before != Some(hash)).then_some(object).into_iter().collect()
             }
             Ok(watcher::Event::Delete(object)) => {
                 seen.remove(&key(&object));
-                Some(Ok(object))
+                vec![object]
             }
             Ok(watcher::Event::Init) => {
                 seen.clear();
-                None
+                listed.clear();
+                Vec::new()
             }
-            Ok(watcher::Event::InitDone) => None,
-            Err(error) => Some(Err(error)),
-        })
-    })
+            Ok(watcher::Event::InitApply(object)) => {
+                seen.insert(key(&object), hasher.hash_one(part(&object)));
+                listed.push(object);
+                Vec::new()
+            }
+            Ok(watcher::Event::InitDone) => take(&mut listed),
+            Err(error) => return vec![Err(error)],
+        };
+        given.into_iter().map(Ok).collect()
+    });
+    given.flat_map(stream::iter::<Vec<_>>)
 }
 
 /// The HTTP status by which a watch failed, if it did.
@@ -137,6 +147,7 @@ mod tests {
             Event::Apply(pod("Running", 4)),
             Event::Init,
             Event::InitApply(pod("Running", 5)),
+            Event::InitDone,
             Event::Delete(pod("Running", 6)),
             Event::Apply(pod("Running", 7)),
         ];
@@ -145,6 +156,24 @@ mod tests {
         let given = given.map(|pod| pod.unwrap().metadata.resource_version.unwrap());
         let given: Vec<_> = given.collect().now_or_never().unwrap();
         assert_eq!(given, ["1", "3", "5", "6", "7"]);
+    }
+
+    /// A cache of kube lacks the objects of a list until all pages are read.
+    #[tokio::test]
+    async fn no_object_is_given_before_the_list_is_whole() {
+        let pod = |uid: &str| -> Pod {
+            serde_json::from_value(json!({ "metadata": { "name": uid, "uid": uid } })).unwrap()
+        };
+        let (events, received) = futures::channel::mpsc::unbounded();
+        let mut given = changed_objects(received, |_| ()).boxed();
+        // A list that was begun and failed is forgotten.
+        for event in [Event::Init, Event::InitApply(pod("a")), Event::Init, Event::InitApply(pod("b"))] {
+            events.unbounded_send(Ok(event)).unwrap();
+        }
+        assert!(given.next().now_or_never().is_none());
+        events.unbounded_send(Ok(Event::InitDone)).unwrap();
+        assert_eq!(given.next().await.unwrap().unwrap().metadata.uid.as_deref(), Some("b"));
+        assert!(given.next().now_or_never().is_none());
     }
 
     #[tokio::test(start_paused = true)]
