@@ -215,6 +215,9 @@ impl Client {
         let mut call = pin!(connection.call::<P>(arguments));
         let stalled = deadline.min(Instant::now() + self.stalled_after);
         if let Ok(answer) = timeout_at(stalled, &mut call).await {
+            if answer.as_ref().is_err_and(Error::is_of_lost_backend) {
+                place.retire(&connection);
+            }
             return answer;
         }
         match place.stall(&connection) {

@@ -238,7 +238,7 @@ impl<'a> Place<'a> {
         Ok(Stalled { _permit: permit })
     }
 
-    /// Sends no further calls on a connection that left one unanswered.
+    /// Sends no further calls on a connection that left one unanswered, or whose daemon lost the one behind it.
     pub(crate) fn retire(&self, connection: &Arc<Connection>) {
         let slot = &mut self.connections.lock()[self.index];
         if slot.connection().is_some_and(|current| Arc::ptr_eq(&current, connection)) {

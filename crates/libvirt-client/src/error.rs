@@ -77,6 +77,15 @@ impl Error {
             _ => None,
         }
     }
+
+    /// Whether the daemon lost its own connection to another daemon, to which it passes calls on: virtproxyd to virtqemud, virtqemud
+    /// to virtstoraged. It opens that connection once for each of its clients. So all further calls of this client's connection fail
+    /// like this one, and a new connection helps.
+    pub(crate) fn is_of_lost_backend(&self) -> bool {
+        /// `VIR_FROM_RPC`
+        const RPC: i32 = 7;
+        matches!(self, Self::Remote(error) if error.domain == RPC && error.code == ErrorCode::InternalError)
+    }
 }
 
 /// An error that libvirt reported.

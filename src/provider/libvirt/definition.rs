@@ -1,5 +1,7 @@
 //! The parts of a domain's XML definition that matter.
 
+use std::iter;
+
 use serde::Deserialize;
 
 /// The description that cloud-api-adaptor gives to each domain it defines.
@@ -27,12 +29,15 @@ pub(super) struct Definition {
 #[derive(Debug, Default, Deserialize)]
 struct Devices {
     #[serde(default, rename = "disk")]
-    disks: Vec<Disk>,
+    disks: Vec<Layer>,
 }
 
+/// A disk, or what lies below it: an external snapshot puts a new file above that of the disk.
 #[derive(Debug, Deserialize)]
-struct Disk {
+struct Layer {
     source: Option<Source>,
+    #[serde(rename = "backingStore")]
+    below: Option<Box<Layer>>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -54,10 +59,9 @@ impl Definition {
 
     /// The paths of those of its disks that were made for this domain and nothing else.
     pub(super) fn own_disks(&self) -> Vec<String> {
-        self.devices
-            .disks
-            .iter()
-            .filter_map(|disk| disk.source.as_ref()?.file.as_deref())
+        let layers = |disk| iter::successors(Some(disk), |layer: &&Layer| layer.below.as_deref());
+        let all = self.devices.disks.iter().flat_map(layers);
+        all.filter_map(|layer| layer.source.as_ref()?.file.as_deref())
             .filter(|path| own_volume_of(split(path).1) == Some(&self.name))
             .map(str::to_owned)
             .collect()
@@ -107,6 +111,19 @@ mod tests {
     <disk type='file' device='cdrom'/>
   </devices>
 </domain>";
+
+    #[test]
+    fn a_disk_below_an_external_snapshot_is_the_domains_too() {
+        let base =
+            "<backingStore type='file'><source file='/pool/podvm-base.qcow2'/><backingStore/></backingStore>";
+        let root = "<source file='/pool/podvm-web-1a2b3c4d-root.qcow2' index='1'/>";
+        let snapshot = format!(
+            "<source file='/pool/podvm-web-1a2b3c4d-root.snap1'/>
+             <backingStore type='file'><format type='qcow2'/>{root}{base}</backingStore>"
+        );
+        let definition = Definition::parse(&XML.replace(root, &snapshot)).unwrap();
+        assert_eq!(definition.own_disks(), Definition::parse(XML).unwrap().own_disks());
+    }
 
     #[test]
     fn own_disks_are_the_two_named_after_the_domain() {

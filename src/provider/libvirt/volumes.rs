@@ -71,7 +71,9 @@ impl Libvirt {
     /// So a volume counts as absent only if the pool of its folder, asked for it by name, has said so.
     ///
     /// A pool knows what its last refresh found and what was made through libvirt since. It does not find a volume that came
-    /// otherwise. No pool is refreshed for that, because a pool whose refresh fails becomes inactive.
+    /// otherwise. No pool is refreshed for that, because a pool whose refresh fails becomes inactive. A refresh that libvirt itself
+    /// begins, after an upload, leaves the pool active if it fails, and without any volume; so may one whose file system is not
+    /// mounted. cloud-api-adaptor needs its base volume in the pool. So an empty pool proves nothing.
     pub(super) async fn find_volume(&self, path: &str) -> Result<Found, Error> {
         match self.client.volume_lookup_by_path(path).await {
             Ok(volume) => return Ok(Some(volume)),
@@ -100,8 +102,15 @@ impl Libvirt {
             return Err(Error::new(ErrorClass::Invalid, message));
         }
         match self.client.volume_lookup_by_name(&pool, name).await {
-            Err(error) if error.code() == Some(ErrorCode::NoStorageVolume) => Ok(None),
-            found => found.map(Some).map_err(explain),
+            Err(error) if error.code() == Some(ErrorCode::NoStorageVolume) => {}
+            found => return found.map(Some).map_err(explain),
         }
+        if self.client.pool_volumes(&pool).await.map_err(explain)?.is_empty() {
+            let message = doing.map(|doing| {
+                format!("{doing} failed: the pool shows no volume at all, not even the base volume; run virsh pool-refresh")
+            });
+            return Err(Error::new(ErrorClass::Refused, message));
+        }
+        Ok(None)
     }
 }

@@ -68,6 +68,28 @@ async fn calls_that_stall_give_their_places_to_others_and_still_get_their_replie
     assert_eq!(versions, [[1; 5].as_slice(), &[2; 10]].concat());
 }
 
+/// virtproxyd keeps the connection to its client when virtqemud restarts, and never connects to virtqemud again for it.
+#[tokio::test]
+async fn a_connection_whose_daemon_lost_the_one_behind_it_gets_no_further_calls() {
+    let daemon = FakeDaemon::start();
+    let client = daemon.client_with(Options { connections: 1, ..Options::default() });
+    let serve = async {
+        let mut first = daemon.accept().await;
+        for refusal in [error(1, "no answer from QEMU"), error_of(7, 1, "client socket is closed")] {
+            let call = first.expect(CONNECT_GET_LIB_VERSION).await;
+            first.send(&packet(REMOTE, call.procedure, 1, call.serial, 1, &refusal)).await;
+        }
+        let mut second = daemon.accept().await;
+        second.answer(CONNECT_GET_LIB_VERSION, &version(2)).await;
+        (first, second)
+    };
+    let calls =
+        async { [client.lib_version().await, client.lib_version().await, client.lib_version().await] };
+    let (_peers, [other, lost, again]) = tokio::join!(serve, calls);
+    assert!(other.is_err() && lost.is_err());
+    assert_eq!(again.unwrap(), 2);
+}
+
 #[tokio::test]
 async fn no_more_calls_stall_than_may_and_the_rest_wait_here() {
     let daemon = FakeDaemon::start();

@@ -172,7 +172,12 @@ pub(crate) fn string(text: &str) -> Vec<u8> {
 
 /// An error as libvirtd sends it, with a message and nothing else.
 pub(crate) fn error(code: i32, message: &str) -> Vec<u8> {
-    let mut bytes = [code.to_be_bytes(), 10i32.to_be_bytes(), 1i32.to_be_bytes()].concat();
+    error_of(10, code, message)
+}
+
+/// The same, noticed by this part of libvirt (`virErrorDomain`).
+pub(crate) fn error_of(domain: i32, code: i32, message: &str) -> Vec<u8> {
+    let mut bytes = [code.to_be_bytes(), domain.to_be_bytes(), 1i32.to_be_bytes()].concat();
     bytes.extend(string(message));
     bytes.extend([0; 4 * 8]);
     bytes
