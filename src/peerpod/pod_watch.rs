@@ -11,7 +11,8 @@ use std::{
     collections::{HashMap, HashSet},
     convert::Infallible,
     pin::pin,
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
 };
 
 use futures::{StreamExt, future::select};
@@ -25,7 +26,7 @@ use operator_kit::{
     projection::{IDENTITY_ALONE, reading},
     watch::{paged, retry_watch},
 };
-use tokio::sync::Notify;
+use tokio::{sync::Notify, time::timeout};
 
 use super::{
     index::{FEW, Key, key},
@@ -33,6 +34,10 @@ use super::{
     requeue::Requeues,
 };
 use crate::api::v1alpha1::PeerPod;
+
+/// How long Pods are watched after the last PeerPod waited. Each new watch lists all Pods, and a tenant decides how often a
+/// PeerPod begins to wait.
+const LINGER: Duration = Duration::from_secs(60);
 
 /// Which PeerPods wait for which Pods.
 pub(super) struct PodWatch {
@@ -44,7 +49,9 @@ pub(super) struct PodWatch {
 #[derive(Default)]
 struct Waiting {
     /// The PeerPods that wait for a Pod, by its uid.
-    expected: HashMap<String, HashSet<Key>>,
+    expected: HashMap<Arc<str>, HashSet<Key>>,
+    /// The uid of the Pod that each of them waits for. A PeerPod may get another owner.
+    pods: HashMap<Key, Arc<str>>,
     /// Whether the watch has listed all Pods, so that it delivers only new events.
     listed: bool,
 }
@@ -61,7 +68,7 @@ impl PodWatch {
         let Some(owner) = owner(peerpod) else { return };
         let key = Key::from(key(peerpod));
         let mut waiting = self.waiting();
-        if !waiting.expected.entry(owner.uid.clone()).or_default().insert(key.clone()) {
+        if !waiting.expect(&key, &owner.uid) {
             return;
         }
         if waiting.listed {
@@ -72,28 +79,22 @@ impl PodWatch {
 
     /// This PeerPod no longer waits for its Pod. If it did, returns a few of those that still wait, whose Pod may have ended too.
     pub(super) fn settled(&self, peerpod: &PeerPod) -> Option<Vec<Key>> {
-        let owner = owner(peerpod)?;
-        let Waiting { expected, .. } = &mut *self.waiting();
-        let keys = expected.get_mut(&owner.uid)?;
-        let expected_it = keys.remove(&key(peerpod));
-        let others = expected_it.then(|| keys.iter().take(FEW).cloned().collect());
-        if keys.is_empty() {
-            expected.remove(&owner.uid);
-            self.changed.notify_one();
-        }
-        others
+        let others = self.waiting().settled(&key(peerpod))?;
+        self.changed.notify_one();
+        Some(others)
     }
 
     /// Forgets PeerPods that no longer exist.
     pub(super) fn retain(&self, exists: impl Fn(&ObjectRef<PeerPod>) -> bool) {
-        self.waiting().expected.retain(|_, keys| {
-            keys.retain(|key| exists(key));
-            !keys.is_empty()
-        });
+        let mut waiting = self.waiting();
+        let gone: Vec<_> = waiting.pods.keys().filter(|key| !exists(key)).cloned().collect();
+        for key in gone {
+            waiting.settled(&key);
+        }
         self.changed.notify_one();
     }
 
-    /// Watches Pods while a PeerPod waits.
+    /// Watches Pods while a PeerPod waits, and a while longer.
     pub(super) async fn run(&self, client: Client) -> Infallible {
         let pods: Api<Metadata<Pod>> = Api::all(reading(&client, &IDENTITY_ALONE));
         loop {
@@ -101,8 +102,18 @@ impl PodWatch {
             let events = retry_watch("Pods", watcher::watcher(pods.clone(), paged()))
                 .filter_map(|event| std::future::ready(event.ok()))
                 .for_each(async |event| self.take(&event));
-            select(pin!(events), pin!(self.changed_to(false))).await;
+            select(pin!(events), pin!(self.unused())).await;
             self.waiting().listed = false;
+        }
+    }
+
+    /// Returns when no PeerPod has waited for a while.
+    async fn unused(&self) {
+        loop {
+            self.changed_to(false).await;
+            if timeout(LINGER, self.changed_to(true)).await.is_err() {
+                return;
+            }
         }
     }
 
@@ -117,10 +128,10 @@ impl PodWatch {
     }
 
     fn take(&self, event: &watcher::Event<Metadata<Pod>>) {
-        let Waiting { expected, listed } = &mut *self.waiting();
+        let Waiting { expected, listed, .. } = &mut *self.waiting();
         match event {
             watcher::Event::Apply(pod) | watcher::Event::Delete(pod) => {
-                let keys = pod.meta().uid.as_ref().and_then(|uid| expected.get(uid));
+                let keys = pod.meta().uid.as_deref().and_then(|uid| expected.get(uid));
                 self.requeues.add(keys.into_iter().flatten().take(FEW).cloned());
             }
             watcher::Event::Init => *listed = false,
@@ -135,6 +146,32 @@ impl PodWatch {
 
     fn waiting(&self) -> MutexGuard<'_, Waiting> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Waiting {
+    /// This PeerPod waits for the Pod with this uid, and for no other. Whether that is new.
+    fn expect(&mut self, key: &Key, uid: &str) -> bool {
+        if self.pods.get(key).is_some_and(|before| **before == *uid) {
+            return false;
+        }
+        self.settled(key);
+        let uid: Arc<str> = uid.into();
+        self.expected.entry(uid.clone()).or_default().insert(key.clone());
+        self.pods.insert(key.clone(), uid);
+        true
+    }
+
+    /// This PeerPod does not wait. If it did, returns a few of those that wait for the same Pod.
+    fn settled(&mut self, key: &ObjectRef<PeerPod>) -> Option<Vec<Key>> {
+        let uid = self.pods.remove(key)?;
+        let keys = self.expected.get_mut(&uid)?;
+        keys.remove(key);
+        let others = keys.iter().take(FEW).cloned().collect();
+        if keys.is_empty() {
+            self.expected.remove(&uid);
+        }
+        Some(others)
     }
 }
 
@@ -211,6 +248,41 @@ mod tests {
             }
         }
         assert_eq!(settled, 100);
+    }
+
+    #[test]
+    fn a_peerpod_waits_for_the_pod_that_owns_it_now_alone() {
+        let requeues = Requeues::default();
+        let watch = PodWatch::new(requeues.clone());
+        watch.expect(&peerpod("a", "former"));
+        watch.expect(&peerpod("a", "present"));
+        watch.take(&Event::InitDone);
+        assert_eq!(requeued(&requeues), ["a"]);
+        watch.take(&Event::Apply(pod("former")));
+        assert!(requeued(&requeues).is_empty());
+        watch.take(&Event::Apply(pod("present")));
+        assert_eq!(requeued(&requeues), ["a"]);
+        // It was made again with another owner, which no event showed.
+        assert!(watch.settled(&peerpod("a", "another")).is_some());
+        assert!(watch.waiting().expected.is_empty() && watch.waiting().pods.is_empty());
+        watch.expect(&peerpod("a", "present"));
+        watch.retain(|_| false);
+        assert!(watch.waiting().expected.is_empty() && watch.waiting().pods.is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn pods_are_watched_for_a_while_after_the_last_peerpod_waited() {
+        let watch = PodWatch::new(Requeues::default());
+        let a = peerpod("a", "pod");
+        watch.expect(&a);
+        let mut unused = pin!(watch.unused());
+        assert!(timeout(2 * LINGER, &mut unused).await.is_err(), "it waits");
+        watch.settled(&a);
+        assert!(timeout(LINGER / 2, &mut unused).await.is_err());
+        watch.expect(&a);
+        assert!(timeout(LINGER, &mut unused).await.is_err(), "it waits again");
+        watch.settled(&a);
+        assert!(timeout(2 * LINGER, &mut unused).await.is_ok());
     }
 
     #[test]
