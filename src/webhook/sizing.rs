@@ -32,11 +32,14 @@ impl Demand {
 
 impl Demand {
     /// What a Pod as a whole requests by itself, without requests that the API server derived from its containers. The API server
-    /// derives them for every resource as soon as the Pod as a whole has any limit. They would hide what is injected later.
+    /// derives them for every resource as soon as the Pod as a whole has any limit. They would hide what is injected later. Those
+    /// below the containers' total were derived before a container got its request, as by a `LimitRange`: the API server refuses
+    /// such a Pod if a user wrote them.
     #[must_use]
     pub(super) fn without_derived_requests(self, containers: &[(Role, Self)]) -> Self {
         let derived = |request: usize| {
-            self.0[request + 1].is_none() && self.0[request] == Some(peak(containers, request))
+            self.0[request + 1].is_none()
+                && self.0[request].is_some_and(|own| own <= peak(containers, request))
         };
         let [cpu, cpu_limit, memory, memory_limit, gpus] = self.0;
         Self([cpu.filter(|_| !derived(0)), cpu_limit, memory.filter(|_| !derived(2)), memory_limit, gpus])

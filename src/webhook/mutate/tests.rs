@@ -335,6 +335,10 @@ fn a_request_that_the_api_server_derived_for_the_pod_hides_nothing_that_is_injec
     first["spec"]["containers"].as_array_mut().unwrap().push(injected);
     let second = changed(&first);
     assert_eq!(sizes(&second), [Some("4"), Some("4096"), None], "the limit of the Pod bounds its cpu");
+    // A LimitRange filled the request of a container in afterwards.
+    let mut stale = before.clone();
+    stale["spec"]["containers"][0]["resources"]["requests"]["memory"] = "3Gi".into();
+    assert_eq!(sizes(&changed(&stale))[1], Some("3072"));
     // The author of the Pod asked for another amount.
     before["spec"]["resources"]["requests"]["memory"] = "8Gi".into();
     assert_eq!(sizes(&changed(&before))[1], Some("8192"));

@@ -156,7 +156,7 @@ fn pod_demand(sizing: Sizing) -> String {
     }
     format!(
         "{}.optMap(texts, texts.map(text, {})).orValue(variables.podAsked.transformList(field, it, \
-         field in [0, 2] && variables.podAsked[field + 1] < 0 && it == variables.peaks[field] ? -1 : it))",
+         field in [0, 2] && variables.podAsked[field + 1] < 0 && it <= variables.peaks[field] ? -1 : it))",
         known(&literal(POD).to_string()),
         thousandths("text")
     )
