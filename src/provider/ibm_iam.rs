@@ -106,7 +106,12 @@ impl Iam {
         identity: &Identity,
         call: Call,
     ) -> Result<Reply, Error> {
-        self.tokens.send(client, &identity.token, call).await
+        let token = &identity.token;
+        let reply = client.send_with(token, call).await?;
+        if reply.status == StatusCode::UNAUTHORIZED {
+            self.tokens.forget(|it| it.token.expose_secret() == token.expose_secret()).await;
+        }
+        Ok(reply)
     }
 
     /// Examines the account first and then, with a token, these subjects.

@@ -95,7 +95,7 @@ impl Api {
         if let Err((status, Failure { error: Error { class: ErrorClass::Unauthorized, .. }, .. })) = &answer
             && *status != StatusCode::FORBIDDEN
         {
-            self.identity.forget().await;
+            self.identity.forget(|it| Arc::ptr_eq(it, &identity)).await;
         }
         answer.map_err(|(_, failure)| failure)
     }
@@ -178,7 +178,7 @@ impl Api {
             })?;
         let is_question = ["Describe", "Get", "Assume"].iter().any(|verb| action.starts_with(verb));
         let pace = if is_question { Pace::Read } else { Pace::Write };
-        self.client.send(Call { doing, pace, request, secrets: vec![secret.clone()] }).await
+        self.client.send(Call { secrets: vec![secret.clone()], ..Call::new(doing, pace, request) }).await
     }
 }
 

@@ -59,6 +59,8 @@ pub(super) fn request(
     });
     headers.extend(authorization.as_deref().map(|text| ("authorization", text)));
     headers.push(("accept", "application/json"));
+    // hyper sends no length for an empty body. Alibaba Cloud's libraries send it, unsigned.
+    headers.push(("content-length", "0"));
     for (name, value) in headers {
         let mut value = HeaderValue::from_str(value).ok()?;
         value.set_sensitive(["authorization", "x-acs-accesskey-id", "x-acs-security-token"].contains(&name));

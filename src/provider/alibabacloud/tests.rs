@@ -106,6 +106,7 @@ fn a_request_is_that_of_alibabas_library() {
              InstanceName=podvm-%2A&RegionId=cn-beijing"
         );
         let headers = request.into_parts().0.headers;
+        assert_eq!(headers["content-length"], "0");
         let secrets = ["authorization", "x-acs-security-token", "x-acs-accesskey-id"];
         let shown = secrets.iter().filter_map(|name| headers.get(*name));
         assert!(shown.into_iter().all(hyper::header::HeaderValue::is_sensitive));

@@ -31,6 +31,8 @@ use crate::provider::{
 pub(super) struct Api {
     client: Client,
     place: Place,
+    /// The endpoint of STS, if it is not that of the place.
+    sts_endpoint: Option<String>,
     region: OnceCell<String>,
     pub(super) source: Source,
     identity: Tokens<Arc<Identity>>,
@@ -144,6 +146,7 @@ impl Api {
         Ok(Self {
             client: Client::new(Options::default())?,
             place,
+            sts_endpoint: settings.sts_endpoint_url.clone(),
             region: OnceCell::new(),
             source: Source::of(settings)?,
             identity: Tokens::default(),
@@ -197,7 +200,7 @@ impl Api {
         if let Err(Failure { code, .. }) = &answer
             && ["ExpiredToken", "ExpiredTokenException", "RequestExpired", "AuthFailure"].contains(&&**code)
         {
-            self.identity.forget().await;
+            self.identity.forget(|it| Arc::ptr_eq(it, &identity)).await;
         }
         answer
     }
@@ -257,7 +260,8 @@ impl Api {
         proof: Proof<'_>,
     ) -> Result<T, Failure> {
         let region = self.region().await?;
-        let url = endpoint(service, region, self.place.endpoint.as_deref());
+        let own = self.sts_endpoint.as_deref().filter(|_| service.gives_credentials);
+        let url = endpoint(service, region, own.or(self.place.endpoint.as_deref()));
         let fields = [&[("Action", action), ("Version", service.version)], parameters].concat();
         let mut call = Call { pace, ..Call::of(doing, form(&url, &fields), MALFORMED)? };
         match proof {
@@ -280,10 +284,25 @@ impl Api {
 
 /// Where a service is.
 fn endpoint(service: &Service, region: &str, url: Option<&str>) -> String {
-    let suffix = if region.starts_with("cn-") { ".cn" } else { "" };
-    let amazons = || format!("https://{}.{region}.amazonaws.com{suffix}/", service.name);
+    let amazons = || format!("https://{}.{region}.{}/", service.name, domain(region));
     url.map_or_else(amazons, |url| format!("{}/", url.trim_end_matches('/')))
 }
+
+/// The domain of the services in the partition of Amazon's cloud to which a region belongs.
+fn domain(region: &str) -> &'static str {
+    let other = PARTITIONS.iter().find(|(prefix, _)| region.starts_with(prefix));
+    other.map_or("amazonaws.com", |(_, domain)| domain)
+}
+
+/// The partitions with a domain of their own: what their regions begin with, and the domain.
+const PARTITIONS: [(&str, &str); 6] = [
+    ("cn-", "amazonaws.com.cn"),
+    ("eusc-", "amazonaws.eu"),
+    ("us-iso-", "c2s.ic.gov"),
+    ("us-isob-", "sc2s.sgov.gov"),
+    ("us-isof-", "csp.hci.ic.gov"),
+    ("eu-isoe-", "cloud.adc-e.uk"),
+];
 
 /// What is wrong with an endpoint that cannot be part of a request.
 const MALFORMED: &str = "the endpoint is malformed; set AWS_REGION, or AWS_ENDPOINT_URL";
@@ -346,3 +365,24 @@ const CLASSES: [(ErrorClass, &str); 4] = [
         "IDPCommunicationError InternalError InternalFailure RequestTimeout ServiceUnavailable Unavailable",
     ),
 ];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_region_has_the_domain_of_its_partition() {
+        for (region, host) in [
+            ("eu-west-1", "ec2.eu-west-1.amazonaws.com"),
+            ("us-gov-west-1", "ec2.us-gov-west-1.amazonaws.com"),
+            ("us-isolated-1", "ec2.us-isolated-1.amazonaws.com"),
+            ("cn-north-1", "ec2.cn-north-1.amazonaws.com.cn"),
+            ("eusc-de-east-1", "ec2.eusc-de-east-1.amazonaws.eu"),
+            ("us-iso-east-1", "ec2.us-iso-east-1.c2s.ic.gov"),
+            ("us-isob-east-1", "ec2.us-isob-east-1.sc2s.sgov.gov"),
+        ] {
+            assert_eq!(endpoint(&EC2, region, None), format!("https://{host}/"));
+        }
+        assert_eq!(endpoint(&STS, "cn-north-1", Some("https://a/b")), "https://a/b/");
+    }
+}

@@ -26,6 +26,8 @@ settings! {
         region: Option<String> = AWS_REGION.concerns_deletion(),
         /// Endpoint of the API, if it is not Amazon's.
         endpoint_url: Option<String> = AWS_ENDPOINT_URL.concerns_deletion(),
+        /// Endpoint of STS, if it is neither Amazon's nor the one of AWS_ENDPOINT_URL.
+        sts_endpoint_url: Option<String> = AWS_ENDPOINT_URL_STS.concerns_deletion(),
         /// Image (AMI) of pod VMs.
         image: Option<String> = PODVM_AMI_ID.required(),
         /// Instance type of a pod VM whose Pod asks for no size.
@@ -91,10 +93,7 @@ impl Place {
         if !self.region.as_ref().is_none_or(is_region) {
             problems.push(Malformed::new("AWS_REGION", "it is no region, such as eu-west-1"));
         }
-        if !self.endpoint.as_deref().is_none_or(is_safe) {
-            let problem = "it must begin with https:// and have neither a user nor a query";
-            problems.push(Malformed::new("AWS_ENDPOINT_URL", problem));
-        }
+        problems.extend(endpoint_problem("AWS_ENDPOINT_URL", self.endpoint.as_deref()));
         problems
     }
 
@@ -116,11 +115,18 @@ impl fmt::Display for Place {
     }
 }
 
+/// Why no credentials may be sent to this endpoint.
+fn endpoint_problem(setting: &'static str, url: Option<&str>) -> Option<Malformed> {
+    let problem = "it must begin with https:// and have neither a user nor a query";
+    url.filter(|url| !is_safe(url)).map(|_| Malformed::new(setting, problem))
+}
+
 /// Where these settings look for VMs.
 pub(super) fn check(values: &Values) -> Result<Endpoint, Vec<Malformed>> {
     let settings = Settings::read(values);
     let place = Place::of(&settings);
     let mut problems = place.problems();
+    problems.extend(endpoint_problem("AWS_ENDPOINT_URL_STS", settings.sts_endpoint_url.as_deref()));
     let key = [settings.access_key_id.is_some(), settings.secret_access_key.is_some()];
     for (first, second, [has_first, has_second]) in [
         ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", key),

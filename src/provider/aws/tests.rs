@@ -47,6 +47,7 @@ fn settings_say_where_vms_are_and_refuse_what_is_no_place() {
     for wrong in [
         ("AWS_REGION", "eu-west-1.example.org/"),
         ("AWS_ENDPOINT_URL", "ftp://a"),
+        ("AWS_ENDPOINT_URL_STS", "http://a"),
         ("AWS_ENDPOINT_URL", "http://a"),
         ("AWS_ROLE_ARN", "alone"),
         ("AWS_ENDPOINT_URL", "https://user@a"),

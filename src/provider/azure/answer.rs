@@ -2,15 +2,17 @@
 //!
 //! | answer | meaning |
 //! |---|---|
-//! | 404 `ResourceNotFound` for the VM | it does not exist |
+//! | 404 `ResourceNotFound` for the VM, or for what came with it | it does not exist |
 //! | 404 `ResourceGroupNotFound` | the group was deleted, with the VM or after the VM was moved |
 //! | 404 `SubscriptionNotFound` | the credentials are another tenant's, or the cloud is another one |
 //! | 404 `AuthorizationFailed` | a right is missing |
 //! | any other 404 | unknown |
+//! | 404 or 410 of the metadata service | it is being updated, for 70 s at most |
 //! | 400 that something is in use | another resource must be deleted first |
 
 use std::collections::BTreeMap;
 
+use hyper::StatusCode;
 use jiff::Timestamp;
 use serde::Deserialize;
 
@@ -96,11 +98,21 @@ fn matches(pattern: &str, text: &str) -> bool {
 
 /// The reply, or the error that it means. That is never [`ErrorClass::NotFound`]: see [`is_absent`].
 pub(super) fn accepted(reply: Reply) -> Result<Reply, Error> {
+    judged(reply, class)
+}
+
+/// The same for a reply of the metadata service.
+pub(super) fn accepted_metadata(reply: Reply) -> Result<Reply, Error> {
+    judged(reply, metadata_class)
+}
+
+/// The reply, or the error that it means by these classes.
+fn judged(reply: Reply, classify: fn(u16, &str) -> Option<ErrorClass>) -> Result<Reply, Error> {
     if reply.status.is_success() {
         return Ok(reply);
     }
     let (code, message) = failure(&reply.body);
-    let error = reply.error(&code, &message, class(reply.status.as_u16(), &code));
+    let error = reply.error(&code, &message, classify(reply.status.as_u16(), &code));
     Err(match &*code {
         "ResourceGroupNotFound" => {
             let advice = format!("the resource group of the VM is gone: if the VM is, too, annotate the PeerPod {RELEASE_ANNOTATION}={RELEASE_ABANDON}");
@@ -112,6 +124,13 @@ pub(super) fn accepted(reply: Reply) -> Result<Reply, Error> {
         ),
         _ => error,
     })
+}
+
+/// Whether the access token is refused, and a new one may help. The token may also be good, and the subscription that a PeerPod
+/// names be another tenant's.
+pub(super) fn is_of_token(reply: &Reply) -> bool {
+    let [code] = reply.texts([&["/error/code"]]);
+    reply.status == StatusCode::UNAUTHORIZED && code != "InvalidAuthenticationTokenTenant"
 }
 
 /// Whether Resource Manager says that the resource that it was asked for does not exist.
@@ -156,6 +175,11 @@ fn class(status: u16, code: &str) -> Option<ErrorClass> {
         (400, code) if code.starts_with("AADSTS") => Some(ErrorClass::Unauthorized),
         _ => None,
     }
+}
+
+/// The same for a code of the metadata service.
+fn metadata_class(status: u16, code: &str) -> Option<ErrorClass> {
+    if matches!(status, 404 | 410) { Some(ErrorClass::Transient) } else { class(status, code) }
 }
 
 #[cfg(test)]

@@ -12,14 +12,14 @@ use hyper::{Request, body::Bytes};
 use secrecy::{ExposeSecret as _, SecretString};
 
 use super::{
-    answer::accepted,
+    answer::{accepted, accepted_metadata, is_of_token},
     settings::{Region, Settings, region},
 };
 use crate::{
     provider::{
         Error,
         http::{
-            Call, Client, Fresh, TokenSource, encoded,
+            Call, Client, Fresh, Reply, TokenSource, encoded,
             identity::{form, read_file},
         },
     },
@@ -112,6 +112,10 @@ impl TokenSource for Credentials {
         matches!(self.source, Source::Machine { .. })
     }
 
+    fn is_refusal(&self, reply: &Reply) -> bool {
+        is_of_token(reply)
+    }
+
     async fn fetch(&self, client: &Client) -> Result<Fresh<SecretString>, Error> {
         let (doing, advice, request, secrets) = match &self.source {
             Source::Application { url, client_id, proof } => {
@@ -145,7 +149,8 @@ impl TokenSource for Credentials {
             }
         };
         let call = Call::of(doing, request, "the URL for tokens cannot be used")?;
-        let reply = client.send(Call { secrets, ..call }).await.and_then(accepted);
+        let accept = if self.is_metadata() { accepted_metadata } else { accepted };
+        let reply = client.send(Call { secrets, ..call }).await.and_then(accept);
         reply.map_err(|error| error.advising(advice))?.token()
     }
 }

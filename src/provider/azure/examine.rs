@@ -17,7 +17,7 @@ const AUTHORIZATION: &str = "2022-04-01";
 /// What the question takes.
 const ASK: &str = "Microsoft.Authorization/permissions/read";
 
-/// What deletions need.
+/// What deletions need, and the list of the sweep.
 const NEEDED: [&str; 9] = [
     "Microsoft.Compute/virtualMachines/read",
     "Microsoft.Compute/virtualMachines/delete",
@@ -55,7 +55,7 @@ impl Azure {
         let mut count = 0;
         let take =
             |things: Vec<Thing>| count += things.iter().filter(|it| it.kind.eq_ignore_ascii_case(VM)).count();
-        self.things("listing the VMs", self.group()?, POD_VM, take).await?;
+        self.things(take).await?;
         Ok(format!("the resource group has {count} VMs named {POD_VM}…"))
     }
 
@@ -68,8 +68,8 @@ impl Azure {
     }
 }
 
-/// Whether these roles together allow what deletions need.
+/// Whether these roles together allow what is needed.
 fn judged(roles: &[Permission]) -> Result<String, Error> {
     ensure_rights(&NEEDED, |needed| roles.iter().any(|role| role.allows(needed)))?;
-    Ok(format!("the credentials have the {} rights that deletions need", NEEDED.len()))
+    Ok(format!("the credentials have the {} rights that deletions and the sweep need", NEEDED.len()))
 }

@@ -32,6 +32,11 @@ pub(super) fn scope(subscription: &str, group: &str) -> Option<String> {
     Some(format!("/subscriptions/{subscription}/resourcegroups/{}", group.to_lowercase()))
 }
 
+/// The subscription in a canonical identifier.
+pub(super) fn subscription(id: &str) -> Option<&str> {
+    id.split('/').nth(2)
+}
+
 /// The name in the identifier of a resource.
 pub(super) fn name(id: &str) -> &str {
     id.rsplit('/').next().unwrap_or_default()

@@ -6,8 +6,11 @@
 //! describe  the VM
 //! delete    the VM: Resource Manager begins an operation and answers
 //! describe  the VM: it is being deleted, or there is none
-//!           where there is none, all of the group that has the VM's name in its own
+//!           where there is none, each resource that comes with a VM
 //! ```
+//!
+//! Resource Manager lists a group from a cache that lags by minutes: what it does not list may exist. So the list is for the sweep
+//! and for `check` alone, and a deletion asks for each resource by its identifier.
 //!
 //! The recorded identifier contains the subscription and the group of the VM, so the settings do not matter. The VM itself shows
 //! that it is being deleted, so a restart of the operator loses nothing.
@@ -21,7 +24,7 @@ mod settings;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use futures::future::join_all;
+use futures::future::{join_all, try_join_all};
 use hyper::{Method, Request, body::Bytes};
 use operator_kit::Message;
 
@@ -75,9 +78,17 @@ struct Belonging {
     kind: &'static str,
     /// How its name ends after the VM's.
     end: &'static str,
-    /// The version of the interface that deletes it.
+    /// The version of the interface that finds and deletes it.
     version: &'static str,
     resource: Resource,
+}
+
+impl Belonging {
+    /// The identifier of the one that comes with this VM.
+    fn id(&self, vm: &InstanceId) -> String {
+        let (group, name) = (vm.scope().unwrap_or_default(), id::name(vm.as_str()));
+        format!("{group}/providers/{}/{name}{}", self.kind, self.end)
+    }
 }
 
 /// One of Azure's clouds.
@@ -104,28 +115,33 @@ fn open(values: &Values, _: Opening<'_>) -> Result<Box<dyn Provider>, Error> {
 impl Azure {
     /// Asks for something about the resource or the group with this identifier. `query` is encoded.
     async fn call(&self, doing: &'static str, method: Method, id: &str, query: &str) -> Result<Reply, Error> {
-        self.send(doing, method, format!("{}{}?{query}", self.manager, id::path(id))).await
+        let own = self.group.as_deref().unwrap_or(id);
+        let elsewhere = id::subscription(own) != id::subscription(id);
+        self.send(doing, method, format!("{}{}?{query}", self.manager, id::path(id)), elsewhere).await
     }
 
-    async fn send(&self, doing: &'static str, method: Method, url: String) -> Result<Reply, Error> {
-        let request = Request::builder().method(method).uri(url).body(Bytes::new());
-        self.api.send(Call::of(doing, request, "the identifier cannot be part of a URL")?).await
-    }
-
-    /// Reads, page by page, all that is in this group and has `part` in its name.
-    async fn things(
+    /// `elsewhere`: see [`Call`].
+    async fn send(
         &self,
         doing: &'static str,
-        group: &str,
-        part: &str,
-        mut take: impl FnMut(Vec<Thing>),
-    ) -> Result<(), Error> {
-        let filter = format!("substringof('{part}',name)");
+        method: Method,
+        url: String,
+        elsewhere: bool,
+    ) -> Result<Reply, Error> {
+        let request = Request::builder().method(method).uri(url).body(Bytes::new());
+        let call = Call::of(doing, request, "the identifier cannot be part of a URL")?;
+        self.api.send(Call { elsewhere, ..call }).await
+    }
+
+    /// Reads, page by page, all that is in the group of the settings and has [`POD_VM`] in its name.
+    async fn things(&self, mut take: impl FnMut(Vec<Thing>)) -> Result<(), Error> {
+        let doing = "listing the VMs";
+        let filter = format!("substringof('{POD_VM}',name)");
         let query = [("api-version", RESOURCES), ("$filter", &filter), ("$expand", EXPAND)];
         let query = encoded(query);
-        let mut url = format!("{}{}/resources?{query}", self.manager, id::path(group));
+        let mut url = format!("{}{}/resources?{query}", self.manager, id::path(self.group()?));
         for _ in 0..MOST_PAGES {
-            let reply = accepted(self.send(doing, Method::GET, url).await?)?;
+            let reply = accepted(self.send(doing, Method::GET, url, false).await?)?;
             let page: Page = reply.json()?;
             take(page.value);
             let Some(next) = page.next_link.filter(|link| !link.is_empty()) else { return Ok(()) };
@@ -138,20 +154,32 @@ impl Azure {
         Err(too_many_pages(doing))
     }
 
+    /// Asks for the resource with this identifier. `None`: it does not exist.
+    async fn find(&self, doing: &'static str, id: &str, version: &str) -> Result<Option<Reply>, Error> {
+        let reply = self.call(doing, Method::GET, id, &format!("api-version={version}")).await?;
+        if is_absent(&reply) {
+            return Ok(None);
+        }
+        accepted(reply).map(Some)
+    }
+
     /// What is left of a VM that does not exist.
     async fn remains(&self, id: &InstanceId) -> Result<Vm, Error> {
-        let name = id::name(id.as_str());
-        let mut belongings = Vec::new();
-        let take = |things: Vec<Thing>| {
-            let own = things.into_iter().filter(|thing| belongs_to(thing, name));
-            belongings.extend(own.map(|thing| thing.id.to_lowercase()));
-        };
-        self.things("looking for what is left of the VM", id.scope().unwrap_or_default(), name, take).await?;
+        let found = try_join_all(BELONGINGS.iter().map(|of| self.left(of, id))).await?;
+        let belongings: Vec<_> = found.into_iter().flatten().collect();
         if belongings.is_empty() {
             let message = "Azure has no such VM, and nothing that came with it";
             return Err(Error::new(ErrorClass::NotFound, message));
         }
+        let name = id::name(id.as_str());
         Ok(Vm { stage: Stage::Remains(Bears::Name), belongings, ..Vm::named(id.clone(), name) })
+    }
+
+    /// The identifier of this belonging of the VM, if it exists.
+    async fn left(&self, of: &Belonging, vm: &InstanceId) -> Result<Option<String>, Error> {
+        let id = of.id(vm);
+        let found = self.find("looking for what is left of the VM", &id, of.version).await?;
+        Ok(found.map(|_| id))
     }
 
     /// Deletes what is left of a VM. An address can only be deleted after its interface.
@@ -200,21 +228,12 @@ fn is_a(id: &str, kind: &str) -> bool {
     id.rsplit_once('/').is_some_and(|(path, _)| path.ends_with(kind))
 }
 
-/// Whether cloud-api-adaptor made this with the VM of that name.
-fn belongs_to(thing: &Thing, vm: &str) -> bool {
-    let (kind, name) = (thing.kind.to_lowercase(), thing.name.to_lowercase());
-    BELONGINGS.iter().any(|of| kind == of.kind && name.strip_prefix(vm) == Some(of.end))
-}
-
 #[async_trait]
 impl Provider for Azure {
     async fn describe(&self, id: &InstanceId, _: &Claim) -> Result<Vm, Error> {
-        let query = format!("api-version={COMPUTE}");
-        let reply = self.call("looking up the VM", Method::GET, id.as_str(), &query).await?;
-        if is_absent(&reply) {
+        let Some(reply) = self.find("looking up the VM", id.as_str(), COMPUTE).await? else {
             return self.remains(id).await;
-        }
-        let reply = accepted(reply)?;
+        };
         let machine: Machine = reply.json()?;
         if machine.id.to_lowercase() != id.as_str() {
             return Err(reply.unreadable("VM", "it has another identifier"));
@@ -239,7 +258,7 @@ impl Provider for Azure {
 
     async fn list(&self, pages: Pages<'_>) -> Result<(), Error> {
         let take = |things: Vec<Thing>| pages(things.into_iter().filter_map(listed).collect());
-        self.things("listing the VMs", self.group()?, POD_VM, take).await
+        self.things(take).await
     }
 
     async fn examine(&self) -> Result<Vec<Finding>, Error> {
@@ -254,7 +273,7 @@ fn listed(thing: Thing) -> Option<Listed> {
     let (kind, vm) = if of == VM {
         (Resource::Vm, None)
     } else {
-        let of = BELONGINGS.iter().find(|it| it.kind == of)?;
+        let of = BELONGINGS.iter().find(|it| it.kind == of && thing.name.ends_with(it.end))?;
         (of.resource, Some(VmRef::Name(thing.name.strip_suffix(of.end)?.to_owned())))
     };
     let is_used = kind == Resource::Disk && thing.managed_by.is_some();
@@ -269,3 +288,6 @@ fn listed(thing: Thing) -> Option<Listed> {
         ..Listed::new(kind, thing.id.to_lowercase(), thing.name)
     })
 }
+
+#[cfg(test)]
+mod tests;

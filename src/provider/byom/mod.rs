@@ -5,8 +5,11 @@
 //! ```text
 //! describe  read the pool: the machine is the Pod's
 //! delete    read the pool: it still is; have the machine restart, by SFTP; write the pool without the allocation
-//! describe  read the pool: the machine is available
+//! describe  after 30 s, read the pool: the machine is available
 //! ```
+//!
+//! cloud-api-adaptor may write the pool as it read it before, and so undo the return of a machine. The last look then finds the
+//! allocation again, and the deletion is repeated.
 //!
 //! An identifier is an address, which the pool gives to other Pods later. So the pool alone says whether a machine is still the
 //! one that a PeerPod recorded, and every write names the pool's version that it is made for.
@@ -17,7 +20,7 @@ mod pool;
 mod settings;
 mod store;
 
-use std::net::IpAddr;
+use std::{net::IpAddr, time::Duration};
 
 use async_trait::async_trait;
 use jiff::Timestamp;
@@ -65,6 +68,10 @@ pub static CLOUD: Cloud = Cloud {
 
 /// The number of attempts to write while others write the pool, too.
 const ATTEMPTS: usize = 5;
+
+/// The time that cloud-api-adaptor gives itself for an allocation. It may write what it read before a machine returned, and so undo
+/// that return, until this time has passed.
+const MAY_BE_UNDONE: Duration = Duration::from_secs(30);
 
 /// One pool.
 struct Byom {
@@ -173,7 +180,7 @@ impl Provider for Byom {
                 .without(allocation, Timestamp::now())
                 .map_err(|_| Error::new(ErrorClass::Transient, "the pool cannot be written as JSON"))?;
             if self.store.write(&read, state).await? {
-                return Ok(Accepted::default());
+                return Ok(Accepted { look_after: MAY_BE_UNDONE });
             }
             read = self.store.read().await?;
         }

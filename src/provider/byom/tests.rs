@@ -101,7 +101,27 @@ async fn after_a_conflict_the_pool_is_read_again_and_what_others_wrote_stays() {
         Call::put(PATH).body_with(sent("2")).answer(Answer::as_sent()),
     ]);
     let provider = provider(&server, None);
-    assert_eq!(provider.delete(&own(&*provider).await).await, Ok(Accepted::default()));
+    let returned = provider.delete(&own(&*provider).await).await;
+    assert_eq!(returned, Ok(Accepted { look_after: MAY_BE_UNDONE }));
+}
+
+#[tokio::test]
+async fn a_return_that_cloud_api_adaptor_undid_is_repeated() {
+    let web = allocation("web", ADDRESS);
+    let get = |object: &Value| Call::get(PATH).answer(Answer::object(object));
+    let returns = |version: u32| {
+        let allocated = pool(std::slice::from_ref(&web), &[], version);
+        let sent = json!({ "metadata": { "resourceVersion": version.to_string() } });
+        [get(&allocated), get(&allocated), Call::put(PATH).body_with(sent).answer(Answer::as_sent())]
+    };
+    let available = get(&pool(&[], &[ADDRESS], 5));
+    let server = ApiServer::expecting([1, 3].into_iter().flat_map(returns).chain([available]));
+    let provider = provider(&server, None);
+    for _ in 0..2 {
+        let returned = provider.delete(&own(&*provider).await).await;
+        assert_eq!(returned, Ok(Accepted { look_after: MAY_BE_UNDONE }));
+    }
+    assert_eq!(describe(&*provider).await.unwrap_err().class, ErrorClass::NotFound);
 }
 
 #[tokio::test]

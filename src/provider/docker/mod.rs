@@ -78,7 +78,8 @@ struct State {
 #[serde(rename_all = "PascalCase")]
 struct Summary {
     id: String,
-    names: Vec<String>,
+    /// None for a container that Docker has half removed.
+    names: Option<Vec<String>>,
     created: i64,
     #[serde(default)]
     state: String,
@@ -87,7 +88,8 @@ struct Summary {
 
 impl Summary {
     fn listed(self) -> Listed {
-        let name = self.names.first().map_or("", |name| name.trim_start_matches('/')).to_owned();
+        let name = self.names.as_ref().and_then(|names| names.first());
+        let name = name.map_or("", |name| name.trim_start_matches('/')).to_owned();
         Listed {
             created: Timestamp::from_second(self.created).ok(),
             state: power(&self.state),
@@ -261,6 +263,17 @@ impl Provider for Docker {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_container_without_names_is_listed_as_no_pod_vm() {
+        let text = r#"[
+            { "Id": "a", "Names": null, "Created": 1, "State": "dead", "Labels": null },
+            { "Id": "b", "Names": ["/podvm-web-1a2b3c4d"], "Created": 1, "State": "running", "Labels": {} }
+        ]"#;
+        let all: Vec<Summary> = serde_json::from_str(text).unwrap();
+        let names: Vec<_> = all.into_iter().map(|it| it.listed().name).collect();
+        assert_eq!(names, ["", "podvm-web-1a2b3c4d"]);
+    }
 
     #[test]
     fn a_state_says_whether_a_container_runs_as_long_as_it_is_known() {

@@ -50,7 +50,8 @@ const DELETION: Duration = Duration::from_secs(45);
 
 /// The most VMs of a page if the answer may have all VMs that Compute Engine looks at. Their metadata may be long, and a body is
 /// limited.
-const ALL: &str = "20";
+/// Each has at most 512 KiB, of which a tenant writes a part.
+const ALL: &str = "7";
 
 /// The same if the answer has at most one VM: the API's own limit.
 const ONE: &str = "500";
@@ -97,7 +98,9 @@ impl Gcp {
             .uri(format!("{}/{path}", self.base))
             .header(header::CONTENT_TYPE, "application/json")
             .body(body.into());
-        self.api.send(Call::of(doing, request, "the path of the VM cannot be part of a URL")?).await
+        let call = Call::of(doing, request, "the path of the VM cannot be part of a URL")?;
+        let elsewhere = !path.starts_with(&format!("projects/{}/", self.project));
+        self.api.send(Call { elsewhere, ..call }).await
     }
 
     /// Reads a list of all zones page by page.

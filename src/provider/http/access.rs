@@ -1,6 +1,7 @@
 //! A client whose requests carry an access token.
 
-use secrecy::SecretString;
+use hyper::StatusCode;
+use secrecy::{ExposeSecret as _, SecretString};
 
 use super::{Call, Client, Fresh, Options, Reply, Tokens};
 use crate::provider::Error;
@@ -15,6 +16,11 @@ pub(in crate::provider) trait TokenSource {
 
     /// A new token, by this client.
     async fn fetch(&self, client: &Client) -> Result<Fresh<SecretString>, Error>;
+
+    /// Whether the cloud refused a request because of its token, so that a new one may help.
+    fn is_refusal(&self, reply: &Reply) -> bool {
+        reply.status == StatusCode::UNAUTHORIZED
+    }
 }
 
 /// A client for a cloud's API, and the tokens for it.
@@ -42,7 +48,11 @@ impl<S: TokenSource> Authorized<S> {
     /// Sends `call` with a valid access token.
     pub async fn send(&self, call: Call) -> Result<Reply, Error> {
         let token = self.token().await?;
-        self.tokens.send(&self.client, &token, call).await
+        let reply = self.client.send_with(&token, call).await?;
+        if self.source.is_refusal(&reply) {
+            self.tokens.forget(|it| it.expose_secret() == token.expose_secret()).await;
+        }
+        Ok(reply)
     }
 
     async fn token(&self) -> Result<SecretString, Error> {

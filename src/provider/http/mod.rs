@@ -26,7 +26,11 @@ mod token;
 use std::{error, sync::Arc, time::Duration};
 
 use http_body_util::{BodyExt as _, Full, Limited};
-use hyper::{Method, Request, Response, body::Bytes, body::Incoming, header::HeaderValue};
+use hyper::{
+    Method, Request, Response,
+    body::{Bytes, Incoming},
+    header::{AUTHORIZATION, HeaderValue},
+};
 use hyper_util::{
     client::{legacy, proxy::matcher::Matcher},
     rt::{TokioExecutor, TokioTimer},
@@ -102,6 +106,9 @@ pub(super) struct Call {
     pub request: Request<Bytes>,
     /// Secrets that must not be quoted, beside sensitive headers.
     pub secrets: Vec<SecretString>,
+    /// Whether the cloud counts it for another project or subscription than the operator's. A tenant may name any, also one that
+    /// takes no requests. So a refusal for too many requests makes this VM wait and no other, and teaches no rate.
+    pub elsewhere: bool,
 }
 
 /// Clouds count requests that change something apart from those that do not.
@@ -153,7 +160,7 @@ impl Pace {
 impl Call {
     /// A request without a credential in its body.
     pub(super) fn new(doing: &'static str, pace: Pace, request: Request<Bytes>) -> Self {
-        Self { doing, pace, request, secrets: Vec::new() }
+        Self { doing, pace, request, secrets: Vec::new(), elsewhere: false }
     }
 
     /// This request, at the [pace](Pace::of) of its method. Without a request, `unusable` says what cannot be part of one.
@@ -183,7 +190,7 @@ impl Client {
     /// ([`ErrorClass::Transient`]), if the server is not trusted ([`ErrorClass::Invalid`]) or does not trust the operator's
     /// certificate ([`ErrorClass::Unauthorized`]), and if the pace asks for a wait that is too long ([`ErrorClass::Queued`]).
     pub(super) async fn send(&self, call: Call) -> Result<Reply, Error> {
-        let Call { doing, pace, request, mut secrets } = call;
+        let Call { doing, pace, request, mut secrets, elsewhere } = call;
         let sensitive = request.headers().values().filter(|value| value.is_sensitive());
         secrets.extend(sensitive.filter_map(credential));
         let host = request.uri().host().unwrap_or_default().to_owned();
@@ -212,10 +219,19 @@ impl Client {
             }
             Ok(Ok(answer)) => answer,
         };
-        if answer.status().is_success() {
+        let turn = (!elsewhere).then_some(turn);
+        if answer.status().is_success()
+            && let Some(turn) = turn
+        {
             self.pacing.answered(turn);
         }
         Ok(Reply::new(doing, turn, answer, secrets, Arc::clone(&self.pacing)))
+    }
+
+    /// Sends it with this token as its bearer.
+    pub(super) async fn send_with(&self, token: &SecretString, mut call: Call) -> Result<Reply, Error> {
+        call.request.headers_mut().insert(AUTHORIZATION, bearer(token)?);
+        self.send(call).await
     }
 
     async fn exchange(&self, request: Request<Bytes>) -> Result<Response<Bytes>, NoAnswer> {

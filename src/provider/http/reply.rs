@@ -35,7 +35,8 @@ const REQUEST_IDS: [&str; 4] = ["x-amzn-requestid", "x-ms-request-id", "x-reques
 #[derive(Debug)]
 pub(in crate::provider) struct Reply {
     doing: &'static str,
-    turn: Turn,
+    /// `None`: the request was not counted for the operator ([`Call::elsewhere`](super::Call)).
+    turn: Option<Turn>,
     /// The status.
     pub status: StatusCode,
     /// The headers.
@@ -49,7 +50,7 @@ pub(in crate::provider) struct Reply {
 impl Reply {
     pub(super) fn new(
         doing: &'static str,
-        turn: Turn,
+        turn: Option<Turn>,
         answer: Response<Bytes>,
         secrets: Vec<SecretString>,
         pacing: Arc<Pacing>,
@@ -96,11 +97,15 @@ impl Reply {
     /// The error that this answer means, with the cloud's own `code` and `message`. `class` is for codes that the cloud
     /// documents; without it the status decides. A status alone never means absence.
     pub fn error(&self, code: &str, message: &str, class: Option<ErrorClass>) -> Error {
-        let mut class = class.unwrap_or_else(|| self.class());
-        if let ErrorClass::Throttled { retry_after } = &mut class {
-            self.pacing.refused(self.turn);
-            *retry_after = self.retry_after().unwrap_or(*retry_after).max(RETRY_AFTER);
-        }
+        let class = match (class.unwrap_or_else(|| self.class()), self.turn) {
+            (ErrorClass::Throttled { retry_after }, Some(turn)) => {
+                self.pacing.refused(turn);
+                let retry_after = self.retry_after().unwrap_or(retry_after).max(RETRY_AFTER);
+                ErrorClass::Throttled { retry_after }
+            }
+            (ErrorClass::Throttled { .. }, None) => ErrorClass::Transient,
+            (class, _) => class,
+        };
         let code: String = code.chars().filter(char::is_ascii_graphic).take(CODE).collect();
         let separator = if code.is_empty() { "" } else { " " };
         let status = self.status.as_u16();

@@ -2,12 +2,9 @@
 
 use std::time::Duration;
 
-use hyper::{StatusCode, header::AUTHORIZATION};
 use jiff::Timestamp;
-use secrecy::SecretString;
 use tokio::{sync::Mutex, time::Instant};
 
-use super::{Call, Client, Reply, bearer};
 use crate::provider::Error;
 
 /// A credential is replaced when it expires within this time.
@@ -71,19 +68,10 @@ impl<T: Clone> Tokens<T> {
         }
     }
 
-    /// The cloud refuses the credential: the next caller fetches another one.
-    pub async fn forget(&self) {
-        self.0.lock().await.fresh = None;
-    }
-
-    /// Sends `call` with this token as its bearer. A token that the cloud refuses is not used again.
-    pub async fn send(&self, client: &Client, token: &SecretString, mut call: Call) -> Result<Reply, Error> {
-        call.request.headers_mut().insert(AUTHORIZATION, bearer(token)?);
-        let reply = client.send(call).await?;
-        if reply.status == StatusCode::UNAUTHORIZED {
-            self.forget().await;
-        }
-        Ok(reply)
+    /// The cloud refuses a credential: the next caller fetches another one. `is_refused` compares, as a late refusal of a former
+    /// credential says nothing about its successor.
+    pub async fn forget(&self, is_refused: impl FnOnce(&T) -> bool) {
+        self.0.lock().await.fresh.take_if(|fresh| is_refused(&fresh.value));
     }
 }
 
@@ -126,7 +114,9 @@ mod tests {
         let source = Source::default();
         let all = futures::future::join_all((0..20).map(|_| source.get(2 * MARGIN))).await;
         assert!(all.into_iter().all(|token| token == Ok(1)));
-        source.tokens.forget().await;
+        source.tokens.forget(|token| *token == 0).await;
+        assert_eq!(source.get(2 * MARGIN).await, Ok(1), "another one was refused");
+        source.tokens.forget(|token| *token == 1).await;
         assert_eq!(source.get(MARGIN / 2).await, Ok(2));
         // It expires within the margin.
         assert_eq!(source.get(2 * MARGIN).await, Ok(3));

@@ -171,16 +171,7 @@ impl IbmCloud {
 
     /// Fails unless the credentials can see pod VMs here. To other credentials VPC may answer as if there were none.
     async fn ensure_sight(&self) -> Result<(), Error> {
-        if self.sight.is_proven() {
-            return Ok(());
-        }
-        let mut sees = false;
-        let look = |instances: Vec<Instance>| {
-            sees = instances.iter().any(|instance| self.sight.note(instance));
-            sees
-        };
-        self.pages("looking for pod VMs", look).await?;
-        if sees {
+        if self.sight.sees(self.lists_a_pod_vm()).await? {
             return Ok(());
         }
         let message = format!(
@@ -190,6 +181,16 @@ impl IbmCloud {
             ACTIONS[..3].join(", ")
         );
         Err(Error::new(ErrorClass::Unauthorized, Message::public(message)))
+    }
+
+    async fn lists_a_pod_vm(&self) -> Result<bool, Error> {
+        let mut sees = false;
+        let look = |instances: Vec<Instance>| {
+            sees = instances.iter().any(|instance| self.sight.note(instance));
+            sees
+        };
+        self.pages("looking for pod VMs", look).await?;
+        Ok(sees)
     }
 }
 

@@ -8,10 +8,13 @@ use std::{
 use tokio::time::Instant;
 
 use super::answer::Instance;
-use crate::provider::POD_VM;
+use crate::provider::{Error, POD_VM};
 
 /// How long a pod VM that the credentials have shown counts. An administrator may take rights from them at any time.
 const COUNTS: Duration = Duration::from_secs(5 * 60);
+
+/// How long a list without a pod VM counts. A tenant may write thousands of PeerPods that name no VM, and each of them asks.
+const NONE_COUNTS: Duration = Duration::from_secs(30);
 
 /// What the credentials have shown.
 pub(super) struct Sight {
@@ -19,11 +22,13 @@ pub(super) struct Sight {
     group: Option<String>,
     /// When they showed a pod VM last.
     last: Mutex<Option<Instant>>,
+    /// When a whole list had no pod VM. It is locked during a look, so that one look serves all who wait for it.
+    none: tokio::sync::Mutex<Option<Instant>>,
 }
 
 impl Sight {
     pub(super) fn new(group: Option<String>) -> Self {
-        Self { group, last: Mutex::default() }
+        Self { group, last: Mutex::default(), none: tokio::sync::Mutex::default() }
     }
 
     /// Where the operator looks for pod VMs, as a part of a sentence.
@@ -41,8 +46,29 @@ impl Sight {
         is_pod_vm
     }
 
+    /// Whether the credentials can see a pod VM. `look` lists them if that is not known of late, and says whether there is one.
+    pub(super) async fn sees(
+        &self,
+        look: impl Future<Output = Result<bool, Error>> + Send,
+    ) -> Result<bool, Error> {
+        if self.is_proven() {
+            return Ok(true);
+        }
+        let mut none = self.none.lock().await;
+        // Another caller may have looked meanwhile.
+        if self.is_proven() {
+            return Ok(true);
+        }
+        if none.is_some_and(|at| at.elapsed() < NONE_COUNTS) {
+            return Ok(false);
+        }
+        let sees = look.await?;
+        *none = (!sees).then(Instant::now);
+        Ok(sees)
+    }
+
     /// Whether the credentials have shown a pod VM of late.
-    pub(super) fn is_proven(&self) -> bool {
+    fn is_proven(&self) -> bool {
         let last = *self.last.lock().unwrap_or_else(PoisonError::into_inner);
         last.is_some_and(|last| last.elapsed() < COUNTS)
     }
@@ -50,10 +76,14 @@ impl Sight {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+    use futures::future::join_all;
     use serde_json::json;
-    use tokio::time::advance;
+    use tokio::time::{advance, sleep};
 
     use super::*;
+    use crate::provider::ErrorClass;
 
     fn instance(name: &str, group: &str) -> Instance {
         let instance =
@@ -77,5 +107,33 @@ mod tests {
         let unknown = json!({ "id": "0717_1", "name": "podvm-web-1a2b3c4d", "status": "running" });
         assert!(!sight.note(&serde_json::from_value(unknown).unwrap()) && !sight.is_proven());
         assert!(sight.note(&instance("podvm-web-1a2b3c4d", "a")) && sight.is_proven());
+    }
+
+    /// A look that takes a second.
+    async fn sees_none(looks: &AtomicU32) -> Result<bool, Error> {
+        looks.fetch_add(1, Relaxed);
+        sleep(Duration::from_secs(1)).await;
+        Ok(false)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_look_that_saw_no_pod_vm_serves_all_callers_for_a_while() {
+        let (sight, looks) = (Sight::new(None), AtomicU32::new(0));
+        let all = join_all((0..20).map(|_| sight.sees(sees_none(&looks)))).await;
+        assert!(all.into_iter().all(|sees| sees == Ok(false)) && looks.load(Relaxed) == 1);
+        advance(NONE_COUNTS / 2).await;
+        assert_eq!((sight.sees(sees_none(&looks)).await, looks.load(Relaxed)), (Ok(false), 1));
+        advance(NONE_COUNTS).await;
+        assert_eq!((sight.sees(sees_none(&looks)).await, looks.load(Relaxed)), (Ok(false), 2));
+        sight.note(&instance("podvm-web-1a2b3c4d", "a"));
+        assert_eq!((sight.sees(sees_none(&looks)).await, looks.load(Relaxed)), (Ok(true), 2));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_look_that_failed_says_nothing_to_others() {
+        let sight = Sight::new(None);
+        let failed = Error::new(ErrorClass::Transient, "the list was cut off");
+        assert_eq!(sight.sees(async { Err(failed.clone()) }).await, Err(failed.clone()));
+        assert_eq!(sight.sees(async { Ok(true) }).await, Ok(true));
     }
 }

@@ -35,8 +35,15 @@ const LASTS: Duration = Duration::from_secs(24 * 3600);
 /// vCenter locks a user out after five wrong passwords in three minutes, and cloud-api-adaptor may use the same user.
 const AFTER_REFUSAL: Duration = Duration::from_secs(90);
 
+/// The action of the first request, before the version of vCenter's API is known. vCenter answers in the form of the version that is
+/// named here; without one, in that of 2.5, which has no `instanceUuid`. That exists since 4.0, and vCenter 6 to 8 answer 5.5.
+const FIRST_ACTION: &str = "urn:vim25/5.5";
+
 /// The fault by which vCenter says that a session has ended.
 const ENDED: &str = "NotAuthenticated";
+
+/// The fault for a property that vCenter does not know. The newest one that is read is `config.createDate`, which exists since 6.7.
+const UNKNOWN_PROPERTY: &str = "InvalidProperty";
 
 /// A vCenter, as one user.
 pub(super) struct VCenter {
@@ -138,11 +145,8 @@ impl VCenter {
     ) -> Result<Node, Failure> {
         let request = self.login.request(&session.action, Some(&session.cookie), method, arguments)?;
         let answer = answer(&self.login.client.send(Call::new(doing, pace, request)).await?, method);
-        // Another call may have replaced it meanwhile.
-        if answer.as_ref().is_err_and(|failure| failure.code == ENDED)
-            && Arc::ptr_eq(session, &self.session().await?)
-        {
-            self.login.session.forget().await;
+        if answer.as_ref().is_err_and(|failure| failure.code == ENDED) {
+            self.login.session.forget(|it| Arc::ptr_eq(it, session)).await;
         }
         answer
     }
@@ -188,7 +192,7 @@ impl Login {
     async fn try_log_in(&self) -> Result<Session, Error> {
         let doing = "asking vCenter what it offers";
         let this = Ref::service_instance().element("_this");
-        let request = self.request("urn:vim25", None, "RetrieveServiceContent", &this)?;
+        let request = self.request(FIRST_ACTION, None, "RetrieveServiceContent", &this)?;
         let reply =
             self.client.send(Call::new(doing, Pace::Read, request)).await.map_err(|error| {
                 match error.class {
@@ -295,6 +299,7 @@ fn failure(reply: &Reply, fault: &Node) -> Failure {
     let right = detail.map_or("", |detail| detail.text_of("privilegeId"));
     let message = format!("{} {right}", fault.text_of("faultstring"));
     let error = reply.error(code, &message, ErrorClass::of_code(code, &CLASSES));
+    let error = if code == UNKNOWN_PROPERTY { error.advising("vCenter must be 6.7 or newer") } else { error };
     Failure { code: code.to_owned(), error }
 }
 
@@ -305,5 +310,5 @@ const CLASSES: [(ErrorClass, &str); 3] = [
         "InvalidLogin NoPermission NotAuthenticated PasswordExpired RestrictedByAdministrator",
     ),
     (ErrorClass::Refused, "ConcurrentAccess InvalidPowerState InvalidState MethodDisabled TaskInProgress"),
-    (ErrorClass::Invalid, "InvalidArgument InvalidRequest MethodNotFound NotSupported"),
+    (ErrorClass::Invalid, "InvalidArgument InvalidProperty InvalidRequest MethodNotFound NotSupported"),
 ];

@@ -30,6 +30,22 @@ const ROLE: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/provid
 /// The start of the paths of Resource Manager.
 const API: &str = "/subscriptions/";
 
+/// Parts of the paths of what comes with a VM.
+const BELONGINGS: [&str; 3] = ["/disks/", "/networkinterfaces/", "/publicipaddresses/"];
+
+/// Answers that look like absence, and what they mean.
+const NO_ABSENCE: [(u16, &str, ErrorClass); 9] = [
+    (404, "ResourceGroupNotFound", ErrorClass::Invalid),
+    (404, "SubscriptionNotFound", ErrorClass::Unauthorized),
+    (404, "AuthorizationFailed", ErrorClass::Unauthorized),
+    (403, "AuthorizationFailed", ErrorClass::Unauthorized),
+    (404, "NotFound", ErrorClass::Invalid),
+    (404, "InvalidResourceType", ErrorClass::Invalid),
+    (410, "ResourceNotFound", ErrorClass::Invalid),
+    (302, "ResourceNotFound", ErrorClass::Invalid),
+    (503, "ServiceUnavailable", ErrorClass::Transient),
+];
+
 struct Stand {
     dir: TempDir,
     peer: Azure,
@@ -61,6 +77,16 @@ impl Stand {
             Err(error) if error.class == class => Ok(()),
             described => bail!("{what}: {described:?}"),
         }
+    }
+
+    /// Fails unless the VM is in doubt while requests for such a path get one of these answers.
+    async fn doubts(&self, part: &'static str, id: &str) -> Result<()> {
+        for (status, code, class) in NO_ABSENCE {
+            self.rule(part, answer(status, refusal(code)));
+            self.doubted(&format!("{status} {code} of {part}"), id, class).await?;
+            self.peer.relay().forget_rules();
+        }
+        Ok(())
     }
 
     fn rule(&self, part: &'static str, does: Does) {
@@ -100,7 +126,7 @@ async fn vanishes(provider: &dyn Provider, id: &str) -> Result<()> {
 }
 
 #[test]
-fn a_deletion_takes_four_requests_and_one_for_a_token() -> Result<()> {
+fn a_deletion_takes_six_requests_and_one_for_a_token() -> Result<()> {
     run(async {
         let azure = Stand::start().await?;
         let name = vm_name("web");
@@ -116,7 +142,7 @@ fn a_deletion_takes_four_requests_and_one_for_a_token() -> Result<()> {
         .await?;
         let gone = provider.describe(&InstanceId::of(&CLOUD, &id)?, &Claim::default()).await;
         ensure!(gone.is_err_and(|error| error.class == ErrorClass::NotFound));
-        assert_eq!(azure.requests(), ["GET", "DELETE", "GET", "GET"]);
+        assert_eq!(azure.requests(), ["GET", "DELETE", "GET", "GET", "GET", "GET"]);
         let tokens = azure.peer.relay().seen().iter().filter(|seen| seen.path.ends_with("/token")).count();
         assert_eq!(tokens, 1);
         Ok(())
@@ -141,23 +167,11 @@ fn what_only_looks_like_absence_is_none() -> Result<()> {
         ] {
             azure.doubted(what, &id.replace(from, to), class).await?;
         }
-        for (status, code, class) in [
-            (404, "AuthorizationFailed", ErrorClass::Unauthorized),
-            (403, "AuthorizationFailed", ErrorClass::Unauthorized),
-            (404, "NotFound", ErrorClass::Invalid),
-            (404, "InvalidResourceType", ErrorClass::Invalid),
-            (410, "ResourceNotFound", ErrorClass::Invalid),
-            (503, "ServiceUnavailable", ErrorClass::Transient),
-        ] {
-            azure.rule("/virtualmachines/", answer(status, refusal(code)));
-            azure.doubted(code, &id, class).await?;
-            azure.peer.relay().forget_rules();
-        }
+        azure.doubts("/virtualmachines/", &id).await?;
         for (status, body, class) in [
             (404, "<html>not found", ErrorClass::Invalid),
             (200, "{}", ErrorClass::Transient),
             (200, r#"{"id":"/subscriptions/another","name":"a"}"#, ErrorClass::Transient),
-            (302, "", ErrorClass::Invalid),
         ] {
             azure.rule(API, answer(status, body));
             azure.doubted("a proxy's answer", &id, class).await?;
@@ -179,14 +193,61 @@ fn what_only_looks_like_absence_is_none() -> Result<()> {
 }
 
 #[test]
-fn what_is_left_of_a_vm_counts_until_the_last_page_of_the_list() -> Result<()> {
+fn what_is_left_of_a_vm_counts_though_the_list_does_not_show_it() -> Result<()> {
     run(async {
         let azure = Stand::start().await?;
-        let name = vm_name("web");
-        let id = azure.peer.make(&Vm { detach: true, ..Vm::named(&name) }).await?;
+        let provider = azure.open()?;
+        let id = azure.peer.make(&Vm { detach: true, ..Vm::named(&vm_name("web")) }).await?;
         azure.peer.remove(&id).await?;
-        ensure!(matches!(azure.describe(&id).await?, Ok(Stage::Remains(_))));
+        let mut left = azure.peer.resources().await?;
+        ensure!(left.len() == 3, "{left:?}");
+        for resource in &left {
+            azure.peer.behave(resource, Behavior::Unlisted).await?;
+        }
+        let mut listed = Vec::new();
+        provider.list(&mut |page| listed.extend(page)).await?;
+        ensure!(listed.is_empty(), "{listed:?}");
 
+        let parsed = InstanceId::of(&CLOUD, &id)?;
+        while let Some(last) = left.last() {
+            let mut found = provider.describe(&parsed, &Claim::default()).await?.belongings;
+            found.sort();
+            assert_eq!(found, left.iter().map(|id| id.to_lowercase()).collect::<Vec<_>>());
+            azure.peer.remove(last).await?;
+            left.pop();
+        }
+        azure.doubted("nothing is left", &id, ErrorClass::NotFound).await
+    })
+}
+
+#[test]
+fn a_vm_is_absent_only_if_all_that_comes_with_it_is() -> Result<()> {
+    run(async {
+        let azure = Stand::start().await?;
+        let id = azure.peer.make(&Vm::named(&vm_name("web"))).await?;
+        azure.peer.remove(&id).await?;
+        azure.doubted("nothing is left", &id, ErrorClass::NotFound).await?;
+        for part in BELONGINGS {
+            azure.doubts(part, &id).await?;
+            azure.rule(part, Does::CutOff);
+            azure.doubted("half an answer", &id, ErrorClass::Transient).await?;
+            azure.peer.relay().forget_rules();
+        }
+        for missing in ["disks", "networkInterfaces", "publicIPAddresses"] {
+            let rest: Vec<_> =
+                ACTIONS.into_iter().filter(|it| !it.ends_with(&format!("/{missing}/read"))).collect();
+            azure.peer.principal(&Principal::operator(&rest)).await?;
+            azure.doubted(missing, &id, ErrorClass::Unauthorized).await?;
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn a_list_counts_only_with_its_last_page() -> Result<()> {
+    run(async {
+        let azure = Stand::start().await?;
+        azure.peer.make(&Vm::named(&vm_name("web"))).await?;
         let empty = json!({ "value": [], "nextLink": format!("{}/more", azure.peer.url()) });
         let elsewhere = json!({ "value": [], "nextLink": "http://127.0.0.1.example/more" });
         for (what, does, class) in [
@@ -198,7 +259,8 @@ fn what_is_left_of_a_vm_counts_until_the_last_page_of_the_list() -> Result<()> {
             ("a further page that does not exist", answer(200, empty.to_string()), ErrorClass::Invalid),
         ] {
             azure.rule("/resources?", does);
-            azure.doubted(what, &id, class).await?;
+            let listed = azure.open()?.list(&mut |_| {}).await;
+            ensure!(listed.as_ref().is_err_and(|error| error.class == class), "{what}: {listed:?}");
             azure.peer.relay().forget_rules();
         }
         Ok(())
@@ -359,6 +421,12 @@ fn the_operator_is_an_application_or_the_machines_identity() -> Result<()> {
         }
 
         let metadata = [("AZURE_POD_IDENTITY_AUTHORITY_HOST", &*url)];
+        for status in [404, 410] {
+            azure.rule("/metadata/", answer(status, ""));
+            let (_, cloud) = check(azure.dir.path(), &none, &metadata).await?;
+            assert_eq!(cloud["class"], "transient", "the metadata service is being updated: {cloud}");
+            azure.peer.relay().forget_rules();
+        }
         let (_, cloud) = check(azure.dir.path(), &none, &metadata).await?;
         ensure!(findings(&cloud)[0].1.contains("managed identity"), "no machine has one yet: {cloud}");
         azure.peer.principal(&Principal { managed: true, secret: "", ..Principal::operator(&all) }).await?;
@@ -392,8 +460,10 @@ fn a_vm_on_azure_goes_with_its_pod_wherever_its_identifier_says() -> Result<()> 
             };
             let id = peer.make(&vm).await?;
             if vm.detach {
-                // The VM's interface with an address and its disk stay.
+                // The VM's interface with an address and its disk stay. The list does not show the disk.
                 peer.remove(&id).await?;
+                let disk = id.replace("virtualMachines", "disks") + "-disk";
+                peer.behave(&disk, Behavior::Unlisted).await?;
             }
             recorded.push(scene.caa.record(&owner, "azure", &id).await?.name_any());
         }

@@ -228,6 +228,8 @@ fn what_only_looks_like_absence_is_none() -> Result<()> {
             &envelope(r#"<RetrievePropertiesExResponse xmlns="urn:vim25"/>"#),
         );
         cloud.doubted(&id, ErrorClass::Transient, "does not show it").await?;
+        cloud.answer("RetrievePropertiesEx", 500, &fault("InvalidProperty"));
+        cloud.doubted(&id, ErrorClass::Invalid, "6.7").await?;
 
         // The VM's host or its datastore is down.
         peer.behave(&id, Behavior::Forgets).await?;

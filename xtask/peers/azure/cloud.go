@@ -13,6 +13,9 @@ import (
 // How long a deletion that was accepted takes.
 const deletionTime = 300 * time.Millisecond
 
+// Where all resources are.
+const location = "eastus"
+
 // The types of resources.
 const (
 	vmType      = "Microsoft.Compute/virtualMachines"
@@ -32,8 +35,10 @@ const (
 	holdsInterface behavior = "holds-interface"
 	// A lock forbids to delete it.
 	locked behavior = "locked"
-	// The VM is not shown, but what belongs to it is.
+	// It is not shown. What belongs to it is.
 	hidden behavior = "hidden"
+	// The list of its group, which lags behind, does not have it.
+	unlisted behavior = "unlisted"
 )
 
 // A cloud. Its lock is held while a request is answered.
@@ -165,7 +170,7 @@ func (c *cloud) addVM(o order) *resource {
 		}}
 	}
 	vm.vm = &armcompute.VirtualMachine{
-		ID: to.Ptr(vm.id), Name: to.Ptr(vm.name), Type: to.Ptr(vmType), Location: to.Ptr("eastus"),
+		ID: to.Ptr(vm.id), Name: to.Ptr(vm.name), Type: to.Ptr(vmType), Location: to.Ptr(location),
 		// What cloud-api-adaptor tags every VM with.
 		Tags: map[string]*string{"cluster": to.Ptr("test")},
 		Properties: &armcompute.VirtualMachineProperties{

@@ -91,6 +91,18 @@ func newManager(c *cloud) (*manager, error) {
 			_, err := compute.NewVirtualMachinesClient().BeginDelete(ctx, "{G}", "{N}", nil)
 			return err
 		}},
+		{diskType + "/read", func() error {
+			_, err := compute.NewDisksClient().Get(ctx, "{G}", "{N}", nil)
+			return err
+		}},
+		{nicType + "/read", func() error {
+			_, err := network.NewInterfacesClient().Get(ctx, "{G}", "{N}", nil)
+			return err
+		}},
+		{addressType + "/read", func() error {
+			_, err := network.NewPublicIPAddressesClient().Get(ctx, "{G}", "{N}", nil)
+			return err
+		}},
 		{diskType + "/delete", func() error {
 			_, err := compute.NewDisksClient().BeginDelete(ctx, "{G}", "{N}", nil)
 			return err

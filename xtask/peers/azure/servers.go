@@ -40,11 +40,13 @@ func (c *call) server(client string) policy.Transporter {
 	case "VirtualMachinesClient":
 		return compute.NewVirtualMachinesServerTransport(&compute.VirtualMachinesServer{Get: c.getVM, BeginDelete: c.deleteVM})
 	case "DisksClient":
-		return compute.NewDisksServerTransport(&compute.DisksServer{BeginDelete: c.deleteDisk})
+		return compute.NewDisksServerTransport(&compute.DisksServer{Get: c.getDisk, BeginDelete: c.deleteDisk})
 	case "InterfacesClient":
-		return network.NewInterfacesServerTransport(&network.InterfacesServer{BeginDelete: c.deleteInterface})
+		return network.NewInterfacesServerTransport(&network.InterfacesServer{Get: c.getInterface, BeginDelete: c.deleteInterface})
 	case "PublicIPAddressesClient":
-		return network.NewPublicIPAddressesServerTransport(&network.PublicIPAddressesServer{BeginDelete: c.deleteAddress})
+		return network.NewPublicIPAddressesServerTransport(&network.PublicIPAddressesServer{
+			Get: c.getAddress, BeginDelete: c.deleteAddress,
+		})
 	case "PermissionsClient":
 		return authorization.NewPermissionsServerTransport(&authorization.PermissionsServer{
 			NewListForResourceGroupPager: c.listPermissions,
@@ -57,9 +59,8 @@ func (c *call) server(client string) policy.Transporter {
 func (c *call) getVM(_ context.Context, _, name string, _ *armcompute.VirtualMachinesClientGetOptions) (
 	answer fake.Responder[armcompute.VirtualMachinesClientGetResponse], failure fake.ErrorResponder,
 ) {
-	vm := c.group.find(vmType, name)
-	if vm == nil || vm.behavior == hidden {
-		failure.SetResponseError(http.StatusNotFound, "ResourceNotFound")
+	vm := c.shown(vmType, name, &failure)
+	if vm == nil {
 		return
 	}
 	if !vm.deleting.IsZero() {
@@ -67,6 +68,48 @@ func (c *call) getVM(_ context.Context, _, name string, _ *armcompute.VirtualMac
 	}
 	answer.SetResponse(http.StatusOK, armcompute.VirtualMachinesClientGetResponse{VirtualMachine: *vm.vm}, nil)
 	return
+}
+
+func (c *call) getDisk(_ context.Context, _, name string, _ *armcompute.DisksClientGetOptions) (
+	answer fake.Responder[armcompute.DisksClientGetResponse], failure fake.ErrorResponder,
+) {
+	if r := c.shown(diskType, name, &failure); r != nil {
+		disk := armcompute.Disk{ID: to.Ptr(r.id), Name: to.Ptr(r.name), Type: to.Ptr(r.kind), Location: to.Ptr(location)}
+		answer.SetResponse(http.StatusOK, armcompute.DisksClientGetResponse{Disk: disk}, nil)
+	}
+	return
+}
+
+func (c *call) getInterface(_ context.Context, _, name string, _ *armnetwork.InterfacesClientGetOptions) (
+	answer fake.Responder[armnetwork.InterfacesClientGetResponse], failure fake.ErrorResponder,
+) {
+	if r := c.shown(nicType, name, &failure); r != nil {
+		nic := armnetwork.Interface{ID: to.Ptr(r.id), Name: to.Ptr(r.name), Type: to.Ptr(r.kind), Location: to.Ptr(location)}
+		answer.SetResponse(http.StatusOK, armnetwork.InterfacesClientGetResponse{Interface: nic}, nil)
+	}
+	return
+}
+
+func (c *call) getAddress(_ context.Context, _, name string, _ *armnetwork.PublicIPAddressesClientGetOptions) (
+	answer fake.Responder[armnetwork.PublicIPAddressesClientGetResponse], failure fake.ErrorResponder,
+) {
+	if r := c.shown(addressType, name, &failure); r != nil {
+		address := armnetwork.PublicIPAddress{
+			ID: to.Ptr(r.id), Name: to.Ptr(r.name), Type: to.Ptr(r.kind), Location: to.Ptr(location),
+		}
+		answer.SetResponse(http.StatusOK, armnetwork.PublicIPAddressesClientGetResponse{PublicIPAddress: address}, nil)
+	}
+	return
+}
+
+// The resource of this type and name, or a refusal.
+func (c *call) shown(kind, name string, failure *fake.ErrorResponder) *resource {
+	r := c.group.find(kind, name)
+	if r == nil || r.behavior == hidden {
+		failure.SetResponseError(http.StatusNotFound, "ResourceNotFound")
+		return nil
+	}
+	return r
 }
 
 func (c *call) deleteVM(_ context.Context, _, name string, _ *armcompute.VirtualMachinesClientBeginDeleteOptions) (
@@ -133,7 +176,7 @@ func (c *call) listPermissions(_ string, _ *armauthorization.PermissionsClientLi
 	return
 }
 
-// Lists what the caller may read.
+// Lists what the caller may read, but for what the list does not have yet.
 func (c *call) listResources(_ string, options *armresources.ClientListByResourceGroupOptions) (
 	answer fake.PagerResponder[armresources.ClientListByResourceGroupResponse],
 ) {
@@ -153,11 +196,11 @@ func (c *call) listResources(_ string, options *armresources.ClientListByResourc
 	found := []*armresources.GenericResourceExpanded{}
 	for _, r := range c.group.resources {
 		named := strings.Contains(strings.ToLower(r.name), strings.ToLower(part))
-		if !named || r.behavior == hidden || !c.principal.may(r.kind+"/read") {
+		if !named || r.behavior == hidden || r.behavior == unlisted || !c.principal.may(r.kind+"/read") {
 			continue
 		}
 		it := &armresources.GenericResourceExpanded{
-			ID: to.Ptr(r.id), Name: to.Ptr(r.name), Type: to.Ptr(r.kind), Location: to.Ptr("eastus"),
+			ID: to.Ptr(r.id), Name: to.Ptr(r.name), Type: to.Ptr(r.kind), Location: to.Ptr(location),
 		}
 		if r.kind == diskType && r.user != "" {
 			it.ManagedBy = to.Ptr(r.user)

@@ -99,6 +99,8 @@ pub enum Behavior {
     Locked,
     /// It is not shown.
     Hidden,
+    /// The list of its group does not show it.
+    Unlisted,
 }
 
 impl<'a> Vm<'a> {
@@ -209,6 +211,7 @@ impl Azure {
             Behavior::HoldsInterface => "holds-interface",
             Behavior::Locked => "locked",
             Behavior::Hidden => "hidden",
+            Behavior::Unlisted => "unlisted",
         };
         self.0.control.ask("behave", &json!({ "ID": id, "Behavior": behavior })).await.map(drop)
     }

@@ -16,6 +16,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"strconv"
 	"strings"
 	"time"
 
@@ -61,10 +62,6 @@ func main() {
 
 // Refuses what govmomi would not send.
 func (c *cloud) judge(request *http.Request, body []byte) error {
-	action, version := request.Header.Get("SOAPAction"), "urn:vim25/"+c.model.ServiceContent.About.ApiVersion
-	if _, err := request.Cookie("vmware_soap_session"); err == nil && action != version {
-		return fmt.Errorf("the action is %q, not %q", action, version)
-	}
 	if kind := request.Header.Get("Content-Type"); !strings.HasPrefix(kind, "text/xml") {
 		return fmt.Errorf("the content is %q", kind)
 	}
@@ -72,7 +69,24 @@ func (c *cloud) judge(request *http.Request, body []byte) error {
 	if err != nil {
 		return err
 	}
+	action, version := request.Header.Get("SOAPAction"), "urn:vim25/"+c.model.ServiceContent.About.ApiVersion
+	if method.Name == "RetrieveServiceContent" {
+		if !showsInstance(action) {
+			return fmt.Errorf("a vCenter does not show its instanceUuid to the action %q", action)
+		}
+	} else if action != version {
+		return fmt.Errorf("the action is %q, not %q", action, version)
+	}
 	return sameShape(method, body)
+}
+
+// Whether the answer to this action has an instanceUuid, which exists since 4.0. A vCenter answers in the form of the version in the
+// action; without one, in that of 2.5.
+func showsInstance(action string) bool {
+	version, named := strings.CutPrefix(action, "urn:vim25/")
+	major, _, _ := strings.Cut(version, ".")
+	number, err := strconv.Atoi(major)
+	return named && err == nil && number >= 4
 }
 
 var background = context.Background()

@@ -58,6 +58,21 @@ fn codes_that_say_more_than_their_status_have_a_class() {
 }
 
 #[test]
+fn a_metadata_service_that_is_being_updated_is_asked_again() {
+    for (status, code, expected) in [
+        (404, "", Some(ErrorClass::Transient)),
+        (404, "AuthorizationFailed", Some(ErrorClass::Transient)),
+        (410, "", Some(ErrorClass::Transient)),
+        (400, "invalid_request", Some(ErrorClass::Unauthorized)),
+        (429, "", None),
+        (500, "", None),
+    ] {
+        assert_eq!(metadata_class(status, code), expected, "{status} {code}");
+    }
+    assert_eq!([class(404, ""), class(410, "")], [None, None], "of others");
+}
+
+#[test]
 fn the_errors_of_all_who_answer_have_a_code() {
     let entra =
         json!({ "error": "invalid_client", "error_description": "AADSTS7000215: Invalid client secret." });

@@ -107,6 +107,21 @@ async fn a_status_has_a_class_and_none_means_absence() {
     }
 }
 
+/// A tenant chooses the project or the subscription of such a request.
+#[tokio::test]
+async fn too_many_requests_elsewhere_slow_no_other_request_down() {
+    let server = Server::start(whole("429 Slow down", "retry-after: 600\r\n", "")).await;
+    let client = Client::new(options()).unwrap();
+    for _ in 0..20 {
+        let call = Call { elsewhere: true, ..get(&server.uri("/")) };
+        let reply = client.send(call).await.unwrap();
+        assert_eq!(reply.error("", "", None).class, ErrorClass::Transient);
+    }
+    let own = client.send(get(&server.uri("/"))).await.unwrap();
+    let retry_after = Duration::from_secs(600);
+    assert_eq!(own.error("", "", None).class, ErrorClass::Throttled { retry_after });
+}
+
 #[tokio::test]
 async fn nothing_secret_is_quoted() {
     let server = Server::start(whole("400 No", "", "")).await;
