@@ -99,7 +99,7 @@ impl Objects {
         there: Option<&DynamicObject>,
     ) -> Result<Option<DynamicObject>, ApiError> {
         let key = wanted.key(config);
-        if !self.drifts.admit(&key, &wanted.object, Instant::now()) {
+        if !self.drifts.admit(&key, &wanted.content(), Instant::now()) {
             return Ok(None);
         }
         info!(kind = wanted.resource.kind, name = wanted.name, "applying");
@@ -158,8 +158,8 @@ impl Objects {
         }
     }
 
-    /// Deletes all objects of these kinds that this operator created for the configuration: in the background, or each after all
-    /// that it owns. Returns whether any was left.
+    /// Deletes all objects of these kinds that this operator created for the configuration, which wants none of them any more: in the
+    /// background, or each after all that it owns. Returns whether any was left.
     pub(super) async fn clear(
         &self,
         config: &str,
@@ -168,6 +168,7 @@ impl Objects {
     ) -> Result<bool, ApiError> {
         let mut any = false;
         for kind in kinds {
+            self.drifts.forget(config, &kind.resource.kind);
             let of_kind = kind.api(&self.client);
             for object in api_call::bounded(of_kind.list(&of(config))).await?.into_iter().filter(is_ours) {
                 any = true;
@@ -289,4 +290,34 @@ fn typed(mut object: DynamicObject, resource: &ApiResource) -> DynamicObject {
 /// A dynamic object consists of JSON, so this always succeeds.
 fn as_value(object: &DynamicObject) -> Value {
     serde_json::to_value(object).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::core::v1::Service;
+    use operator_kit::testing::{Answer, ApiServer, Call};
+
+    use super::{super::drift::Key, *};
+
+    #[tokio::test]
+    async fn drift_of_what_is_no_longer_wanted_is_told_no_longer() {
+        let none = json!({
+            "apiVersion": "v1", "kind": "List", "metadata": { "resourceVersion": "1" }, "items": [],
+        });
+        let list = Call::get("/api/v1/namespaces/ns/services").answer(Answer::json(200, &none));
+        let server = ApiServer::expecting([list]);
+        let (drifts, now) = (Arc::new(Drifts::default()), Instant::now());
+        for (config, kind) in [("config", "Service"), ("config", "Deployment"), ("other", "Service")] {
+            let key = Key { config: Some(config.to_owned()), kind: kind.to_owned(), name: "a".to_owned() };
+            while drifts.admit(&key, &"content", now) {}
+        }
+        let told = |config: &str| drifts.finding(config, now).map(|(finding, _)| finding.message);
+        assert!(told("config").is_some_and(|message| message.contains("Service a")));
+        let objects = Objects::new(server.client(), drifts.clone());
+        let kinds = [Kind::namespaced::<Service>("ns")];
+        objects.clear("config", &kinds, &DeleteParams::background()).await.unwrap();
+        let message = told("config").unwrap();
+        assert!(!message.contains("Service a") && message.contains("Deployment a"), "{message}");
+        assert!(told("other").is_some_and(|message| message.contains("Service a")));
+    }
 }

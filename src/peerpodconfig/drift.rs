@@ -58,8 +58,9 @@ impl Writes {
     /// For how long it is still reported; `None`: there is nothing to report.
     fn told_for(&self, now: Instant) -> Option<Duration> {
         let last = *self.times.last()?;
+        // By then the operator writes again, if the object is still wanted and differs.
         let until = last + if self.is_left { PAUSE } else { WINDOW };
-        (self.is_left || (self.is_contested && now < until)).then(|| until.saturating_duration_since(now))
+        (self.is_contested && now < until).then(|| until.saturating_duration_since(now))
     }
 
     fn is_old(&self, now: Instant) -> bool {
@@ -108,6 +109,11 @@ impl Drifts {
         if let Some(writes) = self.table().get_mut(key) {
             writes.is_left = false;
         }
+    }
+
+    /// No object of this kind is wanted for the configuration any more.
+    pub(super) fn forget(&self, config: &str, kind: &str) {
+        self.table().retain(|key, _| key.kind != kind || key.config.as_deref() != Some(config));
     }
 
     /// The condition about objects that others keep changing, and when to reconcile again.
@@ -205,6 +211,18 @@ mod tests {
         for _ in 0..MOST {
             assert!(drifts.admit(&key("a"), &"content", last + WINDOW), "it starts anew");
         }
+    }
+
+    #[test]
+    fn drift_is_told_no_longer_than_until_the_next_write_is_due() {
+        let (drifts, start) = (Drifts::default(), Instant::now());
+        while drifts.admit(&key("a"), &"content", start) {}
+        let (_, again) = drifts.finding("config", start).unwrap();
+        assert_eq!(again, PAUSE);
+        let now = start + again;
+        assert!(drifts.finding("config", now).is_none(), "no reconcile has compared the object");
+        assert!(drifts.admit(&key("a"), &"content", now), "it is still wanted");
+        assert!(drifts.finding("config", now).is_some_and(|(_, again)| again > Duration::ZERO));
     }
 
     #[test]

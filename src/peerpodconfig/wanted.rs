@@ -21,6 +21,8 @@ pub(super) struct Wanted {
     namespace: Option<String>,
     pub(super) name: String,
     pub(super) object: Value,
+    /// The annotation that tells the time of a write.
+    time: Option<&'static str>,
 }
 
 impl Wanted {
@@ -36,7 +38,22 @@ impl Wanted {
     pub(super) fn new(resource: ApiResource, object: Value) -> Self {
         let text = |path: &str| object.pointer(path).and_then(Value::as_str).map(str::to_owned);
         let (namespace, name) = (text("/metadata/namespace"), text("/metadata/name").unwrap_or_default());
-        Self { resource, namespace, name, object }
+        Self { resource, namespace, name, object, time: None }
+    }
+
+    /// Notes that this annotation tells the time of a write.
+    pub(super) fn with_time(self, annotation: &'static str) -> Self {
+        Self { time: Some(annotation), ..self }
+    }
+
+    /// All of the object but the time of the write, which would make each write a new one.
+    pub(super) fn content(&self) -> Value {
+        let mut content = self.object.clone();
+        let annotations = content.pointer_mut("/metadata/annotations").and_then(Value::as_object_mut);
+        if let (Some(time), Some(annotations)) = (self.time, annotations) {
+            annotations.remove(time);
+        }
+        content
     }
 
     /// Whether it is of this kind.

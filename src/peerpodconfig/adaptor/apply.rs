@@ -6,11 +6,14 @@ use k8s_openapi::api::apps::v1::DaemonSet;
 use kube::{ResourceExt, api::DeleteParams};
 use operator_kit::api_call::ApiError;
 
-use super::super::{
-    apply::Objects,
-    findings::RoomError,
-    resources,
-    wanted::{Found, Kind, Wanted},
+use super::{
+    super::{
+        apply::Objects,
+        findings::RoomError,
+        resources,
+        wanted::{Found, Kind, Wanted},
+    },
+    settings::SETTINGS_SINCE,
 };
 use crate::api::v1alpha1::PeerPodConfig;
 
@@ -26,7 +29,7 @@ impl Applier {
         config: &PeerPodConfig,
         daemon_set: &DaemonSet,
     ) -> Result<Found, RoomError> {
-        let wanted = [Wanted::of(daemon_set)?];
+        let wanted = [wanted(daemon_set)?];
         Ok(self.objects.bring(&config.name_any(), &[self.kind()], &wanted).await?)
     }
 
@@ -44,5 +47,45 @@ impl Applier {
 
     fn kind(&self) -> Kind {
         Kind::namespaced::<DaemonSet>(&self.namespace)
+    }
+}
+
+/// The wanted DaemonSet. While it differs, its settings are in force since the next write.
+fn wanted(daemon_set: &DaemonSet) -> serde_json::Result<Wanted> {
+    Ok(Wanted::of(daemon_set)?.with_time(SETTINGS_SINCE))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use jiff::Timestamp;
+
+    use super::{
+        super::{super::drift::Drifts, settings},
+        *,
+    };
+
+    fn with_settings(hash: &str, second: i64) -> Wanted {
+        let mut daemon_set = DaemonSet::default();
+        let record = settings::record(hash, Timestamp::from_second(second).ok());
+        daemon_set.metadata.annotations = Some(record.collect());
+        wanted(&daemon_set).unwrap()
+    }
+
+    #[test]
+    fn a_former_daemon_set_that_keeps_coming_back_is_left_though_the_time_of_its_settings_differs() {
+        let (drifts, start) = (Drifts::default(), Instant::now());
+        let is_admitted = |wanted: &Wanted, second: u64| {
+            let now = start + Duration::from_secs(second);
+            drifts.admit(&wanted.key(Some("config")), &wanted.content(), now)
+        };
+        let admitted = (0..10_i64).filter(|&second| {
+            let wanted = with_settings("hash", second);
+            assert!(wanted.object.to_string().contains(SETTINGS_SINCE), "it is written all the same");
+            is_admitted(&wanted, second.unsigned_abs())
+        });
+        assert_eq!(admitted.count(), 4);
+        assert!(is_admitted(&with_settings("another", 10), 10), "new settings need not wait");
     }
 }

@@ -96,6 +96,13 @@ impl Failures {
         }
     }
 
+    /// The write is not tried now, as it waits for others.
+    pub(super) fn forget(&mut self, node: &Arc<str>) {
+        self.table.remove(node);
+        self.untried.remove(node);
+        self.backoff.succeeded(node);
+    }
+
     /// A pass ended in which writes failed, and these nodes were not tried.
     pub(super) fn ended(&mut self, untried: impl IntoIterator<Item = Arc<str>>, now: Instant) {
         self.untried.extend(untried);

@@ -15,10 +15,14 @@
 //!
 //! A kubelet that restarts sets such resources to zero, and some cloud-api-adaptors remove them when they end. The watch shows
 //! that, and the next pass corrects it: at once for the first time, and with growing delays if another program keeps undoing it.
+//!
+//! A node gets a larger share after the others have lost theirs. If one of them cannot be written to, what it has too many is missing
+//! elsewhere, so that all nodes together advertise no more than the limit: see `headroom.rs`.
 
 mod conflict_backoff;
 mod count;
 mod failures;
+mod headroom;
 pub mod limit;
 mod node;
 mod node_request;
@@ -159,7 +163,7 @@ impl Capacity {
             recount.take(&in_use, waits, now);
         }
         let (mut summaries, moved) = (planned.summaries, !planned.writes.is_empty());
-        let written = writer.write(&self.nodes, planned.writes, now).await;
+        let written = writer.write(&self.nodes, planned.writes, planned.headroom, now).await;
         if moved {
             let reached: HashSet<_> = written.reached.iter().collect();
             planned.lowered.retain(|node| reached.contains(node));

@@ -120,6 +120,11 @@ impl Level {
     pub fn of(vms: Option<u32>) -> Self {
         Self { capacity: vms, allocatable: vms }
     }
+
+    /// How much the node advertises now, or as soon as its kubelet has followed.
+    pub(super) fn most(self) -> u32 {
+        self.capacity.max(self.allocatable).unwrap_or(0)
+    }
 }
 
 impl Node {

@@ -7,6 +7,7 @@ use std::{
 };
 
 use super::{
+    headroom::Headroom,
     node::{Level, Node},
     node_request::NodeRequest,
     spread::{NodeCapacity, spread},
@@ -30,9 +31,10 @@ pub struct NodeWrite {
 /// The planned writes, and the state of each configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
-    /// One write for each node that differs: first those that lower a number, then those that raise one, otherwise in no meaningful
-    /// order.
+    /// One write for each node that differs, in no meaningful order.
     pub writes: Vec<NodeWrite>,
+    /// Which of these writes must wait for others, as the limit is for all nodes together.
+    pub(super) headroom: Headroom,
     /// The state of each configuration, in the order of the requests.
     pub summaries: Vec<Summary>,
     /// Nodes whose peer pods must be counted before any write.
@@ -137,7 +139,7 @@ pub fn plan(requests: &[NodeRequest], nodes: &[Arc<Node>], in_use: &InUse) -> Pl
         .filter(|request| !request.deleted && request.withheld.is_none() && request.selection.is_err())
         .map(|request| request.resource.as_str())
         .collect();
-    let mut writes = Vec::new();
+    let (mut writes, mut headroom) = (Vec::new(), Headroom::default());
     let mut lowered = Vec::new();
     for ((node, &owner), desired) in nodes.iter().zip(&owners).zip(all_desired) {
         let request = owner.map(|index| &requests[index]);
@@ -149,7 +151,7 @@ pub fn plan(requests: &[NodeRequest], nodes: &[Arc<Node>], in_use: &InUse) -> Pl
             continue;
         }
         if let Some(write) = write(node, request.map(|request| request.resource.as_str()), desired) {
-            let gives = write.resources.iter().any(|(name, vms)| *vms > node.level(name).allocatable);
+            headroom.add(&write, node, owner, requests, in_use);
             for (index, (summary, request)) in summaries.iter_mut().zip(requests).enumerate() {
                 let is_removed = write.resources.get(&request.resource) == Some(&None);
                 if owner == Some(index) || is_removed {
@@ -159,21 +161,16 @@ pub fn plan(requests: &[NodeRequest], nodes: &[Arc<Node>], in_use: &InUse) -> Pl
             if write.resources.iter().any(|(name, vms)| vms.is_some() && *vms < node.level(name).capacity) {
                 lowered.push(node.name().clone());
             }
-            writes.push((gives, write));
+            writes.push(write);
         }
     }
     // Nodes whose writes fail often have adjacent names. The order by hash keeps the nodes between them from waiting for all of them.
-    writes.sort_by_cached_key(|(gives, write)| {
+    writes.sort_by_cached_key(|write| {
         let mut hasher = DefaultHasher::new();
         write.node.hash(&mut hasher);
-        (*gives, hasher.finish())
+        hasher.finish()
     });
-    Plan {
-        writes: writes.into_iter().map(|(_, write)| write).collect(),
-        summaries,
-        uncounted: uncounted.into_iter().collect(),
-        lowered,
-    }
+    Plan { writes, headroom, summaries, uncounted: uncounted.into_iter().collect(), lowered }
 }
 
 /// Which nodes each request selects, and which of them an older request has, in the order of the requests.

@@ -19,6 +19,7 @@ use tracing::{info, warn};
 use super::{
     conflict_backoff::ConflictBackoff,
     failures::{self, Failures},
+    headroom::Headroom,
     node::{MARK, NodeView},
     nodes::Nodes,
     plan::NodeWrite,
@@ -73,48 +74,64 @@ impl Writer {
         self.failures.delays(node, now) || self.conflicts.delays(node, now)
     }
 
-    /// Does the writes that need [not wait](Self::refuses) `now`, in this order but several at once, and updates the stored nodes.
-    pub(super) async fn write(&mut self, nodes: &Nodes, writes: Vec<NodeWrite>, now: Instant) -> Written {
+    /// Does the writes that need [not wait](Self::refuses) `now`, several at once, and updates the stored nodes. The writes that add
+    /// VMs start after those that take some away have ended, and add no more than the headroom.
+    pub(super) async fn write(
+        &mut self,
+        nodes: &Nodes,
+        writes: Vec<NodeWrite>,
+        mut headroom: Headroom,
+        now: Instant,
+    ) -> Written {
         let mut outcome = Written::default();
-        let admitted = admit(&mut self.failures, &self.conflicts, writes, now, &mut outcome);
-        let mut left = admitted.into_iter();
-        let mut running = stream::FuturesUnordered::new();
-        let (mut failures, mut in_a_row) = (0, 0);
+        self.conflicts.forget_old(now);
+        let due = due(&mut self.failures, writes, now);
+        let (mut failures, mut untried) = (0, Vec::new());
         let api = &self.nodes;
-        loop {
-            while running.len() < IN_FLIGHT && in_a_row < failures::MANY {
-                let Some(write) = left.next() else { break };
-                running.push(async move { (patch(api, &write).await, write) });
-            }
-            let Some((answer, write)) = running.next().await else { break };
-            match answer {
-                Ok(node) => {
-                    info!(node = %write.node, resources = ?write.resources, "wrote the node's number of VMs");
-                    nodes.wrote(&node);
-                    self.failures.succeeded(&write.node);
-                    outcome.written += 1;
-                    outcome.reached.push(write.node);
-                    in_a_row = 0;
+        for group in headroom.groups(due) {
+            let admitted =
+                admit(&mut self.failures, &self.conflicts, &mut headroom, group, now, &mut outcome);
+            let mut left = admitted.into_iter();
+            let mut running = stream::FuturesUnordered::new();
+            // A group whose writes all fail does not keep the next one from its turn.
+            let mut in_a_row = 0;
+            loop {
+                while running.len() < IN_FLIGHT && in_a_row < failures::MANY {
+                    let Some(write) = left.next() else { break };
+                    running.push(async move { (patch(api, &write).await, write) });
                 }
-                Err(error) if is_outdated(&write.node, &error) => {
-                    self.conflicts.not_written(&write.node);
-                    self.failures.succeeded(&write.node);
-                    outcome.outdated += 1;
-                    in_a_row = 0;
-                }
-                Err(error) => {
-                    warn!(node = %write.node, %error, "writing the node's number of VMs failed");
-                    self.conflicts.not_written(&write.node);
-                    self.failures.failed(&write.node, error.to_string(), Instant::now());
-                    failures += 1;
-                    in_a_row += 1;
-                    if error.code().is_none_or(|code| code == GATEWAY_TIMEOUT) {
+                let Some((answer, write)) = running.next().await else { break };
+                match answer {
+                    Ok(node) => {
+                        let NodeWrite { node: name, resources, .. } = &write;
+                        info!(node = %name, ?resources, "wrote the node's number of VMs");
+                        nodes.wrote(&node);
+                        self.failures.succeeded(&write.node);
+                        headroom.done(&write.node);
+                        outcome.written += 1;
                         outcome.reached.push(write.node);
+                        in_a_row = 0;
+                    }
+                    Err(error) if is_outdated(&write.node, &error) => {
+                        self.conflicts.not_written(&write.node);
+                        self.failures.succeeded(&write.node);
+                        outcome.outdated += 1;
+                        in_a_row = 0;
+                    }
+                    Err(error) => {
+                        warn!(node = %write.node, %error, "writing the node's number of VMs failed");
+                        self.conflicts.not_written(&write.node);
+                        self.failures.failed(&write.node, error.to_string(), Instant::now());
+                        failures += 1;
+                        in_a_row += 1;
+                        if error.code().is_none_or(|code| code == GATEWAY_TIMEOUT) {
+                            outcome.reached.push(write.node);
+                        }
                     }
                 }
             }
+            untried.extend(left.map(|write| write.node));
         }
-        let untried: Vec<_> = left.map(|write| write.node).collect();
         for node in &untried {
             self.conflicts.not_written(node);
         }
@@ -123,35 +140,51 @@ impl Writer {
             self.failures.ended(untried, Instant::now());
         }
         outcome.failed = self.failures.all();
-        outcome.again = [outcome.again, self.failures.again(Instant::now())].into_iter().flatten().min();
+        outcome.contested.sort();
+        let at_once = headroom.can_give_more().then_some(Duration::ZERO);
+        let again = [outcome.again, self.failures.again(Instant::now()), at_once];
+        outcome.again = again.into_iter().flatten().min();
         outcome
     }
 }
 
-/// The writes that need not wait `now`, in their order. Adds the contested nodes to the outcome.
-fn admit(
-    failures: &mut Failures,
-    conflicts: &ConflictBackoff,
-    mut writes: Vec<NodeWrite>,
-    now: Instant,
-    outcome: &mut Written,
-) -> Vec<NodeWrite> {
-    conflicts.forget_old(now);
+/// The writes to nodes that need not wait `now` after a failure.
+fn due(failures: &mut Failures, mut writes: Vec<NodeWrite>, now: Instant) -> Vec<NodeWrite> {
     // Checked before any failure is forgotten, as at the count: the peer pods of a node that had to wait were not counted.
     let waiting: HashSet<_> =
         writes.iter().map(|write| write.node.clone()).filter(|node| failures.delays(node, now)).collect();
     failures.retain(&writes);
     writes.retain(|write| !waiting.contains(&write.node));
-    writes.retain(|write| {
-        let Err(wait) = conflicts.admit(write, now) else { return true };
-        outcome.again = Some(outcome.again.map_or(wait, |first| first.min(wait)));
-        outcome.contested.push(write.node.clone());
-        false
-    });
-    outcome.contested.sort();
     // Nodes whose last write succeeded do not wait for others.
     writes.sort_by_key(|write| failures.has(&write.node));
     writes
+}
+
+/// The writes that start `now`, as far as the headroom allows. Adds the contested nodes to the outcome.
+fn admit(
+    failures: &mut Failures,
+    conflicts: &ConflictBackoff,
+    headroom: &mut Headroom,
+    writes: Vec<NodeWrite>,
+    now: Instant,
+    outcome: &mut Written,
+) -> Vec<NodeWrite> {
+    let mut admitted = Vec::with_capacity(writes.len());
+    for write in writes {
+        let node = write.node.clone();
+        let Some(write) = headroom.fit(write) else {
+            failures.forget(&node);
+            continue;
+        };
+        match conflicts.admit(&write, now) {
+            Ok(()) => admitted.push(write),
+            Err(wait) => {
+                outcome.again = Some(outcome.again.map_or(wait, |first| first.min(wait)));
+                outcome.contested.push(node);
+            }
+        }
+    }
+    admitted
 }
 
 async fn patch(nodes: &Api<NodeView>, write: &NodeWrite) -> Result<NodeView, ApiError> {
@@ -179,12 +212,25 @@ fn is_outdated(node: &str, error: &ApiError) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::collections::HashMap;
+
+    use operator_kit::{
+        backoff::BASE,
+        testing::{Answer, ApiServer, Call},
+    };
+
+    use super::{
+        super::{
+            node::{Node, Texts, tests::view},
+            node_request::NodeRequest,
+            plan::{InUse, Plan, plan},
+        },
+        *,
+    };
 
     #[test]
     fn who_waits_does_so_for_the_whole_pass_though_others_are_forgotten_meanwhile() {
-        let (mut failures, conflicts, now) =
-            (Failures::default(), ConflictBackoff::default(), Instant::now());
+        let (mut failures, now) = (Failures::default(), Instant::now());
         let write = |node: usize| NodeWrite {
             node: node.to_string().into(),
             uid: node.to_string().into(),
@@ -196,9 +242,72 @@ mod tests {
         failures.ended(all[1..].iter().map(|write| write.node.clone()), now);
         assert!(all.iter().all(|write| failures.delays(&write.node, now)));
         let fewer = all[1..].to_vec();
-        let mut outcome = Written::default();
-        assert_eq!(admit(&mut failures, &conflicts, fewer.clone(), now, &mut outcome), []);
-        assert_eq!(admit(&mut failures, &conflicts, fewer.clone(), now, &mut outcome), fewer);
+        assert_eq!(due(&mut failures, fewer.clone(), now), []);
+        assert_eq!(due(&mut failures, fewer.clone(), now), fewer);
+    }
+
+    const VM: &str = "kata.peerpods.io/vm";
+
+    /// A limit of 4 for the node `full`, which has all of it, and the node `new`, which has none.
+    fn planned() -> Plan {
+        let config = serde_json::from_value(json!({
+            "apiVersion": "confidentialcontainers.org/v1alpha1", "kind": "PeerPodConfig",
+            "metadata": { "name": "config" }, "spec": { "limit": 4 },
+        }));
+        let request = NodeRequest::of(&config.unwrap());
+        let node = |name: &str, mark: Option<&str>, capacity: Value| {
+            let labels = json!({ "node.kubernetes.io/worker": "" });
+            let fields = json!({ "labels": labels, "mark": mark, "capacity": capacity });
+            Arc::new(Node::new(&view(name, &fields), &mut Texts::default()))
+        };
+        let nodes = [node("full", Some(VM), json!({ VM: "4" })), node("new", None, json!({}))];
+        plan(&[request], &nodes, &InUse::of_all(HashMap::new()))
+    }
+
+    /// The write of 2 VMs to this node.
+    fn two(name: &str, answer: Answer) -> Call {
+        Call::patch(format!("/api/v1/nodes/{name}/status"))
+            .body_with(json!({ "status": { "capacity": { VM: "2" } } }))
+            .answer(answer)
+    }
+
+    fn written(name: &str) -> Answer {
+        Answer::json(200, &json!({ "metadata": { "name": name, "uid": name } }))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_node_gets_more_after_the_others_have_lost_theirs() {
+        let server = ApiServer::expecting([two("full", written("full")), two("new", written("new"))]);
+        let Plan { writes, headroom, .. } = planned();
+        let mut writer = Writer::new(server.client());
+        let written = writer.write(&Nodes::default(), writes, headroom, Instant::now()).await;
+        assert_eq!((written.written, written.again), (2, None), "{written:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_node_gets_no_more_while_another_cannot_lose_it() {
+        let server = ApiServer::expecting([two("full", Answer::error(403, "Forbidden", "not this one"))]);
+        let mut writer = Writer::new(server.client());
+        // An earlier write to the other node failed, too. That must not request a pass again and again.
+        writer.failures.failed(&"new".into(), "no".into(), Instant::now());
+        tokio::time::advance(BASE).await;
+        for _ in 0..2 {
+            let (Plan { writes, headroom, .. }, now) = (planned(), Instant::now());
+            let written = writer.write(&Nodes::default(), writes, headroom, now).await;
+            assert_eq!((written.written, written.untried, written.failed.len()), (0, 0, 1), "{written:?}");
+            assert_eq!(&*written.failed[0].0, "full");
+            assert!(written.again.is_some_and(|again| !again.is_zero()), "{written:?}");
+        }
+        // Nor does it get more while another is contested.
+        drop(server);
+        let server = ApiServer::expecting([]);
+        let mut writer = Writer::new(server.client());
+        let (Plan { writes, headroom, .. }, now) = (planned(), Instant::now());
+        let full = writes.iter().find(|write| &*write.node == "full").unwrap();
+        while writer.conflicts.admit(full, now).is_ok() {}
+        let written = writer.write(&Nodes::default(), writes, headroom, now).await;
+        assert_eq!((written.written, written.contested), (0, vec!["full".into()]));
+        assert!(written.again.is_some_and(|again| !again.is_zero()));
     }
 
     #[test]

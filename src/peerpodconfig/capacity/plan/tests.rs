@@ -1,4 +1,5 @@
 mod cluster;
+mod headroom;
 mod in_use;
 mod properties;
 
@@ -58,9 +59,7 @@ fn a_node_that_joins_leaves_or_is_recreated_costs_the_fewest_writes() {
     let requests = [limit(&json!(10))];
     cluster.pass(&requests);
     cluster.0.insert("late".into(), Facts::worker());
-    // Writes that lower a number come first.
-    let writes = cluster.pass(&requests).writes;
-    assert_eq!((writes.len(), &*writes[0].node, &*writes[1].node), (2, "node-4", "late"));
+    assert_eq!(cluster.pass(&requests).writes.len(), 2);
     assert_eq!(cluster.shares(), [1, 2, 2, 2, 2, 1]);
     cluster.0.remove("late");
     assert_eq!(cluster.pass(&requests).writes.len(), 1);

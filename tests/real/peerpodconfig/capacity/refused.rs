@@ -58,6 +58,27 @@ fn nodes_that_cannot_be_written_to_keep_no_others_from_their_turn_and_are_told_o
 }
 
 #[test]
+fn what_a_node_that_cannot_be_written_to_has_too_many_no_other_gets() -> Result<()> {
+    without_operator(async |testbed| {
+        let stage = Stage::new(testbed).await?;
+        for name in ["bad", "good"] {
+            stage.join(name).await?;
+        }
+        stage.want(&[json!({ "limit": 8 })])?;
+        stage.shares(&[("bad", "4"), ("good", "4")]).await?;
+        refuse_writes_to_nodes(testbed, "bad", "bad").await?;
+        stage.join("late").await?;
+        stage.shares(&[("bad", "4"), ("good", "3"), ("late", "1")]).await?;
+        take_writes_to_nodes(testbed).await?;
+        stage.shares(&[("bad", "3"), ("good", "3"), ("late", "2")]).await?;
+        for name in ["bad", "good", "late"] {
+            stage.leave(name).await?;
+        }
+        Ok(())
+    })
+}
+
+#[test]
 fn a_node_that_took_the_place_of_the_one_meant_is_not_written_to() -> Result<()> {
     without_operator(async |testbed| {
         let stage = Stage::new(testbed).await?;

@@ -172,6 +172,18 @@ fn drift_that_keeps_coming_back_is_left_and_told_and_what_is_new_is_written_all_
         stage.until_gone("config", "Conflict").await?;
         stage.until("config", "Ready", "AllReady").await?;
         ensure!(other.webhook().await?.rules.is_some_and(|rules| rules.len() == 1));
+        // What is no longer wanted is told no longer, and the operator does not look at it again and again.
+        tokio::select! {
+            outcome = stage.until("config", "Conflict", "DriftLeft") => drop(outcome?),
+            outcome = other.keep_changing(emptied) => outcome?,
+        }
+        stage.configure("config", mode("None")).await?;
+        stage.until_gone("config", "Conflict").await?;
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        let before = stage.reconciles(alone).await?;
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        let again = stage.reconciles(alone).await? - before;
+        ensure!(again < 10.0, "{again} reconciles");
         stage.clear("config").await
     })
 }

@@ -66,30 +66,40 @@ impl Cluster {
     }
 
     /// A pass that knows something of former passes; returns its plan.
-    pub fn pass_after(&mut self, requests: &[NodeRequest], mut in_use: InUse) -> Plan {
+    pub fn pass_after(&mut self, requests: &[NodeRequest], in_use: InUse) -> Plan {
+        let plan = self.plan_after(requests, in_use);
+        for write in &plan.writes {
+            self.write(write);
+        }
+        plan
+    }
+
+    /// The plan of a pass that knows something of former passes.
+    pub fn plan_after(&self, requests: &[NodeRequest], mut in_use: InUse) -> Plan {
         let mut rounds = 0;
-        let plan = loop {
+        loop {
             let plan = plan(requests, &self.nodes(), &in_use);
             if plan.uncounted.is_empty() {
-                break plan;
+                return plan;
             }
             rounds += 1;
             assert!(rounds <= self.0.len(), "each round asks for others");
             for node in &plan.uncounted {
                 in_use.add(node.clone(), [(VM.to_owned(), self.0[&**node].runs)].into());
             }
-        };
-        for write in &plan.writes {
-            let facts = self.of(&write.node);
-            for (resource, vms) in &write.resources {
-                match vms {
-                    Some(vms) => facts.resources.insert(resource.clone(), *vms),
-                    None => facts.resources.remove(resource),
-                };
-            }
-            facts.mark.clone_from(&write.mark);
         }
-        plan
+    }
+
+    /// What a write does.
+    pub fn write(&mut self, write: &NodeWrite) {
+        let facts = self.of(&write.node);
+        for (resource, vms) in &write.resources {
+            match vms {
+                Some(vms) => facts.resources.insert(resource.clone(), *vms),
+                None => facts.resources.remove(resource),
+            };
+        }
+        facts.mark.clone_from(&write.mark);
     }
 }
 
