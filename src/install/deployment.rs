@@ -29,6 +29,15 @@ use crate::{
 /// it (`keyfile=/root/.ssh/id_rsa`) mean the same for both.
 const HOME: &str = "/root";
 
+/// The label of the nodes that the image is for. Every kubelet sets it, and the webhook's Pods take it over.
+pub const NODE_LABEL: (&str, &str) = ("kubernetes.io/os", "linux");
+
+/// Selects these nodes.
+pub(super) fn node_selector() -> BTreeMap<String, String> {
+    let (name, value) = NODE_LABEL;
+    [(name.to_owned(), value.to_owned())].into()
+}
+
 /// The operator's replicas: one acts, and the others are ready to take over.
 pub fn deployment(options: &Options) -> Deployment {
     Deployment {
@@ -53,6 +62,7 @@ pub fn deployment(options: &Options) -> Deployment {
 fn pod(options: &Options) -> PodSpec {
     PodSpec {
         service_account_name: Some(NAME.to_owned()),
+        node_selector: Some(node_selector()),
         topology_spread_constraints: Some(vec![own_pods::spread(Component::Operator.selector())]),
         security_context: Some(pod_security()),
         containers: vec![container(options)],

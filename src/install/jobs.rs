@@ -120,6 +120,7 @@ fn job(
                 spec: Some(PodSpec {
                     restart_policy: Some("Never".to_owned()),
                     service_account_name: Some(service_account.to_owned()),
+                    node_selector: Some(deployment::node_selector()),
                     security_context: Some(own_pods::pod_security()),
                     containers: vec![Container {
                         image: operator.image,

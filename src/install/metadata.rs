@@ -8,6 +8,18 @@ use kube::api::ObjectMeta;
 use super::{NAME, Options};
 use crate::names::{COMPONENT_LABEL, NAME_LABEL, OPERATOR_COMPONENT};
 
+/// The annotations that keep Flux and Argo CD from deleting an object. Both repeat a deletion until nothing refuses it. So they must
+/// not delete the policies that protect the installation, nor what these policies protect.
+pub const KEPT_BY_GITOPS: [(&str, &str); 2] = [
+    ("argocd.argoproj.io/sync-options", "Prune=false,Delete=false"),
+    ("kustomize.toolkit.fluxcd.io/prune", "disabled"),
+];
+
+/// [`KEPT_BY_GITOPS`] as an object has them.
+pub(super) fn kept_by_gitops() -> BTreeMap<String, String> {
+    KEPT_BY_GITOPS.map(|(key, value)| (key.to_owned(), value.to_owned())).into()
+}
+
 /// A program that the installation has objects for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Component {

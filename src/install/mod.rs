@@ -27,10 +27,12 @@ use crate::{
     names::OPERATOR,
 };
 
+use metadata::kept_by_gitops;
+
 pub use certificate::certificate;
-pub use deployment::deployment;
+pub use deployment::{NODE_LABEL, deployment};
 pub use jobs::{APPLY_JOB, APPLY_RIGHTS, DRAIN_JOB, apply_config_map, apply_job, drain_job};
-pub use metadata::Component;
+pub use metadata::{Component, KEPT_BY_GITOPS};
 pub use options::Options;
 pub use rbac::{cloud_rights, cluster_role, cluster_role_binding, role, role_binding};
 pub use services::{METRICS_SERVICE, disruption_budget, metrics_service, network_policies};
@@ -61,6 +63,7 @@ pub fn peerpodconfig_crd() -> Result<Value, Error> {
 fn definition<K: CustomResourceExt>() -> Result<Value, Error> {
     let mut crd = crd::definition::<K>()?;
     crd["metadata"]["labels"] = to_value(Component::Operator.labels())?;
+    crd["metadata"]["annotations"] = to_value(kept_by_gitops())?;
     // Objects without `spec` that were created under another schema must stay writable, or their finalizers are never removed.
     // Also, users need not see every default in them.
     for version in crd["spec"]["versions"].as_array_mut().into_iter().flatten() {
@@ -117,6 +120,7 @@ pub fn objects(options: &Options) -> Result<Vec<Manifest>, Error> {
 /// The namespace of everything that is installed. cloud-api-adaptor's Pods in it are privileged.
 pub fn namespace(options: &Options) -> Namespace {
     let mut metadata = Component::Operator.cluster_scoped(&options.namespace);
+    metadata.annotations = Some(kept_by_gitops());
     let labels = metadata.labels.get_or_insert_default();
     labels.insert("pod-security.kubernetes.io/enforce".to_owned(), "privileged".to_owned());
     Namespace { metadata, ..Namespace::default() }
@@ -125,4 +129,30 @@ pub fn namespace(options: &Options) -> Namespace {
 /// The identity that the operator runs under.
 pub fn service_account(options: &Options) -> ServiceAccount {
     ServiceAccount { metadata: Component::Operator.namespaced(NAME, options), ..ServiceAccount::default() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gitops_keeps_what_the_removal_policies_protect_and_the_policies() {
+        let kept = |object: &&Value| object["metadata"]["annotations"] == to_value(kept_by_gitops()).unwrap();
+        let objects = objects(&Options::default()).unwrap();
+        let objects: Vec<_> = objects.iter().map(|manifest| &manifest.object).filter(kept).collect();
+        let names = objects.iter().map(|object| {
+            let (kind, name) = (&object["kind"], &object["metadata"]["name"]);
+            format!("{} {}", kind.as_str().unwrap(), name.as_str().unwrap())
+        });
+        let expected = [
+            "CustomResourceDefinition peerpods.confidentialcontainers.org",
+            "CustomResourceDefinition peerpodconfigs.confidentialcontainers.org",
+            "Namespace confidential-containers-system",
+            "ValidatingAdmissionPolicy peerpod-removal",
+            "ValidatingAdmissionPolicyBinding peerpod-removal",
+            "ValidatingAdmissionPolicy peerpod-operator-removal",
+            "ValidatingAdmissionPolicyBinding peerpod-operator-removal",
+        ];
+        assert_eq!(names.collect::<Vec<_>>(), expected);
+    }
 }

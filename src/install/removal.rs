@@ -4,6 +4,9 @@
 //! PeerPodConfig, and the operator that restores the nodes. Both hang if the operator is deleted at the same time. So the API
 //! server refuses to delete them until an administrator annotates them. It refuses to delete the operator and its rights
 //! while a PeerPodConfig exists, because only the operator can clean up the nodes. Other deletions are not affected.
+//!
+//! `kubectl delete` deletes each object once. GitOps tools repeat a deletion until nothing refuses it. So these policies, and what the
+//! first one protects, tell them not to delete it.
 
 use k8s_openapi::api::admissionregistration::v1::{
     MatchResources, NamedRuleWithOperations, ParamKind, ParamRef, ValidatingAdmissionPolicy,
@@ -11,9 +14,9 @@ use k8s_openapi::api::admissionregistration::v1::{
     Validation,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
-use kube::{CustomResourceExt as _, Resource as _};
+use kube::{CustomResourceExt as _, Resource as _, api::ObjectMeta};
 
-use super::{Component, NAME as OPERATOR, Options, guard::matching_all};
+use super::{Component, NAME as OPERATOR, Options, guard::matching_all, metadata::kept_by_gitops};
 use crate::{
     api::v1alpha1::{PeerPod, PeerPodConfig},
     names::NAMESPACE_LABEL,
@@ -33,7 +36,7 @@ pub const ALLOW_ANNOTATION: &str = "peerpods.confidentialcontainers.org/allow-re
 pub fn policy(options: &Options) -> ValidatingAdmissionPolicy {
     let definitions = [PeerPod::crd_name(), PeerPodConfig::crd_name()];
     ValidatingAdmissionPolicy {
-        metadata: Component::Operator.cluster_scoped(NAME),
+        metadata: metadata(NAME),
         spec: Some(ValidatingAdmissionPolicySpec {
             failure_policy: Some("Fail".to_owned()),
             match_constraints: Some(deletions(vec![
@@ -64,7 +67,7 @@ pub fn policy(options: &Options) -> ValidatingAdmissionPolicy {
 pub fn operator_policy(options: &Options) -> ValidatingAdmissionPolicy {
     let rights = ["roles", "rolebindings", "clusterroles", "clusterrolebindings"];
     ValidatingAdmissionPolicy {
-        metadata: Component::Operator.cluster_scoped(OPERATOR_NAME),
+        metadata: metadata(OPERATOR_NAME),
         spec: Some(ValidatingAdmissionPolicySpec {
             failure_policy: Some("Ignore".to_owned()),
             param_kind: Some(ParamKind {
@@ -120,7 +123,7 @@ pub fn operator_binding(options: &Options) -> ValidatingAdmissionPolicyBinding {
 #[allow(clippy::useless_conversion, reason = "older versions of Kubernetes' types have Options here")]
 fn bound(name: &str, param_ref: Option<ParamRef>) -> ValidatingAdmissionPolicyBinding {
     ValidatingAdmissionPolicyBinding {
-        metadata: Component::Operator.cluster_scoped(name),
+        metadata: metadata(name),
         spec: ValidatingAdmissionPolicyBindingSpec {
             policy_name: name.to_owned().into(),
             param_ref,
@@ -129,6 +132,10 @@ fn bound(name: &str, param_ref: Option<ParamRef>) -> ValidatingAdmissionPolicyBi
         }
         .into(),
     }
+}
+
+fn metadata(name: &str) -> ObjectMeta {
+    ObjectMeta { annotations: Some(kept_by_gitops()), ..Component::Operator.cluster_scoped(name) }
 }
 
 fn deletions(rules: Vec<NamedRuleWithOperations>) -> MatchResources {

@@ -53,7 +53,8 @@ impl Catalogue {
 
     /// Whether cloud-api-adaptor reads a setting of this name with any provider.
     pub(super) fn is_known(self, name: &str) -> bool {
-        Common::KEYS.iter().any(|key| key.name == name) || self.0.iter().any(|schema| schema.has_key(name))
+        let mut common = Common::KEYS.iter().chain(Common::VARIABLES);
+        common.any(|key| key.name == name) || self.0.iter().any(|schema| schema.has_key(name))
     }
 
     /// The one cloud that reads `name`; `None` if several clouds do or none does.
@@ -66,7 +67,7 @@ impl Catalogue {
     pub(super) fn nearest(self, name: &str) -> Option<&'static str> {
         let name = name.to_ascii_uppercase();
         let of_clouds = self.0.iter().flat_map(|schema| schema.keys);
-        let keys = Common::KEYS.iter().chain(of_clouds).map(|key| key.name);
+        let keys = Common::KEYS.iter().chain(Common::VARIABLES).chain(of_clouds).map(|key| key.name);
         // Measuring is slow, and a folder may have many names. Users rarely mistype the first letter.
         let near = keys.filter(|known| {
             known.len().abs_diff(name.len()) <= TYPING_ERRORS
@@ -98,6 +99,14 @@ mod tests {
         }
         assert!(CATALOGUE.is_known("VXLAN_PORT"));
         assert!(!CATALOGUE.is_known("LIBVIRT_POOOL"));
+    }
+
+    #[test]
+    fn what_the_libraries_of_cloud_api_adaptor_read_is_known_and_gives_no_hint() {
+        for name in ["HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY", "SSL_CERT_FILE"] {
+            assert!(CATALOGUE.is_known(name), "{name}");
+            assert_eq!(CATALOGUE.only_reader(name).map(|schema| schema.cloud), None, "{name}");
+        }
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! The settings that cloud-api-adaptor reads whatever the provider.
 
-use super::key::settings;
+use super::{Key, key::settings};
 
 settings! {
     /// What cloud-api-adaptor reads whatever the provider.
@@ -79,6 +79,26 @@ settings! {
 }
 
 impl Common {
+    /// What the libraries of cloud-api-adaptor read: every key of the settings is one of its environment variables. The operator does
+    /// not read these keys, and installations do not name them: an empty one is not the same as none for every library.
+    pub const VARIABLES: &'static [Key] = &[
+        Key::text(
+            "HTTPS_PROXY",
+            "Proxy through which cloud-api-adaptor reaches HTTPS servers, such as the API of the cloud.",
+        ),
+        Key::text("HTTP_PROXY", "Proxy through which cloud-api-adaptor reaches HTTP servers."),
+        Key::text(
+            "NO_PROXY",
+            "Hosts, domains and CIDRs, separated by commas, that cloud-api-adaptor reaches without a proxy. With a proxy it must have \
+             the Service CIDR of the cluster.",
+        ),
+        Key::text(
+            "SSL_CERT_FILE",
+            "File with the authorities that cloud-api-adaptor trusts, for example in /etc/certificates, where the Secret certs-for-tls \
+             is mounted.",
+        ),
+    ];
+
     /// Whether developer mode is on, by whichever name.
     pub fn is_developer_mode(&self) -> bool {
         self.developer_mode || self.former_developer_mode

@@ -205,9 +205,20 @@ pub struct Adaptor {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resources: Option<ResourceRequirements>,
 
+    /// Whether the container of cloud-api-adaptor runs privileged. Nodes with SELinux enforcing, such as those of OpenShift, need
+    /// it: otherwise the container may not write to the paths of the host that it mounts.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub privileged: bool,
+
     /// Taints of nodes that cloud-api-adaptor tolerates.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tolerations: Vec<Toleration>,
+
+    /// The PriorityClass of the Pods of cloud-api-adaptor, such as `system-node-critical`. Without one they are among the first that
+    /// kubelet evicts, and the VMs of that node are cut off.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 253))]
+    pub priority_class_name: Option<String>,
 
     /// How a new version replaces an old one. The default replaces the Pod of one node at a time.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -26,11 +26,12 @@ pub const ALERTS: [Alert; 11] = [
     },
     Alert {
         name: "PeerPodsNeedHelp",
-        expression: "sum by (reason) (peerpod_operator_peerpods_held{reason!~\"WaitingForPod|Cloud.*|VMGone|VMStopped\"}) > 0",
+        // Left out: what ends by itself, what the user chose, and what `PeerPodVMsLost` reports.
+        expression: "sum by (reason) (peerpod_operator_peerpods_held{reason!~\"WaitingForPod|CloudUnavailable|CloudThrottled|\
+                     DeveloperMode|VMGone|VMStopped\"}) > 0",
         patience: "5m",
         meaning: "PeerPods need a person to act, or their deletion is slow",
-        action: "`kubectl get events -A --field-selector type=Warning` shows the reasons; the table of reasons \
-             says what to do",
+        action: "`kubectl get peerpods -A` shows the reason as STATE; the condition's message and the table of reasons say what to do",
     },
     Alert {
         name: "PeerPodCloudFails",

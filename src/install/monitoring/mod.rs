@@ -70,6 +70,19 @@ pub fn prometheus_rule(options: &Options) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::peerpod::conditions::Reason;
+
+    #[test]
+    fn the_reasons_that_an_alert_leaves_out_are_reasons_of_peerpods() {
+        let known: Vec<_> = Reason::ALL.iter().map(|reason| reason.as_str()).collect();
+        let left_out = |alert: Alert| alert.expression.split("reason!~\"").skip(1);
+        let left_out = ALERTS.into_iter().flat_map(left_out).filter_map(|rest| rest.split('"').next());
+        let reasons: Vec<_> = left_out.flat_map(|reasons| reasons.split('|')).collect();
+        assert!(!reasons.is_empty());
+        for reason in reasons {
+            assert!(known.contains(&reason), "{reason}");
+        }
+    }
 
     #[test]
     fn alerts_speak_of_metrics_that_there_are() {

@@ -145,6 +145,7 @@ fn pod(inputs: &Inputs) -> PodSpec {
         }),
         tolerations: Some(adaptor.tolerations.iter().map(stored).collect())
             .filter(|it: &Vec<_>| !it.is_empty()),
+        priority_class_name: adaptor.priority_class_name.clone(),
         image_pull_secrets: Some(adaptor.image_pull_secrets.clone()).filter(|it| !it.is_empty()),
         containers: vec![container(inputs, mounts)],
         volumes: Some(volumes),
@@ -227,6 +228,8 @@ fn container(inputs: &Inputs, mounts: Vec<VolumeMount>) -> Container {
         env_from: Some(env_from(inputs)),
         resources: adaptor.resources.clone(),
         security_context: Some(SecurityContext {
+            // Not `false`: an upgrade of the operator would change the Pod template.
+            privileged: adaptor.privileged.then_some(true),
             capabilities: Some(Capabilities {
                 add: Some(vec!["NET_ADMIN".to_owned(), "SYS_ADMIN".to_owned()]),
                 ..Capabilities::default()

@@ -50,6 +50,13 @@ fn what_is_right_has_no_remarks_and_what_deletion_needs_comes_first() {
 }
 
 #[test]
+fn the_url_of_a_proxy_may_have_a_password_and_is_not_shown() {
+    let inspection = inspect(&[LIBVIRT, URI, ("HTTPS_PROXY", "http://user:hush@proxy:3128")], &[]);
+    let proxy = entry(&inspection, "HTTPS_PROXY");
+    assert_eq!((&proxy.value, proxy.used, &*proxy.remarks), (&Shown::Hidden, false, &[][..]));
+}
+
+#[test]
 fn all_that_is_wrong_is_said_at_once() {
     let inspection = inspect(
         &[

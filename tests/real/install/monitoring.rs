@@ -91,7 +91,7 @@ const A: (&str, &str) = ("pod", "a");
 const B: (&str, &str) = ("pod", "b");
 
 /// Each alert, when it fires and when it does not. A test begins at time 0, so a timestamp is in seconds since its start.
-const CASES: [Case; 31] = [
+const CASES: [Case; 32] = [
     Case {
         alert: "PeerPodDeletionOverdue",
         series: &[("oldest_pending_deletion_timestamp_seconds", &[LIBVIRT, A], "0x60")],
@@ -111,12 +111,24 @@ const CASES: [Case; 31] = [
         quiet: &[4],
         fires: Some((5, &[("reason", "NotThisPodsVM")])),
     },
+    // The cloud answers, and a person must act.
+    Case {
+        alert: "PeerPodsNeedHelp",
+        series: &[
+            ("peerpods_held", &[("reason", "CloudRefused"), A], "1x20"),
+            ("peerpods_held", &[("reason", "CloudUnavailable"), A], "1x20"),
+        ],
+        quiet: &[4],
+        fires: Some((5, &[("reason", "CloudRefused")])),
+    },
     Case {
         alert: "PeerPodsNeedHelp",
         series: &[
             ("peerpods_held", &[("reason", "NotThisPodsVM"), A], "0x20"),
             ("peerpods_held", &[("reason", "WaitingForPod"), A], "1x20"),
             ("peerpods_held", &[("reason", "CloudUnavailable"), A], "1x20"),
+            ("peerpods_held", &[("reason", "CloudThrottled"), A], "1x20"),
+            ("peerpods_held", &[("reason", "DeveloperMode"), A], "1x20"),
             ("peerpods_held", &[("reason", "VMGone"), A], "1x20"),
             ("peerpods_held", &[("reason", "VMStopped"), A], "1x20"),
         ],

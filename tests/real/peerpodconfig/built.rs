@@ -48,10 +48,12 @@ fn everything() -> Value {
                 "limits": { "cpu": "1000m", "memory": "1024Mi" },
                 "requests": { "cpu": 0.5, "memory": "0.5Gi" },
             },
+            "privileged": true,
             "tolerations": [
                 { "key": "", "operator": "Exists", "value": "" },
                 { "key": "k", "value": "v", "effect": "NoExecute", "tolerationSeconds": 0 },
             ],
+            "priorityClassName": "system-node-critical",
             "updateStrategy": { "rollingUpdate": { "maxUnavailable": "25%" } },
             "podLabels": { "azure.workload.identity/use": "true" },
             "podAnnotations": { "empty": "" },

@@ -192,6 +192,18 @@ fn the_spec_reaches_the_pod_and_cannot_break_the_selector() {
 }
 
 #[test]
+fn it_is_privileged_and_has_a_priority_only_if_the_spec_says_so() {
+    let mut given = built(&json!({ "adaptor": { "privileged": true, "priorityClassName": "high" } }), "aws");
+    let pod = given["spec"]["template"]["spec"].as_object_mut().unwrap();
+    assert_eq!(pod.remove("priorityClassName"), Some(json!("high")));
+    let context = pod["containers"][0]["securityContext"].as_object_mut().unwrap();
+    assert_eq!(context.remove("privileged"), Some(json!(true)));
+    // Any other difference would replace the Pods of existing installations at an upgrade of the operator.
+    assert_eq!(built(&json!({}), "aws"), given);
+    assert_eq!(built(&json!({ "adaptor": { "privileged": false } }), "aws"), given);
+}
+
+#[test]
 fn secrets_of_other_names_are_mounted_in_the_same_places() {
     let own = AdaptorSecrets { ssh_key: "key", tls: "certificates", byom_host_keys: "hosts" };
     let names = |cloud, secrets| -> Vec<String> {

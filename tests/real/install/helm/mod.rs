@@ -112,8 +112,9 @@ fn the_chart_is_the_kustomize_base_object_for_object() -> Result<()> {
         helm.run(&["lint", "--strict", CHART]).await?;
         let mut rendered = helm.rendered(&["--no-hooks"]).await?;
         for object in rendered.iter_mut().filter(|object| object["kind"] == "CustomResourceDefinition") {
-            let annotations = object["metadata"].as_object_mut().and_then(|it| it.remove("annotations"));
-            ensure!(annotations == Some(json!({ "helm.sh/resource-policy": "keep" })), "{annotations:?}");
+            let annotations = object["metadata"]["annotations"].as_object_mut();
+            let policy = annotations.and_then(|it| it.remove("helm.sh/resource-policy"));
+            ensure!(policy == Some(json!("keep")), "{policy:?}");
         }
         let base = built(cluster, &format!("{KUSTOMIZE}/base")).await?;
         ensure!(base.len() > 20);

@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::Secret;
 use kube::ResourceExt as _;
 use peerpod_operator::{
     api::v1alpha1::PeerPodConfig,
-    install::{APPLY_JOB, evictions, guard, metrics_rights, monitoring},
+    install::{APPLY_JOB, evictions, guard, metrics_rights, monitoring, removal},
     names,
 };
 use serde_json::{Value, json};
@@ -38,7 +38,7 @@ fn values_take_their_places_and_the_api_server_takes_the_result() -> Result<()> 
             (&deployment["spec"]["template"]["metadata"]["labels"]["of"], json!("pod")),
             (&deployment["spec"]["template"]["metadata"]["labels"]["wi"], json!("true")),
             (&deployment["spec"]["template"]["metadata"]["annotations"], json!({ "at": "pod" })),
-            (&pod["nodeSelector"], json!({ "zone": "a" })),
+            (&pod["nodeSelector"], json!({ "zone": "a", "kubernetes.io/os": "linux" })),
             (&pod["priorityClassName"], json!("high")),
             (&pod["imagePullSecrets"], json!([{ "name": "pull" }])),
             (&pod["tolerations"], json!([{ "operator": "Exists" }])),
@@ -259,8 +259,33 @@ fn a_job_goes_by_the_nodes_of_the_operator_and_not_by_its_neighbours() -> Result
             for job in jobs {
                 let pod = &job["spec"]["template"]["spec"];
                 ensure!(pod["affinity"] == expected && pod["priorityClassName"] == "high", "{pod}");
+                ensure!(pod["nodeSelector"] == json!({ "kubernetes.io/os": "linux" }), "{pod}");
             }
         }
+        Ok(())
+    })
+}
+
+#[test]
+fn a_user_may_choose_another_system_than_the_installations() -> Result<()> {
+    beside_others(async |scene| {
+        let helm = Helm::of(scene.testbed.cluster()).await?;
+        let selector = json!({ "kubernetes.io/os": "other" });
+        let value = format!("--set-json=operator.nodeSelector={selector}");
+        let objects = helm.rendered(&[&value]).await?;
+        let pod = &of_kind(&objects, "Deployment")?["spec"]["template"]["spec"];
+        ensure!(pod["nodeSelector"] == selector, "{pod}");
+        Ok(())
+    })
+}
+
+#[test]
+fn definitions_that_go_with_the_release_are_kept_by_no_tool() -> Result<()> {
+    beside_others(async |scene| {
+        let helm = Helm::of(scene.testbed.cluster()).await?;
+        let objects = helm.rendered(&["--set=crds.keep=false"]).await?;
+        let annotations = &of_kind(&objects, "CustomResourceDefinition")?["metadata"]["annotations"];
+        ensure!(*annotations == json!({ removal::ALLOW_ANNOTATION: "true" }), "{annotations}");
         Ok(())
     })
 }

@@ -69,6 +69,16 @@ All other keys are for cloud-api-adaptor alone.
 "
     .to_owned();
     page.push_str(&keys(Common::KEYS));
+    page.push_str(
+        "
+## Variables of cloud-api-adaptor
+
+Every key is an environment variable of cloud-api-adaptor. Its libraries read these, which the installation does not set. See
+[Proxy and private authority](../install/environments.md#proxy-and-private-authority).
+
+",
+    );
+    page.push_str(&keys(Common::VARIABLES));
     for provider in CLOUDS {
         write!(page, "\n## {provider}\n\n{}", keys(provider.keys()))?;
     }

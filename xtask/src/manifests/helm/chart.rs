@@ -14,7 +14,7 @@ use peerpod_operator::{
     peerpodconfig::resources::token_volumes,
     provider::CLOUDS,
 };
-use serde_json::{Value, json, to_value};
+use serde_json::{Value, to_value};
 
 use super::{
     hooks, metrics,
@@ -148,11 +148,15 @@ fn of_installation(object: &Value, all: &[Manifest]) -> Result<Template> {
     }
     let when = match name_and_kind(object) {
         (_, "CustomResourceDefinition") => {
-            let kept = json!({ KEEP: "keep" });
-            node.add("/metadata", Some("annotations"), Node::Plain(kept), ".Values.crds.keep")?;
+            const ANNOTATIONS: &str = "/metadata/annotations";
+            const IS_KEPT: &str = ".Values.crds.keep";
+            for (name, _) in install::KEPT_BY_GITOPS {
+                node.only_if(&format!("{ANNOTATIONS}/{}", name.replace('/', "~1")), IS_KEPT)?;
+            }
+            node.add(ANNOTATIONS, Some(KEEP), Node::Plain("keep".into()), IS_KEPT)?;
             // Without this annotation the installation's own policy would keep them.
-            let removable = json!({ removal::ALLOW_ANNOTATION: "true" });
-            node.add("/metadata", Some("annotations"), Node::Plain(removable), "not .Values.crds.keep")?;
+            let removable = Node::Plain("true".into());
+            node.add(ANNOTATIONS, Some(removal::ALLOW_ANNOTATION), removable, &format!("not {IS_KEPT}"))?;
             Some(".Values.crds.install")
         }
         (NAME, "Deployment") => {
@@ -193,14 +197,12 @@ fn deployment(node: &mut Node) -> Result<()> {
     node.extend("/spec/template/metadata/labels", &labels)?;
     node.optional("/spec/template/metadata", "annotations", ".Values.operator.podAnnotations")?;
 
-    for (key, value) in [
-        ("imagePullSecrets", "imagePullSecrets"),
-        ("nodeSelector", "nodeSelector"),
-        ("tolerations", "tolerations"),
-        ("affinity", "affinity"),
-    ] {
+    for (key, value) in
+        [("imagePullSecrets", "imagePullSecrets"), ("tolerations", "tolerations"), ("affinity", "affinity")]
+    {
         node.optional(POD, key, &format!(".Values.operator.{value}"))?;
     }
+    select_nodes(node, POD)?;
     priority_class(node, POD)?;
     node.set(
         &format!("{POD}/topologySpreadConstraints"),
@@ -232,6 +234,14 @@ fn deployment(node: &mut Node) -> Result<()> {
     node.only_if(&format!("{last}/value"), "include \"peerpod-operator.adaptorImage\" .")?;
     node.extend(&in_container("env"), ".Values.operator.extraEnv")?;
     node.extend(&in_container("volumeMounts"), ".Values.operator.extraVolumeMounts")
+}
+
+/// Gives a Pod the operator's node selector: what the user says, and the label of the installation unless the user sets it.
+pub(super) fn select_nodes(node: &mut Node, pod: &str) -> Result<()> {
+    let (label, value) = install::NODE_LABEL;
+    let users = "(.Values.operator.nodeSelector | default dict)";
+    let all = format!("toYaml (merge (dict) {users} (dict {label:?} {value:?}))");
+    node.set(&format!("{pod}/nodeSelector"), Node::Yaml(all))
 }
 
 /// Gives a Pod the operator's priority class.
@@ -290,6 +300,8 @@ pub(super) const NOTES: &str = include_str!("notes.txt");
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]

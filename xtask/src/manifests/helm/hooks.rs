@@ -5,7 +5,7 @@ use peerpod_operator::install::{self, Options};
 use serde_json::{Value, json};
 
 use super::{
-    chart::{Template, priority_class, tree, with_kind},
+    chart::{Template, priority_class, select_nodes, tree, with_kind},
     template::{Node, define},
 };
 
@@ -84,9 +84,10 @@ fn place(job: &mut Node) -> Result<()> {
     job.set(&container("imagePullPolicy"), Node::Scalar(pull_policy))?;
     let resources = "toYaml .Values.operator.resources".to_owned();
     job.set(&container("resources"), Node::Yaml(resources))?;
-    for key in ["imagePullSecrets", "nodeSelector", "tolerations"] {
+    for key in ["imagePullSecrets", "tolerations"] {
         job.optional(POD, key, &format!(".Values.operator.{key}"))?;
     }
+    select_nodes(job, POD)?;
     // Affinity between Pods does not apply to the Job. It might find every node taken by operators.
     let affinity = Node::Yaml("toYaml (pick .Values.operator.affinity \"nodeAffinity\")".to_owned());
     job.add(POD, Some("affinity"), affinity, "(.Values.operator.affinity | default dict).nodeAffinity")?;

@@ -65,8 +65,8 @@ pub(super) struct Values {
     /// it.
     enabled: bool,
     /// The cloud. If set, the chart creates `peer-pods-cm` and `peer-pods-secret` from `providerConfigs` and
-    /// `providerSecrets`. If empty, you create both. `providers/NAME.yaml` is a values file for each cloud, with every
-    /// setting.
+    /// `providerSecrets`. If empty, you create both, and helm deletes those that the release created before, unless they have the
+    /// annotation `helm.sh/resource-policy=keep`. `providers/NAME.yaml` is a values file for each cloud, with every setting.
     #[schemars(schema_with = "provider")]
     provider: String,
     /// cloud-api-adaptor's settings, by provider: `providerConfigs.aws.PODVM_AMI_ID`. An empty value means the default.

@@ -98,7 +98,7 @@ pub(super) struct Operator {
     pod_annotations: Texts,
     /// Annotations of the operator's Deployment.
     annotations: Texts,
-    /// Labels of the nodes for the operator and the webhook.
+    /// Labels of the nodes for the operator, the webhook and helm's Jobs, in addition to `kubernetes.io/os: linux`.
     node_selector: Texts,
     /// Taints of nodes that the operator and the webhook tolerate.
     tolerations: List,

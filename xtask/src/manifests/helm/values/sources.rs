@@ -8,7 +8,8 @@ use serde::Serialize;
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct Secrets {
     /// `create`: the chart creates the Secrets from these values. `reference`: you create the Secrets that are named
-    /// below.
+    /// below. If the release was in the mode `create` before, helm deletes the Secrets that it created: give yours other names, or
+    /// annotate those first with `helm.sh/resource-policy=keep`.
     mode: SecretsMode,
     /// The Secret with the credentials, if the mode is `reference`. If empty, `peer-pods-secret`.
     existing_secret_name: String,
@@ -49,7 +50,8 @@ struct TlsCerts {
 #[derive(Default, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct Settings {
-    /// A ConfigMap of your own, instead of `providerConfigs`. If empty, `peer-pods-cm`.
+    /// A ConfigMap of your own, instead of `providerConfigs`. If empty, `peer-pods-cm`. If the release created that one before, helm
+    /// deletes it: give yours another name, or annotate that one first with `helm.sh/resource-policy=keep`.
     existing_config_map_name: String,
 }
 
