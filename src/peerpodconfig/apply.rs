@@ -300,7 +300,7 @@ mod tests {
     use super::{super::drift::Key, *};
 
     #[tokio::test]
-    async fn drift_of_what_is_no_longer_wanted_is_told_no_longer() {
+    async fn drift_of_unwanted_objects_is_not_reported() {
         let none = json!({
             "apiVersion": "v1", "kind": "List", "metadata": { "resourceVersion": "1" }, "items": [],
         });

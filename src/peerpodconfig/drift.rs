@@ -56,7 +56,7 @@ impl Writes {
     }
 
     /// For how long it is still reported; `None`: there is nothing to report.
-    fn told_for(&self, now: Instant) -> Option<Duration> {
+    fn reported_for(&self, now: Instant) -> Option<Duration> {
         let last = *self.times.last()?;
         // By then the operator writes again, if the object is still wanted and differs.
         let until = last + if self.is_left { PAUSE } else { WINDOW };
@@ -121,7 +121,9 @@ impl Drifts {
         let table = self.table();
         let of_config = table.iter().filter(|(key, _)| key.config.as_deref().is_none_or(|it| it == config));
         let (names, pauses): (Vec<_>, Vec<_>) = of_config
-            .filter_map(|(key, writes)| Some((format!("{} {}", key.kind, key.name), writes.told_for(now)?)))
+            .filter_map(|(key, writes)| {
+                Some((format!("{} {}", key.kind, key.name), writes.reported_for(now)?))
+            })
             .unzip();
         let again = pauses.into_iter().min()?;
         let message = format!(
@@ -214,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn drift_is_told_no_longer_than_until_the_next_write_is_due() {
+    fn drift_is_reported_until_the_next_write_is_due() {
         let (drifts, start) = (Drifts::default(), Instant::now());
         while drifts.admit(&key("a"), &"content", start) {}
         let (_, again) = drifts.finding("config", start).unwrap();

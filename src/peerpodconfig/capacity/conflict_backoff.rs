@@ -72,10 +72,10 @@ impl ConflictBackoff {
         Ok(())
     }
 
-    /// Whether this write would have to wait.
-    pub(super) fn refuses(&self, write: &NodeWrite, now: Instant) -> bool {
+    /// How long this write would have to wait; `None`: it need not.
+    pub(super) fn wait(&self, write: &NodeWrite, now: Instant) -> Option<Duration> {
         let content = self.hasher.hash_one(write);
-        self.table().get(&write.node).is_some_and(|last| last.content == content && last.wait(now).is_some())
+        self.table().get(&write.node).filter(|last| last.content == content)?.wait(now)
     }
 
     /// Whether the content that was written to a node last would have to wait.
@@ -142,8 +142,9 @@ mod tests {
             conflicts.admit(&write("a", 3), now).unwrap();
         }
         assert!(conflicts.admit(&write("a", 3), now).is_err());
-        assert!(conflicts.refuses(&write("a", 3), now) && !conflicts.refuses(&write("a", 4), now));
-        assert!(!conflicts.refuses(&write("a", 3), now + FIRST) && !conflicts.refuses(&write("b", 3), now));
+        let waits = |node: &str, vms: u32, now| conflicts.wait(&write(node, vms), now).is_some();
+        assert!(waits("a", 3, now) && !waits("a", 4, now));
+        assert!(!waits("a", 3, now + FIRST) && !waits("b", 3, now));
         assert!(conflicts.delays(&"a".into(), now) && !conflicts.delays(&"a".into(), now + FIRST));
         conflicts.admit(&write("b", 3), now).unwrap();
         conflicts.admit(&write("a", 4), now).unwrap();

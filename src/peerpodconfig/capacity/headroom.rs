@@ -14,8 +14,8 @@ use crate::api::v1alpha1::Distribution;
 
 /// How many more VMs the nodes of each request may advertise now.
 ///
-/// When all writes of a plan are done, the nodes of a request advertise what its limit allows. So they may get as many more as these
-/// writes add together, less those that other nodes have yet to lose. A limit for each node has no such sum.
+/// When all writes of a plan are done, the nodes of a request advertise what its limit allows. So its nodes may get as many more VMs
+/// as all writes add, less those that nodes have not given up yet. Requests with a limit for each node are not counted here.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Headroom {
     /// By the index of the request. Below 0 while nodes have more to lose than others are to get.
@@ -34,7 +34,7 @@ struct Change {
     /// The requests whose limit counts the VMs that the node loses, and their number.
     fewer: Vec<(usize, u32)>,
     /// Whether the write does anything else than to add these VMs.
-    does_more: bool,
+    has_other_effects: bool,
 }
 
 impl Headroom {
@@ -52,9 +52,9 @@ impl Headroom {
             // It is unknown which of the requests with this resource had the node before.
             _ => requests[index].resource == resource,
         };
-        let mut change = Change { does_more: write.resources.len() > 1, ..Change::default() };
+        let mut change = Change { has_other_effects: write.resources.len() > 1, ..Change::default() };
         for (resource, vms) in &write.resources {
-            let (vms, advertised) = (vms.unwrap_or(0), node.level(resource).most());
+            let (vms, advertised) = (vms.unwrap_or(0), node.level(resource).largest());
             let runs = in_use.of(node.name(), resource);
             let present = advertised.max(runs);
             let counting = (0..requests.len()).filter(|&index| counts(index, resource));
@@ -64,7 +64,7 @@ impl Headroom {
                     *self.free.entry(index).or_default() -= i64::from(advertised - vms);
                 } else if vms > present {
                     change.more = Some((index, vms - present));
-                    change.does_more |= runs > advertised;
+                    change.has_other_effects |= runs > advertised;
                     *self.free.entry(index).or_default() += i64::from(vms - present);
                 }
             }
@@ -74,25 +74,19 @@ impl Headroom {
         }
     }
 
-    /// The writes in three groups, each of which must wait for the end of the one before: those that add nothing, those that also
-    /// take something away, and those that only add.
-    pub(super) fn groups(&self, writes: Vec<NodeWrite>) -> [Vec<NodeWrite>; 3] {
-        let mut groups = [Vec::new(), Vec::new(), Vec::new()];
-        for write in writes {
-            let group = match self.changes.get(&write.node) {
-                Some(Change { more: Some(_), fewer, .. }) if fewer.is_empty() => 2,
-                Some(Change { more: Some(_), .. }) => 1,
-                _ => 0,
-            };
-            groups[group].push(write);
-        }
-        groups
+    /// The writes that add nothing, and those that add VMs. The latter must wait for the end of the former.
+    pub(super) fn groups(&self, writes: Vec<NodeWrite>) -> [Vec<NodeWrite>; 2] {
+        let adds = |write: &NodeWrite| self.changes.get(&write.node).is_some_and(|it| it.more.is_some());
+        let (adding, others) = writes.into_iter().partition(adds);
+        [others, adding]
     }
 
     /// The part of a write that the limit allows now; `None` if it would have no effect. What it adds is no longer free.
     pub(super) fn fit(&mut self, mut write: NodeWrite) -> Option<NodeWrite> {
         let change = self.changes.get(&write.node);
-        let Some(Change { more: Some((request, more)), does_more, .. }) = change else { return Some(write) };
+        let Some(Change { more: Some((request, more)), has_other_effects, .. }) = change else {
+            return Some(write);
+        };
         let free = self.free.entry(*request).or_default();
         let granted = u32::try_from((*free).clamp(0, i64::from(*more))).unwrap_or(0);
         *free -= i64::from(granted);
@@ -101,7 +95,7 @@ impl Headroom {
             return Some(write);
         }
         self.short.insert(*request);
-        if granted == 0 && !does_more {
+        if granted == 0 && !has_other_effects {
             return None;
         }
         for vms in write.resources.values_mut() {

@@ -16,8 +16,8 @@
 //! A kubelet that restarts sets such resources to zero, and some cloud-api-adaptors remove them when they end. The watch shows
 //! that, and the next pass corrects it: at once for the first time, and with growing delays if another program keeps undoing it.
 //!
-//! A node gets a larger share after the others have lost theirs. If one of them cannot be written to, what it has too many is missing
-//! elsewhere, so that all nodes together advertise no more than the limit: see `headroom.rs`.
+//! A node gets a larger share after other nodes have lost theirs. If a write to one of these fails, the others get as many VMs fewer.
+//! So all nodes together advertise no more than the limit: see `headroom.rs`.
 
 mod conflict_backoff;
 mod count;

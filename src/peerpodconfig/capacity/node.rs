@@ -122,7 +122,7 @@ impl Level {
     }
 
     /// How much the node advertises now, or as soon as its kubelet has followed.
-    pub(super) fn most(self) -> u32 {
+    pub(super) fn largest(self) -> u32 {
         self.capacity.max(self.allocatable).unwrap_or(0)
     }
 }

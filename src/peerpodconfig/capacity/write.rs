@@ -66,7 +66,7 @@ impl Writer {
 
     /// Whether this write must wait.
     pub(super) fn refuses(&self, write: &NodeWrite, now: Instant) -> bool {
-        self.failures.delays(&write.node, now) || self.conflicts.refuses(write, now)
+        self.failures.delays(&write.node, now) || self.conflicts.wait(write, now).is_some()
     }
 
     /// Whether a write to this node waits.
@@ -172,12 +172,19 @@ fn admit(
     let mut admitted = Vec::with_capacity(writes.len());
     for write in writes {
         let node = write.node.clone();
-        let Some(write) = headroom.fit(write) else {
-            failures.forget(&node);
-            continue;
+        // The planned write decides, as at the count: the peer pods of a node that must wait were not counted.
+        let admission = match conflicts.wait(&write, now) {
+            Some(wait) => Err(wait),
+            None => match headroom.fit(write) {
+                None => {
+                    failures.forget(&node);
+                    continue;
+                }
+                Some(write) => conflicts.admit(&write, now).map(|()| write),
+            },
         };
-        match conflicts.admit(&write, now) {
-            Ok(()) => admitted.push(write),
+        match admission {
+            Ok(write) => admitted.push(write),
             Err(wait) => {
                 outcome.again = Some(outcome.again.map_or(wait, |first| first.min(wait)));
                 outcome.contested.push(node);
@@ -250,6 +257,11 @@ mod tests {
 
     /// A limit of 4 for the node `full`, which has all of it, and the node `new`, which has none.
     fn planned() -> Plan {
+        planned_of([4, 0])
+    }
+
+    /// A limit of 4 for the nodes `full` and `new`, which have these numbers of VMs.
+    fn planned_of([full, new]: [u32; 2]) -> Plan {
         let config = serde_json::from_value(json!({
             "apiVersion": "confidentialcontainers.org/v1alpha1", "kind": "PeerPodConfig",
             "metadata": { "name": "config" }, "spec": { "limit": 4 },
@@ -260,7 +272,9 @@ mod tests {
             let fields = json!({ "labels": labels, "mark": mark, "capacity": capacity });
             Arc::new(Node::new(&view(name, &fields), &mut Texts::default()))
         };
-        let nodes = [node("full", Some(VM), json!({ VM: "4" })), node("new", None, json!({}))];
+        let capacity = |vms: u32| if vms > 0 { json!({ VM: vms.to_string() }) } else { json!({}) };
+        let nodes =
+            [node("full", Some(VM), capacity(full)), node("new", (new > 0).then_some(VM), capacity(new))];
         plan(&[request], &nodes, &InUse::of_all(HashMap::new()))
     }
 
@@ -308,6 +322,18 @@ mod tests {
         let written = writer.write(&Nodes::default(), writes, headroom, now).await;
         assert_eq!((written.written, written.contested), (0, vec!["full".into()]));
         assert!(written.again.is_some_and(|again| !again.is_zero()));
+    }
+
+    /// A part of the planned write is other content, and would not have to wait.
+    #[tokio::test(start_paused = true)]
+    async fn a_contested_node_waits_though_less_than_planned_is_free() {
+        let server = ApiServer::expecting([two("full", Answer::error(403, "Forbidden", "not this one"))]);
+        let mut writer = Writer::new(server.client());
+        let (Plan { writes, headroom, .. }, now) = (planned_of([3, 0]), Instant::now());
+        let new = writes.iter().find(|write| &*write.node == "new").unwrap();
+        while writer.conflicts.admit(new, now).is_ok() {}
+        let written = writer.write(&Nodes::default(), writes, headroom, now).await;
+        assert_eq!((written.written, written.contested), (0, vec!["new".into()]), "{:?}", written.failed);
     }
 
     #[test]

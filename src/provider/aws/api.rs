@@ -143,10 +143,13 @@ impl Api {
                 "the recorded place is no place of EC2; delete that entry",
             ));
         }
+        // It is for its own region alone. An earlier place may be in another one.
+        let here = place.region == Place::of(settings).region;
+        let sts_endpoint = settings.sts_endpoint_url.clone().filter(|_| here);
         Ok(Self {
             client: Client::new(Options::default())?,
             place,
-            sts_endpoint: settings.sts_endpoint_url.clone(),
+            sts_endpoint,
             region: OnceCell::new(),
             source: Source::of(settings)?,
             identity: Tokens::default(),
@@ -347,7 +350,8 @@ fn failure(reply: &Reply, text: &str) -> Failure {
 const CLASSES: [(ErrorClass, &str); 4] = [
     (
         ErrorClass::Throttled { retry_after: Duration::ZERO },
-        "RequestLimitExceeded Throttling ThrottlingException EC2ThrottledException",
+        "BandwidthLimitExceeded EC2ThrottledException PriorRequestNotComplete RequestLimitExceeded RequestThrottled \
+         RequestThrottledException SlowDown ThrottledException Throttling ThrottlingException TooManyRequestsException",
     ),
     (
         ErrorClass::Unauthorized,
@@ -362,7 +366,8 @@ const CLASSES: [(ErrorClass, &str); 4] = [
     ),
     (
         ErrorClass::Transient,
-        "IDPCommunicationError InternalError InternalFailure RequestTimeout ServiceUnavailable Unavailable",
+        "IDPCommunicationError InternalError InternalFailure RequestTimeout RequestTimeoutException ServiceUnavailable \
+         Unavailable",
     ),
 ];
 

@@ -71,7 +71,10 @@ impl Aws {
     async fn would(&self, subject: &'static str, action: &str, mut parameters: Vec<(&str, &str)>) -> Finding {
         parameters.push(("DryRun", "true"));
         let answer = self.0.call::<Done>("asking for a right", Write, action, &parameters).await;
-        if answer.as_ref().is_err_and(|failure| failure.code.ends_with(".NotFound")) {
+        if answer
+            .as_ref()
+            .is_err_and(|failure| [".NotFound", ".Malformed"].iter().any(|end| failure.code.ends_with(end)))
+        {
             let why = format!("EC2 looked for what {action} is for, and did not say whether it may be done");
             return Finding::untried(subject, why);
         }

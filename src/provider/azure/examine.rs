@@ -31,7 +31,7 @@ const NEEDED: [&str; 9] = [
 ];
 
 impl Azure {
-    /// Gets a token, lists what deletions list, and asks for the rights in the group.
+    /// Gets a token, lists the group as the sweep does, and asks for the rights in the group.
     pub(super) async fn examination(&self) -> Result<Vec<Finding>, Error> {
         let origin = self.api.origin().await;
         let token = origin.map(|origin| format!("Azure gave an access token for {origin}"));

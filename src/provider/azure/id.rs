@@ -28,8 +28,13 @@ pub(super) fn parse(raw: &str) -> Result<ParsedId, IdProblem> {
 
 /// The canonical identifier of a resource group, if these can be the subscription's and the group's names.
 pub(super) fn scope(subscription: &str, group: &str) -> Option<String> {
-    let subscription = Uuid::try_parse(subscription).ok().filter(|_| is_name(group))?.hyphenated();
+    let subscription = canonical(subscription).filter(|_| is_name(group))?;
     Some(format!("/subscriptions/{subscription}/resourcegroups/{}", group.to_lowercase()))
+}
+
+/// The canonical name of a subscription, if it can be one's.
+pub(super) fn canonical(subscription: &str) -> Option<String> {
+    Uuid::try_parse(subscription).ok().map(|subscription| subscription.hyphenated().to_string())
 }
 
 /// The subscription in a canonical identifier.

@@ -96,6 +96,8 @@ struct Azure {
     api: Authorized<Credentials>,
     /// Resource Manager's URL, without a slash at the end.
     manager: String,
+    /// The subscription that the settings name, if they do.
+    subscription: Option<String>,
     /// The resource group that the settings name, if they can.
     group: Option<String>,
 }
@@ -108,6 +110,7 @@ fn open(values: &Values, _: Opening<'_>) -> Result<Box<dyn Provider>, Error> {
     Ok(Box::new(Azure {
         api: Authorized::new(Credentials { source, audience: region.audience })?,
         manager: region.manager,
+        subscription: id::canonical(&settings.subscription),
         group: id::scope(&settings.subscription, &settings.group),
     }))
 }
@@ -115,8 +118,8 @@ fn open(values: &Values, _: Opening<'_>) -> Result<Box<dyn Provider>, Error> {
 impl Azure {
     /// Asks for something about the resource or the group with this identifier. `query` is encoded.
     async fn call(&self, doing: &'static str, method: Method, id: &str, query: &str) -> Result<Reply, Error> {
-        let own = self.group.as_deref().unwrap_or(id);
-        let elsewhere = id::subscription(own) != id::subscription(id);
+        // Without a subscription in the settings, any may be another's.
+        let elsewhere = self.subscription.as_deref() != id::subscription(id);
         self.send(doing, method, format!("{}{}?{query}", self.manager, id::path(id)), elsewhere).await
     }
 

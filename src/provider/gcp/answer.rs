@@ -85,7 +85,7 @@ impl Instance {
     pub(super) fn power(&self) -> PowerState {
         match self.status.as_str() {
             _ if self.is_leaving() => PowerState::Leaving,
-            "PROVISIONING" | "STAGING" | "RUNNING" | "REPAIRING" => PowerState::Running,
+            "PENDING" | "PROVISIONING" | "STAGING" | "RUNNING" | "REPAIRING" => PowerState::Running,
             "SUSPENDING" | "SUSPENDED" | "STOPPED" | "TERMINATED" => PowerState::Stopped,
             _ => PowerState::Unknown,
         }

@@ -49,8 +49,7 @@ pub const ROLE: &str = include_str!("role.yaml");
 const DELETION: Duration = Duration::from_secs(45);
 
 /// The most VMs of a page if the answer may have all VMs that Compute Engine looks at. Their metadata may be long, and a body is
-/// limited.
-/// Each has at most 512 KiB, of which a tenant writes a part.
+/// limited. Each has at most 512 KiB, of which a tenant writes a part.
 const ALL: &str = "7";
 
 /// The same if the answer has at most one VM: the API's own limit.

@@ -16,19 +16,22 @@ const COUNTS: Duration = Duration::from_secs(5 * 60);
 /// How long a list without a pod VM counts. A tenant may write thousands of PeerPods that name no VM, and each of them asks.
 const NONE_COUNTS: Duration = Duration::from_secs(30);
 
+/// How long a list that failed counts, for the same reason.
+const FAILURE_COUNTS: Duration = Duration::from_secs(2);
+
 /// What the credentials have shown.
 pub(super) struct Sight {
     /// The resource group in which pod VMs are made. `None` for any: the settings do not name it. Rights hold for one group only.
     group: Option<String>,
     /// When they showed a pod VM last.
     last: Mutex<Option<Instant>>,
-    /// When a whole list had no pod VM. It is locked during a look, so that one look serves all who wait for it.
-    none: tokio::sync::Mutex<Option<Instant>>,
+    /// The last list, and whether it had a pod VM. It is locked during a look, so that one look serves all who wait for it.
+    look: tokio::sync::Mutex<Option<(Instant, Result<bool, Error>)>>,
 }
 
 impl Sight {
     pub(super) fn new(group: Option<String>) -> Self {
-        Self { group, last: Mutex::default(), none: tokio::sync::Mutex::default() }
+        Self { group, last: Mutex::default(), look: tokio::sync::Mutex::default() }
     }
 
     /// Where the operator looks for pod VMs, as a part of a sentence.
@@ -54,17 +57,20 @@ impl Sight {
         if self.is_proven() {
             return Ok(true);
         }
-        let mut none = self.none.lock().await;
+        let mut last = self.look.lock().await;
         // Another caller may have looked meanwhile.
         if self.is_proven() {
             return Ok(true);
         }
-        if none.is_some_and(|at| at.elapsed() < NONE_COUNTS) {
-            return Ok(false);
+        if let Some((at, outcome)) = &*last
+            && at.elapsed() < if outcome.is_err() { FAILURE_COUNTS } else { NONE_COUNTS }
+            && *outcome != Ok(true)
+        {
+            return outcome.clone();
         }
-        let sees = look.await?;
-        *none = (!sees).then(Instant::now);
-        Ok(sees)
+        let outcome = look.await;
+        *last = Some((Instant::now(), outcome.clone()));
+        outcome
     }
 
     /// Whether the credentials have shown a pod VM of late.
@@ -130,10 +136,12 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_look_that_failed_says_nothing_to_others() {
+    async fn a_look_that_failed_serves_all_callers_for_a_moment() {
         let sight = Sight::new(None);
         let failed = Error::new(ErrorClass::Transient, "the list was cut off");
         assert_eq!(sight.sees(async { Err(failed.clone()) }).await, Err(failed.clone()));
+        assert_eq!(sight.sees(async { Ok(true) }).await, Err(failed));
+        advance(FAILURE_COUNTS).await;
         assert_eq!(sight.sees(async { Ok(true) }).await, Ok(true));
     }
 }

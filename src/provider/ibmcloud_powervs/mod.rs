@@ -62,6 +62,9 @@ pub const ACTIONS: [&str; 4] = [
 /// How long a server needs at least until it is deleted.
 const DELETION: Duration = Duration::from_secs(10);
 
+/// How long an answer may take. IBM's own client waits for two minutes; a call of a provider has one.
+const PATIENCE: Duration = Duration::from_secs(50);
+
 /// One workspace.
 struct PowerVs {
     client: Client,
@@ -99,7 +102,8 @@ fn open(values: &Values, opening: Opening<'_>) -> Result<Box<dyn Provider>, Erro
     })?;
     let Settings { api_key, iam_endpoint, .. } = Settings::read(values);
     let iam = Iam::new(&iam_endpoint, api_key, None, &opening)?;
-    Ok(Box::new(PowerVs { client: Client::new(Options::default())?, iam, place }))
+    let client = Client::new(Options { total: PATIENCE, ..Options::default() })?;
+    Ok(Box::new(PowerVs { client, iam, place }))
 }
 
 fn server(raw: &str) -> Result<ParsedId, IdProblem> {

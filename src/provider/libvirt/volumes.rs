@@ -72,8 +72,9 @@ impl Libvirt {
     ///
     /// A pool knows what its last refresh found and what was made through libvirt since. It does not find a volume that came
     /// otherwise. No pool is refreshed for that, because a pool whose refresh fails becomes inactive. A refresh that libvirt itself
-    /// begins, after an upload, leaves the pool active if it fails, and without any volume; so may one whose file system is not
-    /// mounted. cloud-api-adaptor needs its base volume in the pool. So an empty pool proves nothing.
+    /// begins, after an upload, leaves the pool active if it fails, with few volumes or none; so may one whose file system is not
+    /// mounted. cloud-api-adaptor needs its base volume in the pool. So an empty pool proves nothing. A pool that lacks only some of
+    /// its volumes is not recognised.
     pub(super) async fn find_volume(&self, path: &str) -> Result<Found, Error> {
         match self.client.volume_lookup_by_path(path).await {
             Ok(volume) => return Ok(Some(volume)),
@@ -107,7 +108,7 @@ impl Libvirt {
         }
         if self.client.pool_volumes(&pool).await.map_err(explain)?.is_empty() {
             let message = doing.map(|doing| {
-                format!("{doing} failed: the pool shows no volume at all, not even the base volume; run virsh pool-refresh")
+                format!("{doing} failed: the pool shows no volume at all, not even the base volume; run virsh pool-refresh or, if its volumes were deleted, undefine the domain")
             });
             return Err(Error::new(ErrorClass::Refused, message));
         }

@@ -281,6 +281,29 @@ fn volumes_that_an_access_rule_hides_are_not_taken_for_deleted() -> Result<()> {
 }
 
 #[test]
+fn a_pool_that_shows_no_volume_at_all_does_not_prove_that_those_of_the_vm_are_gone() -> Result<()> {
+    run(async {
+        let peer = Peer::start().await?;
+        let (host, name) = (peer.libvirtd.host(), vm_name("web"));
+        let vm = host.start_pod_vm(&name).await?;
+        let own = peer.proven(vm.domain.uuid).await?;
+        let virsh = host.virsh();
+        for volume in virsh.volumes(POOL).await? {
+            virsh.run(&["vol-delete", &volume, "--pool", POOL]).await?;
+        }
+        let error = peer.provider.delete(&own).await.err().context("it was deleted")?;
+        ensure!(error.class == ErrorClass::Refused, "{error:?}");
+        ensure!(error.message.for_status().contains("virsh pool-refresh"), "{error}");
+        ensure!(virsh.domains().await?.contains(&name), "{name} is gone");
+
+        host.volume("podvm-base.qcow2", "qcow2", "").await?;
+        peer.provider.delete(&own).await?;
+        ensure!(!virsh.domains().await?.contains(&name), "{name} is left");
+        Ok(())
+    })
+}
+
+#[test]
 fn a_domain_that_cannot_be_turned_off_keeps_everything_and_says_so() -> Result<()> {
     run(async {
         let peer = Peer::start().await?;

@@ -280,7 +280,7 @@ fn a_user_may_choose_another_system_than_the_installations() -> Result<()> {
 }
 
 #[test]
-fn definitions_that_go_with_the_release_are_kept_by_no_tool() -> Result<()> {
+fn crds_that_go_with_the_release_are_kept_by_no_tool() -> Result<()> {
     beside_others(async |scene| {
         let helm = Helm::of(scene.testbed.cluster()).await?;
         let objects = helm.rendered(&["--set=crds.keep=false"]).await?;

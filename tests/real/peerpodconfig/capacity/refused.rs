@@ -58,7 +58,7 @@ fn nodes_that_cannot_be_written_to_keep_no_others_from_their_turn_and_are_told_o
 }
 
 #[test]
-fn what_a_node_that_cannot_be_written_to_has_too_many_no_other_gets() -> Result<()> {
+fn a_surplus_on_a_node_that_refuses_writes_is_not_given_to_others() -> Result<()> {
     without_operator(async |testbed| {
         let stage = Stage::new(testbed).await?;
         for name in ["bad", "good"] {

@@ -35,7 +35,7 @@ fn total(cluster: &Cluster) -> u32 {
 }
 
 #[test]
-fn what_a_node_has_too_many_is_missing_elsewhere() {
+fn a_surplus_on_a_node_that_refuses_writes_is_not_given_to_others() {
     let mut cluster = Cluster::workers(2);
     let requests = [limit(&json!(10))];
     cluster.pass(&requests);
@@ -102,8 +102,12 @@ fn nodes_that_swap_their_resources_do_not_wait_for_each_other_for_ever() {
         let (mut cluster, swapped) = (before.clone(), requests([other, VM]));
         let (_, more) = pass(&mut cluster, &swapped, |node| node == refusing);
         assert_eq!((cluster.shares(), more), (expected.to_vec(), true), "each loses what it had");
-        let (most, more) = pass(&mut cluster, &swapped, |_| false);
-        assert_eq!((cluster.shares(), most, more), (vec![0, 5], 5, false));
+        let mut passes = 1;
+        while let (most, true) = pass(&mut cluster, &swapped, |_| false) {
+            passes += 1;
+            assert!(most <= 5 && passes <= 2, "{cluster:?}");
+        }
+        assert_eq!(cluster.shares(), [0, 5]);
         assert_eq!(cluster.of("node-0").resources[other], 5);
     }
 }
@@ -123,7 +127,7 @@ fn node() -> impl Strategy<Value = (Facts, bool)> {
 
 proptest! {
     #[test]
-    fn whoever_refuses_there_are_no_more_than_before_or_than_planned(
+    fn failed_writes_never_raise_the_total_above_before_and_plan(
         nodes in prop::collection::vec(node(), 1..8),
         vms in 1_u32..20,
     ) {
