@@ -66,13 +66,15 @@ fn a_leader_that_hands_over() -> Result<()> {
         };
         let (status, took, ()) = tokio::try_join!(alone.operator.stop(), led, reaped)?;
         ensure!(status.success(), "it ended with {status}");
-        ensure_given(took)?;
         ensure!(deeds(&second)? > 0, "the first one did everything");
         let cost = machines.cost(alone, &[&alone.operator, &second], told.0).await?;
-        let twice: Vec<_> = cost.begun.iter().filter(|(_, begun)| **begun > 1).collect();
-        // The first operator drops work that takes too long, and the second begins it again.
-        let dropped = alone.operator.log()?.contains("dropped the work in progress");
-        ensure!(twice.is_empty() || dropped, "begun by both: {twice:?}");
+        // On a busy machine the first operator drops work that takes too long, and gives the lease away some seconds later. The
+        // second one begins that work again.
+        if !alone.operator.log()?.contains("dropped the work in progress") {
+            ensure_given(took)?;
+            let twice: Vec<_> = cost.begun.iter().filter(|(_, begun)| **begun > 1).collect();
+            ensure!(twice.is_empty(), "begun by both: {twice:?}");
+        }
         cost.within(3)
     })
 }
