@@ -143,8 +143,11 @@ proptest! {
         let (most, more) = pass(&mut cluster, &requests, |node| refuses[node]);
         prop_assert!(most <= before.max(planned), "{} of {} and {}: {:?}", most, before, planned, cluster);
         prop_assert!(!more);
-        // One pass is enough when all nodes can be written to again.
-        pass(&mut cluster, &requests, |_| false);
-        prop_assert!(cluster.plan_after(&requests, InUse::default()).writes.is_empty());
+        // When all nodes can be written to again, a few passes bring peace. Each counts the peer pods of the nodes that it changes.
+        let mut pass_then_peace = || {
+            pass(&mut cluster, &requests, |_| false);
+            cluster.plan_after(&requests, InUse::default()).writes.is_empty()
+        };
+        prop_assert!((0..3).any(|_| pass_then_peace()));
     }
 }
