@@ -172,7 +172,7 @@ fn drift_that_keeps_coming_back_is_left_and_told_and_what_is_new_is_written_all_
         stage.until_gone("config", "Conflict").await?;
         stage.until("config", "Ready", "AllReady").await?;
         ensure!(other.webhook().await?.rules.is_some_and(|rules| rules.len() == 1));
-        // What is no longer wanted is told no longer, and the operator does not look at it again and again.
+        // Drift of objects that are not wanted any more is not reported, and requests no reconcile after reconcile.
         tokio::select! {
             outcome = stage.until("config", "Conflict", "DriftLeft") => drop(outcome?),
             outcome = other.keep_changing(emptied) => outcome?,

@@ -197,10 +197,8 @@ fn deployment(node: &mut Node) -> Result<()> {
     node.extend("/spec/template/metadata/labels", &labels)?;
     node.optional("/spec/template/metadata", "annotations", ".Values.operator.podAnnotations")?;
 
-    for (key, value) in
-        [("imagePullSecrets", "imagePullSecrets"), ("tolerations", "tolerations"), ("affinity", "affinity")]
-    {
-        node.optional(POD, key, &format!(".Values.operator.{value}"))?;
+    for key in ["imagePullSecrets", "tolerations", "affinity"] {
+        node.optional(POD, key, &format!(".Values.operator.{key}"))?;
     }
     select_nodes(node, POD)?;
     priority_class(node, POD)?;
