@@ -227,7 +227,9 @@ func (m *manager) dispatch(request *http.Request, r *route, names map[string]str
 	for name, value := range names {
 		path = strings.Replace(path, "{"+name+"}", value, 1)
 	}
-	request = request.Clone(context.WithValue(request.Context(), runtime.CtxAPINameKey{}, r.name))
+	// They answer on another goroutine, and leave it behind if the request's context ends. It would then use the cloud unlocked.
+	ctx := context.WithoutCancel(request.Context())
+	request = request.Clone(context.WithValue(ctx, runtime.CtxAPINameKey{}, r.name))
 	request.URL.Scheme, request.URL.Host, request.URL.Path, request.URL.RawPath = "http", request.Host, path, ""
 	client, _, _ := strings.Cut(r.name, ".")
 	server := c.server(client)

@@ -2,7 +2,7 @@
 
 use std::{
     convert::Infallible,
-    io,
+    io::{self, Write as _},
     net::SocketAddr,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
@@ -129,10 +129,14 @@ struct Relay {
 
 impl Relay {
     async fn relay(self, request: Request<Incoming>) -> Result<Response<Body>, Infallible> {
-        Ok(self
-            .answer(request)
-            .await
-            .unwrap_or_else(|problem| refusal(502, format!("the relay: {problem:#}"))))
+        let what = format!("{} {}", request.method(), request.uri().path());
+        Ok(self.answer(request).await.unwrap_or_else(|problem| {
+            let problem = format!("the relay could not forward {what}: {problem:#}");
+            // The client may keep the text to itself, and the harness shows what a macro prints to another test only.
+            // If it cannot be shown, the test fails all the same.
+            let _ = writeln!(io::stderr(), "{problem}");
+            refusal(502, problem)
+        }))
     }
 
     async fn answer(self, request: Request<Incoming>) -> Result<Response<Body>> {
