@@ -85,58 +85,19 @@ impl Writer {
     ) -> Written {
         let mut outcome = Written::default();
         self.conflicts.forget_old(now);
-        let due = due(&mut self.failures, writes, now);
-        let (mut failures, mut untried) = (0, Vec::new());
-        let api = &self.nodes;
-        for group in headroom.groups(due) {
+        let (mut failed, mut untried) = (0, Vec::new());
+        for group in headroom.groups(due(&mut self.failures, writes, now)) {
             let admitted =
                 admit(&mut self.failures, &self.conflicts, &mut headroom, group, now, &mut outcome);
-            let mut left = admitted.into_iter();
-            let mut running = stream::FuturesUnordered::new();
-            // A group whose writes all fail does not keep the next one from its turn.
-            let mut in_a_row = 0;
-            loop {
-                while running.len() < IN_FLIGHT && in_a_row < failures::MANY {
-                    let Some(write) = left.next() else { break };
-                    running.push(async move { (patch(api, &write).await, write) });
-                }
-                let Some((answer, write)) = running.next().await else { break };
-                match answer {
-                    Ok(node) => {
-                        let NodeWrite { node: name, resources, .. } = &write;
-                        info!(node = %name, ?resources, "wrote the node's number of VMs");
-                        nodes.wrote(&node);
-                        self.failures.succeeded(&write.node);
-                        headroom.done(&write.node);
-                        outcome.written += 1;
-                        outcome.reached.push(write.node);
-                        in_a_row = 0;
-                    }
-                    Err(error) if is_outdated(&write.node, &error) => {
-                        self.conflicts.not_written(&write.node);
-                        self.failures.succeeded(&write.node);
-                        outcome.outdated += 1;
-                        in_a_row = 0;
-                    }
-                    Err(error) => {
-                        warn!(node = %write.node, %error, "writing the node's number of VMs failed");
-                        self.conflicts.not_written(&write.node);
-                        self.failures.failed(&write.node, error.to_string(), Instant::now());
-                        failures += 1;
-                        in_a_row += 1;
-                        if error.code().is_none_or(|code| code == GATEWAY_TIMEOUT) {
-                            outcome.reached.push(write.node);
-                        }
-                    }
-                }
-            }
-            untried.extend(left.map(|write| write.node));
+            let (failures, left) = self.write_group(nodes, admitted, &mut headroom, &mut outcome).await;
+            failed += failures;
+            untried.extend(left);
         }
         for node in &untried {
             self.conflicts.not_written(node);
         }
         outcome.untried = untried.len();
-        if failures > 0 {
+        if failed > 0 {
             self.failures.ended(untried, Instant::now());
         }
         outcome.failed = self.failures.all();
@@ -145,6 +106,57 @@ impl Writer {
         let again = [outcome.again, self.failures.again(Instant::now()), at_once];
         outcome.again = again.into_iter().flatten().min();
         outcome
+    }
+
+    /// Does these writes, until too many in a row have failed: a group whose writes all fail does not keep the next one from its
+    /// turn. Returns how many failed, and the nodes that were not tried.
+    async fn write_group(
+        &mut self,
+        nodes: &Nodes,
+        writes: Vec<NodeWrite>,
+        headroom: &mut Headroom,
+        outcome: &mut Written,
+    ) -> (usize, Vec<Arc<str>>) {
+        let api = &self.nodes;
+        let mut left = writes.into_iter();
+        let mut running = stream::FuturesUnordered::new();
+        let (mut failures, mut in_a_row) = (0, 0);
+        loop {
+            while running.len() < IN_FLIGHT && in_a_row < failures::MANY {
+                let Some(write) = left.next() else { break };
+                running.push(async move { (patch(api, &write).await, write) });
+            }
+            let Some((answer, write)) = running.next().await else { break };
+            match answer {
+                Ok(node) => {
+                    let NodeWrite { node: name, resources, .. } = &write;
+                    info!(node = %name, ?resources, "wrote the node's number of VMs");
+                    nodes.wrote(&node);
+                    self.failures.succeeded(&write.node);
+                    headroom.done(&write.node);
+                    outcome.written += 1;
+                    outcome.reached.push(write.node);
+                    in_a_row = 0;
+                }
+                Err(error) if is_outdated(&write.node, &error) => {
+                    self.conflicts.not_written(&write.node);
+                    self.failures.succeeded(&write.node);
+                    outcome.outdated += 1;
+                    in_a_row = 0;
+                }
+                Err(error) => {
+                    warn!(node = %write.node, %error, "writing the node's number of VMs failed");
+                    self.conflicts.not_written(&write.node);
+                    self.failures.failed(&write.node, error.to_string(), Instant::now());
+                    failures += 1;
+                    in_a_row += 1;
+                    if error.code().is_none_or(|code| code == GATEWAY_TIMEOUT) {
+                        outcome.reached.push(write.node);
+                    }
+                }
+            }
+        }
+        (failures, left.map(|write| write.node).collect())
     }
 }
 
