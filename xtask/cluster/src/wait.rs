@@ -5,8 +5,11 @@ use std::time::Duration;
 use anyhow::{Error, Result, anyhow};
 use tokio::time::{Instant, sleep, timeout_at};
 
-/// How often the condition is checked.
-const LOOK_INTERVAL: Duration = Duration::from_millis(50);
+/// The shortest and the longest pause between two looks.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(250));
+/// This share of the time that has passed is the pause. So a short wait ends at once, and a long one does not keep a busy machine
+/// from what it waits for.
+const PAUSE_SHARE: u32 = 10;
 
 /// Asks until there is an answer. At the deadline the error says what it waited for, and the last failure. A probe that does not
 /// return counts as a failure.
@@ -15,7 +18,8 @@ pub async fn eventually<T>(
     deadline: Duration,
     mut probe: impl AsyncFnMut() -> Result<T>,
 ) -> Result<T> {
-    let end = Instant::now() + deadline;
+    let start = Instant::now();
+    let end = start + deadline;
     let mut last = None;
     loop {
         let failure = match timeout_at(end, probe()).await {
@@ -27,7 +31,7 @@ pub async fn eventually<T>(
             return Err(failure.context(format!("waited {deadline:?} in vain until {what}")));
         }
         last = Some(failure);
-        sleep(LOOK_INTERVAL).await;
+        sleep((start.elapsed() / PAUSE_SHARE).clamp(PAUSES.0, PAUSES.1)).await;
     }
 }
 
