@@ -37,10 +37,14 @@ type cloud struct {
 	client        *vim25.Client
 	finder        *find.Finder
 	authorization *simulator.AuthorizationManager
+	// Held by whoever changes permissions: each change reads what the one before wrote.
+	granting sync.Mutex
 
-	mutex     sync.Mutex
-	passwords map[string]string
-	logins    int
+	mutex sync.Mutex
+	// A copy of the simulator's permissions: those are guarded by the lock of its authorization manager, which few calls hold.
+	permissions map[types.ManagedObjectReference][]permission
+	passwords   map[string]string
+	logins      int
 	// The keys of sessions that ended.
 	sessions, expired map[string]bool
 	// The sessions of lists that have further pages, by the tokens that ask for these.
@@ -50,6 +54,13 @@ type cloud struct {
 	held   map[types.ManagedObjectReference]*simulator.Task
 	fails  map[types.ManagedObjectReference]bool
 	page   int32
+}
+
+// What a user may do in an entity, and whether also in all below it.
+type permission struct {
+	user       string
+	privileges []string
+	propagate  bool
 }
 
 // A VM to be made.
@@ -70,6 +81,7 @@ func newCloud(model *simulator.Model, encrypted *simulator.Server) *cloud {
 		model: model, encrypted: encrypted, client: client,
 		finder:        find.NewFinder(client),
 		authorization: registry.Get(*content.AuthorizationManager).(*simulator.AuthorizationManager),
+		permissions:   map[types.ManagedObjectReference][]permission{},
 		passwords:     map[string]string{}, sessions: map[string]bool{}, expired: map[string]bool{}, lists: map[string]string{},
 		hidden: map[types.ManagedObjectReference]bool{},
 		held:   map[types.ManagedObjectReference]*simulator.Task{},
@@ -259,6 +271,8 @@ func (c *cloud) remove(uuid string) error {
 
 // Gives a user these privileges in the entity at this path. Without any, the user has no permission there.
 func (c *cloud) grant(user, path string, privileges []string, propagate bool) error {
+	c.granting.Lock()
+	defer c.granting.Unlock()
 	ref, err := object.NewSearchIndex(c.client).FindByInventoryPath(background, path)
 	if err != nil || ref == nil {
 		return fmt.Errorf("%s: %v", path, err)
@@ -274,12 +288,23 @@ func (c *cloud) grant(user, path string, privileges []string, propagate bool) er
 	if err != nil {
 		return err
 	}
-	all = slices.DeleteFunc(all, func(p types.Permission) bool { return p.Principal == user })
+	// This is the simulator's own list, which an answer may be written from.
+	all = slices.DeleteFunc(slices.Clone(all), func(p types.Permission) bool { return p.Principal == user })
+	entity := ref.Reference()
+	var granted []permission
 	if role := object.AuthorizationRoleList(c.authorization.RoleList).ByName(name); len(privileges) != 0 {
-		entity := ref.Reference()
 		all = append(all, types.Permission{Entity: &entity, Principal: user, RoleId: role.RoleId, Propagate: propagate})
+		// The role also has what the simulator adds to every role.
+		granted = []permission{{user, slices.Clone(role.Privilege), propagate}}
 	}
-	return manager.SetEntityPermissions(background, ref.Reference(), all)
+	if err := manager.SetEntityPermissions(background, entity, all); err != nil {
+		return err
+	}
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	others := slices.DeleteFunc(c.permissions[entity], func(p permission) bool { return p.user == user })
+	c.permissions[entity] = append(others, granted...)
+	return nil
 }
 
 // A VM whose deletion may not end, or fail.

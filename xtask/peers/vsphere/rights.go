@@ -4,7 +4,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/vmware/govmomi/object"
 	"github.com/vmware/govmomi/simulator"
 	"github.com/vmware/govmomi/vim25/methods"
 	"github.com/vmware/govmomi/vim25/mo"
@@ -46,41 +45,53 @@ func (c *cloud) handle(ctx *simulator.Context, method *simulator.Method) (mo.Ref
 	if !isOpen && (ctx.Session == nil || c.hasExpired(ctx.Session.Key)) {
 		return nil, &types.NotAuthenticated{NoPermission: types.NoPermission{Object: &method.This, PrivilegeId: view}}
 	}
-	if privilege != "" && c.model.Map().Get(method.This) != nil {
-		vm := c.model.Map().Get(method.This).(mo.Entity).Entity()
-		for _, entity := range []types.ManagedObjectReference{method.This, *vm.Parent} {
+	if vm, ok := c.model.Map().Get(method.This).(mo.Entity); ok && privilege != "" {
+		for _, entity := range []types.ManagedObjectReference{method.This, *vm.Entity().Parent} {
 			if !c.may(ctx.Session.UserName, entity, privilege) {
-				return nil, lacks(entity, privilege)
+				return nil, c.lacks(entity, privilege)
 			}
 		}
 	}
 	return nil, nil
 }
 
-func lacks(entity types.ManagedObjectReference, privilege string) types.BaseMethodFault {
+// The fault for a user who may not. An entity that was removed meanwhile is missing for everybody.
+func (c *cloud) lacks(entity types.ManagedObjectReference, privilege string) types.BaseMethodFault {
+	if c.model.Map().Get(entity) == nil {
+		return &types.ManagedObjectNotFound{Obj: entity}
+	}
 	return &types.NoPermission{Object: &entity, PrivilegeId: privilege}
 }
 
-// Whether a user has a privilege: by the permission of the entity itself, or else by the nearest one above that propagates.
+// Whether a user has a privilege: by the permission of the entity itself, or else by the nearest one above that propagates. Nobody has
+// one in an entity that is gone.
 func (c *cloud) may(user string, entity types.ManagedObjectReference, privilege string) bool {
 	if user == "" {
 		return true
 	}
 	for at, own := &entity, true; at != nil; own = false {
-		permissions := c.authorization.RetrieveEntityPermissions(c.context(), &types.RetrieveEntityPermissions{Entity: *at})
-		for _, p := range permissions.(*methods.RetrieveEntityPermissionsBody).Res.Returnval {
-			if strings.EqualFold(p.Principal, user) && (own || p.Propagate) {
-				role := object.AuthorizationRoleList(c.authorization.RoleList).ById(p.RoleId)
-				return role != nil && slices.Contains(role.Privilege, privilege)
-			}
-		}
-		above, ok := c.model.Map().Get(*at).(mo.Entity)
+		it, ok := c.model.Map().Get(*at).(mo.Entity)
 		if !ok {
 			return false
 		}
-		at = above.Entity().Parent
+		if privileges, ok := c.permitted(user, *at, own); ok {
+			return slices.Contains(privileges, privilege)
+		}
+		at = it.Entity().Parent
 	}
 	return false
+}
+
+// The privileges that a permission of this entity gives a user there. Below it (not own), only one that propagates counts.
+func (c *cloud) permitted(user string, entity types.ManagedObjectReference, own bool) ([]string, bool) {
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	for _, p := range c.permissions[entity] {
+		if strings.EqualFold(p.user, user) && (own || p.propagate) {
+			return p.privileges, true
+		}
+	}
+	return nil, false
 }
 
 // Finds only what the caller may see.
@@ -114,7 +125,7 @@ func (p *collector) RetrievePropertiesEx(ctx *simulator.Context, req *types.Retr
 	for _, spec := range req.SpecSet {
 		for _, set := range spec.ObjectSet {
 			if _, ok := ctx.Map.Get(set.Obj).(mo.Entity); ok && !theCloud.may(ctx.Session.UserName, set.Obj, view) {
-				return &methods.RetrievePropertiesExBody{Fault_: simulator.Fault("", lacks(set.Obj, view))}
+				return &methods.RetrievePropertiesExBody{Fault_: simulator.Fault("", theCloud.lacks(set.Obj, view))}
 			}
 		}
 	}
@@ -159,7 +170,7 @@ func (m *authorizationManager) HasPrivilegeOnEntities(ctx *simulator.Context, re
 	var all []types.EntityPrivilege
 	for _, entity := range req.Entity {
 		if !m.cloud.may(ctx.Session.UserName, entity, view) {
-			return &methods.HasPrivilegeOnEntitiesBody{Fault_: simulator.Fault("", lacks(entity, view))}
+			return &methods.HasPrivilegeOnEntitiesBody{Fault_: simulator.Fault("", m.cloud.lacks(entity, view))}
 		}
 		result := types.EntityPrivilege{Entity: entity}
 		for _, id := range req.PrivId {
@@ -173,7 +184,7 @@ func (m *authorizationManager) HasPrivilegeOnEntities(ctx *simulator.Context, re
 
 func (m *authorizationManager) RetrieveEntityPermissions(ctx *simulator.Context, req *types.RetrieveEntityPermissions) soap.HasFault {
 	if !m.cloud.may(ctx.Session.UserName, req.Entity, read) {
-		return &methods.RetrieveEntityPermissionsBody{Fault_: simulator.Fault("", lacks(req.Entity, read))}
+		return &methods.RetrieveEntityPermissionsBody{Fault_: simulator.Fault("", m.cloud.lacks(req.Entity, read))}
 	}
 	return m.AuthorizationManager.RetrieveEntityPermissions(ctx, req)
 }
