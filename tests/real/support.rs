@@ -139,6 +139,17 @@ pub fn alone_with(
     on_own_cluster(async |testbed| on(testbed, start, test).await)
 }
 
+/// Like [`alone_with`], with a second cluster. The time limit begins when the test has both: it may wait long for them. Only one test
+/// may take two clusters: several such tests would block each other.
+pub fn alone_with_another(
+    start: impl AsyncFnOnce(&Testbed, &Path, &Libvirtd) -> Result<Operator>,
+    test: impl AsyncFnOnce(&mut Alone, &mut Testbed) -> Result<()>,
+) -> Result<()> {
+    on_own_cluster(async |testbed| {
+        with_own_cluster(async |other| on(testbed, start, async |alone| test(alone, other).await).await).await
+    })
+}
+
 /// Runs a test on a cluster that no other test uses meanwhile, without libvirtd and operator.
 pub fn without_operator(test: impl AsyncFnOnce(&Testbed) -> Result<()>) -> Result<()> {
     on_own_cluster(async |testbed| {
@@ -166,9 +177,8 @@ fn on_own_cluster(work: impl AsyncFnOnce(&mut Testbed) -> Result<()>) -> Result<
     RUNTIME.block_on(with_own_cluster(work))
 }
 
-/// Does this with a cluster that no other test uses meanwhile. Only one test may take two clusters: several such
-/// tests would block each other.
-pub async fn with_own_cluster(work: impl AsyncFnOnce(&mut Testbed) -> Result<()>) -> Result<()> {
+/// Does this with a cluster that no other test uses meanwhile.
+async fn with_own_cluster(work: impl AsyncFnOnce(&mut Testbed) -> Result<()>) -> Result<()> {
     let _turn = TURNS.acquire().await?;
     let free = FREE.lock().await.pop();
     let mut testbed = match free {

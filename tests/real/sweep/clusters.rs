@@ -13,7 +13,7 @@ use testbed::{
 };
 
 use super::{swept, uid_of_cluster};
-use crate::support::{PROGRAM, alone_with, with_own_cluster};
+use crate::support::{PROGRAM, alone_with_another};
 
 /// This cluster's operator, which deletes VMs with this tag.
 async fn sweeper(testbed: &Testbed, dir: &Path, aws: &Played, tag: &str) -> Result<Operator> {
@@ -50,31 +50,28 @@ fn two_clusters_in_one_account_never_touch_each_others_vms() -> Result<()> {
         ensure!(aws.set(played).is_ok());
         operator
     };
-    alone_with(start, async |alone| {
+    alone_with_another(start, async |alone, other| {
         let (scene, aws) = (alone.scene(), aws.get().context("it was started")?);
-        with_own_cluster(async |other| {
-            let dir = tempfile::tempdir()?;
-            let other = sweeper(other, dir.path(), aws, "cluster=other").await?;
-            let pod = scene.pods.run("web").await?;
-            let tracked = make(aws, "web").await?;
-            let peerpod = scene.caa.record(&pod, "aws", &tracked.id).await?.name_any();
-            let stray = make(aws, "crashed").await?;
-            wait::eventually("the stray VM is gone", DEADLINE, async || {
-                ensure!(!is_there(aws, &stray).await?, "it is there");
-                Ok(())
-            })
-            .await?;
-            swept(&other).await?;
-            let seen = other.sweep().await?.clouds.into_iter().next().context("no cloud is listed")?;
-            // Addresses have no tag, so they prove nothing.
-            let is_theirs = seen.untracked.iter().any(|it| it.kind == "vm" || it.proof.is_some());
-            ensure!(seen.vms > 0 && !is_theirs, "the other cluster sees {seen:?}");
-            ensure!(is_there(aws, &tracked).await?, "the VM of a Pod is gone");
-            scene.peerpods.get(&peerpod).await?;
-            let (own, others) = (deletions(&alone.operator).await?, deletions(&other).await?);
-            ensure!((own - 1.0).abs() < 0.5 && others < 0.5, "{own} and {others} deletions");
+        let dir = tempfile::tempdir()?;
+        let other = sweeper(other, dir.path(), aws, "cluster=other").await?;
+        let pod = scene.pods.run("web").await?;
+        let tracked = make(aws, "web").await?;
+        let peerpod = scene.caa.record(&pod, "aws", &tracked.id).await?.name_any();
+        let stray = make(aws, "crashed").await?;
+        wait::eventually("the stray VM is gone", DEADLINE, async || {
+            ensure!(!is_there(aws, &stray).await?, "it is there");
             Ok(())
         })
-        .await
+        .await?;
+        swept(&other).await?;
+        let seen = other.sweep().await?.clouds.into_iter().next().context("no cloud is listed")?;
+        // Addresses have no tag, so they prove nothing.
+        let is_theirs = seen.untracked.iter().any(|it| it.kind == "vm" || it.proof.is_some());
+        ensure!(seen.vms > 0 && !is_theirs, "the other cluster sees {seen:?}");
+        ensure!(is_there(aws, &tracked).await?, "the VM of a Pod is gone");
+        scene.peerpods.get(&peerpod).await?;
+        let (own, others) = (deletions(&alone.operator).await?, deletions(&other).await?);
+        ensure!((own - 1.0).abs() < 0.5 && others < 0.5, "{own} and {others} deletions");
+        Ok(())
     })
 }
