@@ -101,13 +101,15 @@ impl Stage {
         self.make(json!({ "metadata": { "name": name }, "spec": spec })).await
     }
 
-    /// Waits for a condition of a configuration; gives its message.
+    /// Waits until the status is up to date and has this condition; gives the condition's message. What an earlier spec led to says
+    /// nothing of the present one.
     pub async fn until(&self, name: &str, type_: &str, reason: &str) -> Result<String> {
         wait::eventually(&format!("{name} is {type_} because of {reason}"), DEADLINE, async || {
             let config = self.configs.get(name).await?;
-            let conditions = config.status.map(|status| status.conditions).unwrap_or_default();
-            let condition = conditions.iter().find(|it| it.type_ == type_);
-            ensure!(condition.is_some_and(|it| it.reason == reason), "{conditions:#?}");
+            let status = config.status.unwrap_or_default();
+            ensure!(status.observed_generation == config.metadata.generation, "{status:#?}");
+            let condition = status.conditions.iter().find(|it| it.type_ == type_);
+            ensure!(condition.is_some_and(|it| it.reason == reason), "{status:#?}");
             Ok(condition.map(|it| it.message.clone()).unwrap_or_default())
         })
         .await
