@@ -128,6 +128,8 @@ fn what_an_enforcer_adds_to_the_selector_stays_and_real_drift_is_put_back() -> R
             })
             .await?;
             stage.until("config", "Ready", "AllReady").await?;
+            // A write too many would come with the next look.
+            stage.look_again(alone).await?;
             assert_eq!(written(alone)?, before + 2);
             assert_ne!(other.webhook().await?.namespace_selector, own);
             anyhow::Ok(())
