@@ -183,7 +183,10 @@ impl Operator {
     /// The whole log so far, a JSON object on each line.
     pub fn log(&self) -> Result<String> {
         let log = self.process.log();
-        std::fs::read_to_string(log).with_context(|| format!("reading {}", log.display()))
+        let mut text = std::fs::read(log).with_context(|| format!("reading {}", log.display()))?;
+        // The last line may be half written.
+        text.truncate(text.iter().rposition(|byte| *byte == b'\n').map_or(0, |last| last + 1));
+        String::from_utf8(text).with_context(|| format!("reading {}", log.display()))
     }
 
     /// The last lines of the log, for error messages.
