@@ -72,6 +72,8 @@ impl Audit {
         let flags = vec![
             format!("--audit-policy-file={}", policy.display()),
             format!("--audit-log-path={}", log.display()),
+            // All in one file. After 100 MB the server would begin another one, and nobody reads the former one.
+            "--audit-log-maxsize=0".to_owned(),
         ];
         Ok((Self { log }, flags))
     }
