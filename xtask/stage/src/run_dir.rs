@@ -14,6 +14,10 @@ pub fn run_dir() -> Result<(PathBuf, File)> {
     // The path must be short, because paths of sockets must be.
     let runs = env::temp_dir().join("peerpod-operator-tests");
     fs::create_dir_all(&runs).with_context(|| format!("creating {}", runs.display()))?;
+    // One run at a time: between making its folder and locking it, a run's folder looks like one of a run that has ended.
+    let gate = runs.with_extension("gate");
+    let gate = File::create(&gate).with_context(|| format!("creating {}", gate.display()))?;
+    gate.lock()?;
     for entry in fs::read_dir(&runs)? {
         let dir = entry?.path();
         if File::create(dir.join("lock")).is_ok_and(|lock| lock.try_lock().is_ok()) {
