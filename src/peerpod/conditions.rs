@@ -99,11 +99,11 @@ pub const ABANDONED_DOC: &str = "The operator removed the finalizer because of a
 pub const KEPT_FOR_POD: &str = "KeptForPod";
 
 /// The reason of [`KEPT_FOR_POD`].
-const POD_IS_OLDER: &str = "PodIsOlder";
+pub const POD_IS_OLDER: &str = "PodIsOlder";
 
 /// What [`KEPT_FOR_POD`] means, for documentation.
 pub const KEPT_FOR_POD_DOC: &str = "The Pod was in its sandbox already when a newer PeerPod of it was recorded, so it may run on this \
-     machine. No newer PeerPod replaces this one as long as the Pod lives.";
+     VM. No newer PeerPod replaces this one as long as the Pod lives. Nothing is to be done.";
 
 /// The condition that reports one decision.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -177,7 +177,7 @@ fn blocked(blocked: &Blocked) -> (Reason, Message) {
         Blocked::NoOwner => (
             Reason::NoOwner,
             Message::public(format!(
-                "no Pod owns this PeerPod, so nothing proves which Pod the VM belongs to; delete the VM by hand; {give_up}"
+                "no Pod owns this PeerPod, so nothing proves which Pod the VM belongs to; if no Pod uses the VM, delete it by hand; {give_up}"
             )),
         ),
         Blocked::UnreadFinalizers => (

@@ -47,7 +47,7 @@ pub const ALERTS: [Alert; 11] = [
         expression: "(sum(peerpod_operator_leader) or vector(0)) != 1",
         patience: "5m",
         meaning: "no operator leads, or two do",
-        action: "check the Lease `peerpod-operator` and the logs of both replicas",
+        action: "check the operator's Lease (`peerpod-operator`, or that of `--lease-name`) and the logs of both replicas",
     },
     Alert {
         name: "PeerPodSettingsRefused",

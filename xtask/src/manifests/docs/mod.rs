@@ -121,6 +121,12 @@ fn reasons() -> String {
             (reason.condition_type().as_str().to_owned(), format!("{:?}", reason.event()));
         [condition, code(reason.as_str()), event, reason.doc().to_owned()]
     });
+    let kept = [
+        conditions::KEPT_FOR_POD.to_owned(),
+        code(conditions::POD_IS_OLDER),
+        "-".to_owned(),
+        conditions::KEPT_FOR_POD_DOC.to_owned(),
+    ];
     let abandoned = [
         String::new(),
         code(conditions::ABANDONED),
@@ -134,7 +140,7 @@ A PeerPod without problems has no condition. See [Monitoring](../operations/moni
 
 "
     .to_owned()
-        + &table(["condition", "reason", "event", "meaning"], rows.chain([abandoned]))
+        + &table(["condition", "reason", "event", "meaning"], rows.chain([kept, abandoned]))
 }
 
 fn config_reasons() -> String {

@@ -73,7 +73,7 @@ pub(super) struct Operator {
     /// The controllers to run: `peerpod`, `peerpodconfig`. If empty, those that the other values need.
     controllers: Vec<Controller>,
     /// The Lease of the leader. `33f6c5d6.confidentialcontainers.org` is the Lease of cloud-api-adaptor's own controller.
-    /// If empty, the operator's own. The operator gets rights to this Lease only.
+    /// If empty, the operator's own. No other name is possible: the operator has no rights to other Leases.
     #[schemars(schema_with = "lease_name")]
     lease_name: String,
     /// Resource requests and limits of the operator.
