@@ -128,11 +128,15 @@ const fn action(verdict: Verdict, mode: Mode) -> &'static str {
         (Verdict::Delete, _) => "kept; --sweep=delete deletes it and what came with it",
         (Verdict::Watch, Mode::Delete) => "the sweep deletes it when it has seen it for --sweep-grace",
         (Verdict::Watch, _) => "kept; not seen for --sweep-grace yet",
-        (Verdict::Unproven, _) => "kept: nothing proves that it is this cluster's; find out whose it is before you delete it",
+        (Verdict::Unproven, _) => {
+            "kept: nothing proves that it is this cluster's; find out whose it is before you delete it"
+        }
         (Verdict::Spared, _) => {
             "kept: the Pod of this name may run on it; nothing deletes it while that Pod exists"
         }
-        (Verdict::ByHand, _) => "kept: it may hold data, or does not say which VM it belongs to; look at it in the cloud",
+        (Verdict::ByHand, _) => {
+            "kept: it may hold data, or does not say which VM it belongs to; look at it in the cloud"
+        }
     }
 }
 

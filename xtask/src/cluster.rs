@@ -88,9 +88,11 @@ fn env(name: &str) -> Result<()> {
     let programs = cluster.kubectl_program().parent().unwrap_or(Path::new("/"));
     writeln!(
         stdout(),
-        "export KUBECONFIG={} PATH=\"$PATH\":{}",
+        // The cluster is on this machine, whatever proxy the environment names.
+        "export KUBECONFIG={} PATH=\"$PATH\":{} NO_PROXY={}${{NO_PROXY:+,$NO_PROXY}}",
         quote(&cluster.kubeconfig()),
-        quote(programs)
+        quote(programs),
+        cluster.server_ip(),
     )?;
     Ok(())
 }

@@ -61,14 +61,20 @@ pub(crate) fn install(task: &Install) -> Result<()> {
     }
 }
 
-/// Deletes the CRDs, unless PeerPods are left.
+/// Deletes the CRDs, unless PeerPods or PeerPodConfigs are left.
 pub(crate) fn uninstall() -> Result<()> {
-    let left = output(&["get", "peerpods", "--all-namespaces", "--ignore-not-found", "--output=name"])?;
-    let count = left.lines().count();
+    let left = |kind| output(&["get", kind, "--all-namespaces", "--ignore-not-found", "--output=name"]);
+    let count = left("peerpods")?.lines().count();
     ensure!(
         count == 0,
         "{count} PeerPods are left, and each records a VM that would not be deleted; delete the peer pods first: \
          kubectl get peerpods --all-namespaces"
+    );
+    let count = left("peerpodconfigs")?.lines().count();
+    ensure!(
+        count == 0,
+        "{count} PeerPodConfigs are left, and only the operator can undo what it did for them; delete them while it runs: \
+         kubectl delete peerpodconfigs --all --all-namespaces"
     );
     kubectl(&["annotate", "--overwrite", "-f", CRDS, ALLOW_REMOVAL])?;
     kubectl(&["delete", "--ignore-not-found", "-f", CRDS])

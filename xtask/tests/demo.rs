@@ -115,7 +115,8 @@ fn keep(demos: &Demos, arguments: &[&str]) -> Result<(String, PathBuf)> {
 /// The nodes of the operator's Pods, in the cluster of this kubeconfig.
 async fn nodes_of_operators(kubeconfig: &Path) -> Result<Vec<String>> {
     let kubeconfig = Kubeconfig::read_from(kubeconfig)?;
-    let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
+    let mut config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
+    config.proxy_url = None;
     let pods = OperatorPods::new(Client::try_from(config)?).list().await?;
     Ok(pods.into_iter().filter_map(|pod| pod.spec?.node_name).collect())
 }

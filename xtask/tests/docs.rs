@@ -187,6 +187,28 @@ fn the_book_lists_every_page_once() -> Result<()> {
     Ok(())
 }
 
+/// The versions that a text gives the operator's image.
+fn image_versions(text: &str) -> Vec<&str> {
+    let after = |mark| text.split(mark).skip(1);
+    let all = ["peerpod-operator:", "image.version=\"", "newTag: ", "the tag `"].into_iter().flat_map(after);
+    let versions =
+        all.map(|rest| rest.split(|it: char| !it.is_ascii_alphanumeric() && !"+-.".contains(it)).next());
+    versions.flatten().filter(|version| version.starts_with(|first: char| first.is_ascii_digit())).collect()
+}
+
+#[test]
+fn the_image_has_the_present_version_wherever_it_is_named() -> Result<()> {
+    for path in ["Containerfile", "docs/src/install/image.md", "docs/src/install/manifests.md"] {
+        let text = read(path)?;
+        let versions = image_versions(&text);
+        ensure!(!versions.is_empty(), "{path} names no version");
+        let other =
+            versions.iter().find(|version| version.trim_end_matches('.') != env!("CARGO_PKG_VERSION"));
+        ensure!(other.is_none(), "{path} names the version {other:?}");
+    }
+    Ok(())
+}
+
 #[test]
 fn every_provider_is_listed_with_its_page() -> Result<()> {
     let overview = read("docs/src/providers/overview.md")?;

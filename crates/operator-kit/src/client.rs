@@ -2,10 +2,16 @@
 
 use std::{path::Path, time::Duration};
 
-use hyper::{Request, Response};
+use hyper::{
+    Request, Response, Uri,
+    rt::{Read, Write},
+};
 use hyper_timeout::TimeoutConnector;
 use hyper_util::{
-    client::legacy::{self, connect::HttpConnector},
+    client::legacy::{
+        self,
+        connect::{Connection, HttpConnector, proxy::Tunnel},
+    },
     rt::TokioExecutor,
 };
 use kube::{
@@ -37,8 +43,11 @@ pub enum ClientError {
     /// The requested kubeconfig or context cannot be used.
     #[error("the kubeconfig cannot be used: {0}")]
     Kubeconfig(#[from] KubeconfigError),
-    /// The kubeconfig has a proxy on this host.
-    #[error("the kubeconfig names the proxy {0} for the API server: proxies are not supported")]
+    /// The API server is to be reached by this proxy, which needs TLS, SOCKS or a login.
+    #[error(
+        "the proxy {0} cannot be used for the API server, only one by http:// and without a login; it is in the kubeconfig \
+         (proxy-url) or in HTTPS_PROXY, and NO_PROXY names hosts that are reached without it"
+    )]
     Proxy(String),
     /// The kubeconfig's credentials are broken.
     #[error("the cluster's credentials cannot be used: {0}")]
@@ -86,9 +95,6 @@ pub(crate) fn service(
 }
 
 fn connect(config: Config) -> Result<Client, ClientError> {
-    if let Some(proxy) = &config.proxy_url {
-        return Err(ClientError::Proxy(proxy.host().unwrap_or_default().to_owned()));
-    }
     let mut http = HttpConnector::new();
     http.enforce_http(false);
     http.set_nodelay(true);
@@ -96,8 +102,24 @@ fn connect(config: Config) -> Result<Client, ClientError> {
     http.set_keepalive(Some(KEEPALIVE));
     http.set_keepalive_interval(Some(KEEPALIVE));
     http.set_keepalive_retries(Some(3));
+    let Some(proxy) = config.proxy_url.clone() else { return client(config, http) };
+    let has_login = proxy.authority().is_some_and(|authority| authority.as_str().contains('@'));
+    if has_login || proxy.scheme_str() != Some("http") {
+        return Err(ClientError::Proxy(proxy.host().unwrap_or_default().to_owned()));
+    }
+    client(config, Tunnel::new(proxy, http))
+}
+
+/// A client whose connections this connector opens.
+fn client<C>(config: Config, connector: C) -> Result<Client, ClientError>
+where
+    C: Service<Uri> + Clone + Send + Sync + 'static,
+    C::Response: Connection + Read + Write + Send + Unpin + 'static,
+    C::Future: Send + 'static,
+    C::Error: Into<BoxError>,
+{
     let mut https = TimeoutConnector::new(
-        config.rustls_https_connector_with_connector(http).map_err(ClientError::Credentials)?,
+        config.rustls_https_connector_with_connector(connector).map_err(ClientError::Credentials)?,
     );
     https.set_read_timeout(Some(SILENCE));
     https.set_reset_reader_on_write(true);
@@ -119,9 +141,54 @@ mod tests {
 
     use futures::future::join_all;
     use hyper::Response;
-    use tokio::task::yield_now;
+    use tokio::{
+        io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader},
+        net::TcpListener,
+        task::yield_now,
+    };
 
     use super::*;
+
+    /// Reads the head of a request. Returns its first line.
+    async fn head(stream: &mut (impl tokio::io::AsyncBufRead + Unpin)) -> String {
+        let mut lines = Vec::new();
+        loop {
+            let mut line = String::new();
+            stream.read_line(&mut line).await.unwrap();
+            if line.trim().is_empty() {
+                return lines.swap_remove(0);
+            }
+            lines.push(line.trim().to_owned());
+        }
+    }
+
+    #[tokio::test]
+    async fn an_api_server_behind_a_proxy_is_reached_by_it() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let mut config = Config::new(Uri::from_static("http://api.example:8080"));
+        config.proxy_url = Some(format!("http://{}", listener.local_addr().unwrap()).parse().unwrap());
+        let client = connect(config).unwrap();
+        let proxy = async {
+            let mut stream = BufReader::new(listener.accept().await.unwrap().0);
+            assert_eq!(head(&mut stream).await, "CONNECT api.example:8080 HTTP/1.1");
+            stream.write_all(b"HTTP/1.1 200 OK\r\n\r\n").await.unwrap();
+            assert_eq!(head(&mut stream).await, "GET /livez HTTP/1.1");
+            stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok").await.unwrap();
+            stream
+        };
+        let request = client.request_text(Request::get("/livez").body(Vec::new()).unwrap());
+        assert_eq!(tokio::join!(request, proxy).0.unwrap(), "ok");
+    }
+
+    #[tokio::test]
+    async fn a_proxy_that_needs_more_is_refused_without_its_login() {
+        for proxy in ["https://proxy.example", "socks5://proxy.example", "http://user:secret@proxy.example"] {
+            let mut config = Config::new(Uri::from_static("https://api.example"));
+            config.proxy_url = Some(proxy.parse().unwrap());
+            let refused = connect(config).err().unwrap().to_string();
+            assert!(refused.contains("proxy.example") && !refused.contains("secret"), "{refused}");
+        }
+    }
 
     #[tokio::test]
     async fn no_more_requests_are_in_flight_than_allowed() {

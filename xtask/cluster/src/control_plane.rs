@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::net::{SocketAddr, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -15,6 +15,7 @@ use crate::component::{Component, FAKE_NODE, FAKE_NODE_VALUE, Plan};
 use crate::node::{Leftovers, Node};
 use crate::pki;
 use crate::process::{Identity, Lifetime, Process, Signal, wait_for_all};
+use crate::proxies::without_proxies;
 use crate::tools::Tools;
 
 /// The time limit of each part of a start. It is generous, because a machine may be slow while it builds.
@@ -164,6 +165,11 @@ impl Cluster {
         self.plan.server_url()
     }
 
+    /// The API server's IP address.
+    pub fn server_ip(&self) -> Ipv4Addr {
+        self.plan.server_ip()
+    }
+
     /// etcd's address, without TLS.
     pub fn etcd(&self) -> SocketAddr {
         (self.plan.address.ip, self.plan.address.etcd).into()
@@ -197,6 +203,7 @@ impl Cluster {
     /// Runs kubectl as the administrator. Returns its output.
     pub async fn kubectl(&self, args: &[&str]) -> Result<String> {
         let mut command = tokio::process::Command::new(&self.plan.tools.kubectl);
+        without_proxies(command.as_std_mut());
         command
             .arg("--kubeconfig")
             .arg(self.kubeconfig())

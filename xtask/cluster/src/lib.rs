@@ -26,6 +26,7 @@ pub mod packages;
 mod pki;
 pub mod process;
 pub mod progress;
+pub mod proxies;
 pub mod tools;
 pub mod wait;
 

@@ -1,6 +1,5 @@
 //! Debian packages: finds those that are missing, and installs them if possible or else names them.
 
-use std::env;
 use std::fs::{self, File};
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -10,6 +9,11 @@ use anyhow::{Context as _, Result, bail, ensure};
 
 /// Keeps apt and the packages' scripts from asking questions and from starting services.
 const QUIET: [(&str, &str); 2] = [("DEBIAN_FRONTEND", "noninteractive"), ("RUNLEVEL", "1")];
+
+/// The lock of those that install, and the output of apt-get. Both are root's alone: in `/tmp`, not even root may open the file of
+/// another user.
+const LOCK: &str = "/run/peerpod-operator-packages.lock";
+const LOG: &str = "/run/peerpod-operator-packages.log";
 
 /// Those of `packages` that are not installed.
 pub fn missing<'a>(packages: &[&'a str]) -> Result<Vec<&'a str>> {
@@ -28,19 +32,19 @@ pub fn missing<'a>(packages: &[&'a str]) -> Result<Vec<&'a str>> {
 /// Makes sure that all `packages` are installed. As root on Debian it installs the missing ones; else it fails with the command that
 /// does. Programs that call this at the same time wait for one another.
 pub fn ensure(packages: &[&str]) -> Result<()> {
-    if missing(packages)?.is_empty() {
+    let before = missing(packages)?;
+    if before.is_empty() {
         return Ok(());
     }
-    let path = env::temp_dir().join("peerpod-operator-packages.lock");
-    let lock = File::create(&path).with_context(|| format!("creating the lock {}", path.display()))?;
-    lock.lock().with_context(|| format!("waiting for the lock {}", path.display()))?;
+    if !rustix::process::geteuid().is_root() || !Path::new("/etc/debian_version").exists() {
+        bail!("packages are missing; install them with\n  sudo {}", install_command(&before));
+    }
+    let lock = File::create(LOCK).with_context(|| format!("creating the lock {LOCK}"))?;
+    lock.lock().with_context(|| format!("waiting for the lock {LOCK}"))?;
     // The program that held the lock may have installed them.
     let missing = missing(packages)?;
     if missing.is_empty() {
         return Ok(());
-    }
-    if !rustix::process::geteuid().is_root() || !Path::new("/etc/debian_version").exists() {
-        bail!("packages are missing; install them with\n  sudo {}", install_command(&missing));
     }
     let mut progress = Progress::new(2);
     progress.step("apt-get update");
@@ -59,8 +63,7 @@ fn install_command(packages: &[&str]) -> String {
 /// Runs apt-get. Shows its output only if it fails.
 fn apt_get(arguments: &[&str]) -> Result<()> {
     let what = format!("apt-get {}", arguments.join(" "));
-    let log = env::temp_dir().join("peerpod-operator-packages.log");
-    let output = File::create(&log).with_context(|| format!("creating the log {}", log.display()))?;
+    let output = File::create(LOG).with_context(|| format!("creating the log {LOG}"))?;
     let status = Command::new("apt-get")
         .args(arguments)
         .envs(QUIET)
@@ -69,7 +72,7 @@ fn apt_get(arguments: &[&str]) -> Result<()> {
         .stderr(output)
         .status()
         .with_context(|| format!("running {what}"))?;
-    ensure!(status.success(), "{what} failed ({status}):\n{}", fs::read_to_string(&log).unwrap_or_default());
+    ensure!(status.success(), "{what} failed ({status}):\n{}", fs::read_to_string(LOG).unwrap_or_default());
     Ok(())
 }
 

@@ -298,6 +298,8 @@ impl Places {
         let total = module.ask_go(&list)?.lines().filter(|line| !line.is_empty()).count();
 
         let mut build = module.go(&["build", "-v", "-o"]);
+        // An interrupted build leaves its work here, where the next one removes it.
+        build.env("GOTMPDIR", &fresh);
         build.arg(&fresh).args(&flags).args(&packages);
         let build = Process::start("build", &build, &fresh, Lifetime::Owned)?;
         let until = Instant::now() + BUILD_DEADLINE;

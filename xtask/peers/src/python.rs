@@ -16,6 +16,10 @@ const PACKAGES: [&str; 2] = ["python3", "python3-venv"];
 /// How long to wait for another process that installs the same.
 const DEADLINE: Duration = Duration::from_secs(900);
 
+/// Succeeds if the environment has a folder of packages of this version of Python.
+const HAS_PACKAGES: &str =
+    "import os, sys, sysconfig; sys.exit(not os.path.isdir(sysconfig.get_path('purelib')))";
+
 /// The `python` of the environment with the packages of this `requirements.txt`. Makes the environment first if it is missing.
 pub(crate) async fn environment(requirements: &Path) -> Result<PathBuf> {
     let pins = fs::read(requirements).with_context(|| format!("reading {}", requirements.display()))?;
@@ -25,8 +29,8 @@ pub(crate) async fn environment(requirements: &Path) -> Result<PathBuf> {
     let folder = folders::cache()?.join("python").join(format!("{}-{hash:016x}", name.display()));
     let env = folder.join("env");
     let (python, whole) = (env.join("bin/python"), folder.join("whole"));
-    // The cache may outlive the machine, and `python` is a link to Debian's, which may be missing.
-    let is_usable = || whole.exists() && python.exists();
+    // The cache may outlive the machine. `python` is a link to Debian's, which may be missing, or of another version than the packages.
+    let is_usable = || whole.exists() && run(Command::new(&python).args(["-c", HAS_PACKAGES])).is_ok();
     if is_usable() {
         return Ok(python);
     }

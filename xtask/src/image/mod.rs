@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use ::image::{Compression, Files, example, operator, sbom::sbom};
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use clap::Args;
 use peerpod_operator::{
     cli::{self, Shell},
@@ -68,6 +68,11 @@ impl Subject {
 pub(crate) async fn run(task: &Task) -> Result<()> {
     let subject = Subject::of(task)?;
     let name = task.name.as_ref().unwrap_or(&subject.image);
+    // containerd would look for another name.
+    ensure!(
+        name.contains(':') && !name.contains('/'),
+        "the image's name is NAME:TAG, without a registry, and not {name}: --push REGISTRY pushes it to one"
+    );
     // Check the destination before the build, not after it.
     let reference = task.push.as_ref().map(|push| push::reference(push, name)).transpose()?;
     let program = match &task.program {

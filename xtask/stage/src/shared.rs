@@ -12,6 +12,7 @@ use anyhow::{Context as _, Result, ensure};
 use cluster::{
     Cluster, ClusterOptions, Component,
     process::{Lifetime, Process},
+    proxies::without_proxies,
 };
 use k8s_openapi::api::core::v1::Namespace;
 use kube::{
@@ -119,11 +120,13 @@ impl Stage {
         // An address of its own among 16 million, so that its ports are free.
         let address = Ipv4Addr::new(127, fastrand::u8(1..), fastrand::u8(..), fastrand::u8(1..255));
         let mut command = Command::new(&plan.program);
+        without_proxies(&mut command);
         command.env("KUBECONFIG", kubeconfig).env("POD_NAMESPACE", &namespace).arg("run");
         command.arg(format!("--health-addr={address}:{HEALTH_PORT}"));
         command.arg(format!("--metrics-addr={address}:{METRICS_PORT}"));
         let config = Kubeconfig::read_from(cluster.kubeconfig())?;
-        let config = Config::from_custom_kubeconfig(config, &KubeConfigOptions::default()).await?;
+        let mut config = Config::from_custom_kubeconfig(config, &KubeConfigOptions::default()).await?;
+        config.proxy_url = None;
         let operator = Mutex::new(start(&command, &dir)?);
         let client = Client::try_from(config)?;
         let cluster = RwLock::new(cluster);

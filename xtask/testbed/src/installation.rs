@@ -246,6 +246,8 @@ fn peerpod_writes() -> Value {
 }
 
 async fn client(kubeconfig: Kubeconfig) -> Result<Client> {
-    let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
+    let mut config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
+    // The cluster is on this machine.
+    config.proxy_url = None;
     Ok(Client::try_from(config)?)
 }

@@ -8,7 +8,10 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, ensure};
-use cluster::process::{Lifetime, Process, Signal};
+use cluster::{
+    process::{Lifetime, Process, Signal},
+    proxies::without_proxies,
+};
 use peerpod_operator::{install, sweep::Snapshot};
 
 use crate::{
@@ -99,6 +102,7 @@ impl Operator {
         let settings = MountedFolder::create(dir.join("settings"), &settings.config_map)?;
         let address = loopback_address();
         let mut command = Command::new(program);
+        without_proxies(&mut command);
         // Only this controller: many operators share a cluster's nodes, and the other controller writes to nodes.
         // An argument overrides this.
         command.env("PEERPOD_OPERATOR_CONTROLLERS", "peerpod");

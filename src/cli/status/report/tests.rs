@@ -67,7 +67,10 @@ fn what_cannot_be_read_is_said_and_is_not_taken_for_nothing() {
 #[test]
 fn an_operator_that_does_not_act_is_an_error_and_comes_first() {
     let found = problems(Observed { leader: Ok(None), nodes: Err("no".to_owned()), ..observed() });
-    assert_eq!(found[0], (Severity::Error, "leader: no operator holds the Lease of --lease-name, so none acts".to_owned()));
+    assert_eq!(
+        found[0],
+        (Severity::Error, "leader: no operator holds the Lease of --lease-name, so none acts".to_owned())
+    );
     assert_eq!(found[1].0, Severity::Warning);
     let mut stale = observed();
     if let Ok(Some(leader)) = &mut stale.leader {

@@ -173,6 +173,21 @@ pub(super) fn usable() -> Result<()> {
             bail!("the cgroup controller {controller} is not there");
         }
     }
+    if let Some(Hierarchy { root, .. }) = all {
+        let read = |file: &str| fs::read_to_string(root.join(file)).unwrap_or_default();
+        // Only the real top, which has no type, may have processes and delegate controllers. A container's top is none.
+        let is_top = !root.join("cgroup.type").exists();
+        let delegated = read("cgroup.subtree_control");
+        let offered = unified.as_deref().unwrap_or_default().split_ascii_whitespace();
+        let lacks =
+            offered.filter(|name| !delegated.split_ascii_whitespace().any(|it| it == *name)).count() > 0;
+        if !is_top && lacks && !read("cgroup.procs").trim().is_empty() {
+            bail!(
+                "{} has processes, so it can delegate no controller; move them into a cgroup below it",
+                root.display()
+            );
+        }
+    }
     for Hierarchy { root, .. } in &hierarchies {
         let access = rustix::fs::access(root, rustix::fs::Access::WRITE_OK);
         access.with_context(|| format!("no cgroup can be made in {}", root.display()))?;

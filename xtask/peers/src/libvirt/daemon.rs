@@ -152,6 +152,14 @@ pub(super) fn start(dir: &Path, purpose: Purpose, lifetime: Lifetime) -> Result<
     let mut unshare = Command::new("unshare");
     unshare.arg("--mount");
     if !rustix::process::geteuid().is_root() {
+        // In its namespace, a user may mount over folders, but not make them in root's.
+        let missing: Vec<_> =
+            FOLDERS.iter().map(|(_, target)| *target).filter(|it| !Path::new(it).exists()).collect();
+        ensure!(
+            missing.is_empty(),
+            "libvirt's folders are missing; make them with\n  sudo mkdir -p {}",
+            missing.join(" ")
+        );
         unshare.arg("--map-root-user");
     }
     let run = match purpose {
