@@ -165,7 +165,7 @@ impl Metrics {
 
     /// A PeerPod is held back for `reason` from now until the guard is dropped.
     pub fn held(&self, reason: &'static str) -> Counted {
-        Counted::up(self.0.peerpods_held.with([reason]).clone())
+        Counted::up(self.0.peerpods_held.with([reason]))
     }
 
     /// A look at a PeerPod ended with an error of its cloud.
@@ -201,12 +201,12 @@ impl Metrics {
 
     /// A PeerPod waits for its turn at a cloud from now until the guard is dropped.
     pub fn provider_call_queued(&self, provider: &'static str) -> Counted {
-        Counted::up(self.0.provider_calls_queued.with([provider]).clone())
+        Counted::up(self.0.provider_calls_queued.with([provider]))
     }
 
     /// A reconcile is busy at a cloud for long, from now until the guard is dropped.
     pub fn provider_call_stalled(&self, provider: &'static str) -> Counted {
-        Counted::up(self.0.provider_calls_stalled.with([provider]).clone())
+        Counted::up(self.0.provider_calls_stalled.with([provider]))
     }
 
     /// A cloud asked for a pause of `retry_after` from now.

@@ -20,7 +20,7 @@ pub struct ProviderCall {
 
 impl ProviderCall {
     pub(super) fn start(metrics: Metrics, provider: &'static str, call: &'static str) -> Self {
-        let in_flight = Counted::up(metrics.0.provider_calls_in_flight.with([provider]).clone());
+        let in_flight = Counted::up(metrics.0.provider_calls_in_flight.with([provider]));
         let start = Instant::now();
         Self { metrics, _in_flight: in_flight, provider, call, result: "abandoned", start }
     }

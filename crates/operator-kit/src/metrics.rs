@@ -26,7 +26,6 @@
 
 use std::{
     array, fmt,
-    ops::Deref,
     sync::atomic::AtomicU64,
     time::{SystemTime, UNIX_EPOCH},
 };
@@ -79,7 +78,7 @@ impl Description {
 pub type Moment = Gauge<f64, AtomicU64>;
 
 /// Whether a moment is still ahead, computed at each scrape: 1 or 0.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Ahead(Moment);
 
 impl Ahead {
@@ -155,8 +154,10 @@ impl<const N: usize, M: FamilyMetric> Labelled<N, M> {
     }
 
     /// The metric with these labels. The first use creates it.
-    pub fn with(&self, values: [&'static str; N]) -> impl Deref<Target = M> {
-        self.family.get_or_create(&self.label_set(values))
+    ///
+    /// It is a handle without a lock: a caller that held the family's lock would wait for itself when it asks for another metric.
+    pub fn with(&self, values: [&'static str; N]) -> M {
+        self.family.get_or_create_owned(&self.label_set(values))
     }
 
     /// No longer shows the metric with these labels.
@@ -169,8 +170,8 @@ impl<const N: usize, M: FamilyMetric> Labelled<N, M> {
     }
 }
 
-/// A metric that families can be made of.
-pub trait FamilyMetric: Metric + TypedMetric {
+/// A metric that families can be made of. Its clones are handles of one metric.
+pub trait FamilyMetric: Metric + TypedMetric + Clone {
     /// The kind in its [`Description`].
     const KIND: &'static str;
 
@@ -291,7 +292,7 @@ mod tests {
         families.duration.with(["north"]).observe(0.5);
         families.last.with([]).set(7.0);
         families.rests.with([]).set(seconds_since_1970() + 1000.0);
-        let work = Counted::up(families.in_work.with([]).clone());
+        let work = Counted::up(families.in_work.with([]));
         let text = scrape(&registry);
         for line in [
             "kit_widgets_made_total{factory=\"north\"} 1",
@@ -317,5 +318,14 @@ mod tests {
             "{text}"
         );
         assert!(!text.contains("kit_last_widget_timestamp_seconds{"), "{text}");
+    }
+
+    #[test]
+    fn two_metrics_of_a_family_are_held_at_once() {
+        let families = Families::register(&mut Registry::default());
+        let (north, south) = (families.made.with(["north"]), families.made.with(["south"]));
+        north.inc();
+        south.inc();
+        assert_eq!((families.made.with(["north"]).get(), south.get()), (1, 1));
     }
 }
