@@ -92,7 +92,8 @@ impl Host {
                 listed.met();
             }
         });
-        (store, watch::changed_objects(events, part).boxed())
+        let changes = watch::changed_objects(store.clone(), events, part).boxed();
+        (store, changes)
     }
 
     /// A cache of the metadata of these objects. Yields those whose spec, labels or owners change, and those whose deletion

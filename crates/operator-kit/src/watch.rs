@@ -9,12 +9,13 @@ use std::{
     future::ready,
     hash::{BuildHasher, Hash, RandomState},
     mem::take,
+    sync::Arc,
 };
 
 use futures::{Stream, StreamExt, stream};
 use kube::{
     Resource,
-    runtime::{WatchStreamExt, watcher},
+    runtime::{WatchStreamExt, reflector::Store, watcher},
 };
 use tracing::warn;
 
@@ -52,14 +53,22 @@ pub fn retry_crd_watch<K: Resource<DynamicType = ()>, T: Send>(
 }
 
 /// The objects of which `part` changed, new ones among them, and the deleted ones: enough for a reconcile that reads no more of
-/// them. When the watch lists anew, it gives every object again, once the list is whole: a cache of kube has them only then.
+/// them. When the watch lists anew, it gives every object again, once the list is whole: a cache of kube has them only then. It
+/// also gives what was deleted while the watch was down, of which no event tells: the objects of the cache that are not on the list.
+///
+/// `cache`: what `watch` fills by `reflect`.
 ///
 /// kube's `predicate_filter` compares a deleted object with what it was before, and so hides a deletion that changes nothing else.
-pub fn changed_objects<K: Resource + Send, H: Hash>(
+pub fn changed_objects<K, H: Hash>(
+    cache: Store<K>,
     watch: impl Stream<Item = Result<watcher::Event<K>, watcher::Error>> + Send,
     part: impl Fn(&K) -> H + Send,
-) -> impl Stream<Item = Result<K, watcher::Error>> + Send {
-    let (hasher, mut seen, mut listed) = (RandomState::new(), HashMap::new(), Vec::new());
+) -> impl Stream<Item = Result<K, watcher::Error>> + Send
+where
+    K: Resource<DynamicType = ()> + Clone + Send + Sync + 'static,
+{
+    let (hasher, mut seen) = (RandomState::new(), HashMap::new());
+    let (mut known, mut listed) = (Vec::new(), Vec::new());
     let key = |object: &K| object.meta().uid.clone().unwrap_or_default();
     let given = watch.map(move |event| {
         let given = match event {
@@ -75,6 +84,8 @@ pub fn changed_objects<K: Resource + Send, H: Hash>(
             Ok(watcher::Event::Init) => {
                 seen.clear();
                 listed.clear();
+                // The cache keeps them until the new list is whole.
+                known = cache.state();
                 Vec::new()
             }
             Ok(watcher::Event::InitApply(object)) => {
@@ -82,7 +93,11 @@ pub fn changed_objects<K: Resource + Send, H: Hash>(
                 listed.push(object);
                 Vec::new()
             }
-            Ok(watcher::Event::InitDone) => take(&mut listed),
+            Ok(watcher::Event::InitDone) => {
+                let known = take(&mut known).into_iter().map(Arc::unwrap_or_clone);
+                let deleted = known.filter(|object| !seen.contains_key(&key(object)));
+                take(&mut listed).into_iter().chain(deleted).collect()
+            }
             Err(error) => return vec![Err(error)],
         };
         given.into_iter().map(Ok).collect()
@@ -126,7 +141,7 @@ mod tests {
 
     use futures::{FutureExt, stream};
     use k8s_openapi::api::core::v1::Pod;
-    use kube::runtime::watcher::Event;
+    use kube::runtime::{reflector, watcher::Event};
     use serde_json::json;
     use tokio::time::Instant;
 
@@ -152,7 +167,8 @@ mod tests {
             Event::Apply(pod("Running", 7)),
         ];
         let phase = |pod: &Pod| pod.status.as_ref().and_then(|status| status.phase.clone());
-        let given = changed_objects(stream::iter(events.into_iter().map(Ok)), phase);
+        let (cache, writer) = reflector::store::<Pod>();
+        let given = changed_objects(cache, stream::iter(events.into_iter().map(Ok)).reflect(writer), phase);
         let given = given.map(|pod| pod.unwrap().metadata.resource_version.unwrap());
         let given: Vec<_> = given.collect().now_or_never().unwrap();
         assert_eq!(given, ["1", "3", "5", "6", "7"]);
@@ -165,7 +181,8 @@ mod tests {
             serde_json::from_value(json!({ "metadata": { "name": uid, "uid": uid } })).unwrap()
         };
         let (events, received) = futures::channel::mpsc::unbounded();
-        let mut given = changed_objects(received, |_| ()).boxed();
+        let (cache, writer) = reflector::store::<Pod>();
+        let mut given = changed_objects(cache, received.reflect(writer), |_| ()).boxed();
         // A list that was begun and failed is forgotten.
         for event in [Event::Init, Event::InitApply(pod("a")), Event::Init, Event::InitApply(pod("b"))] {
             events.unbounded_send(Ok(event)).unwrap();
@@ -174,6 +191,37 @@ mod tests {
         events.unbounded_send(Ok(Event::InitDone)).unwrap();
         assert_eq!(given.next().await.unwrap().unwrap().metadata.uid.as_deref(), Some("b"));
         assert!(given.next().now_or_never().is_none());
+    }
+
+    #[test]
+    fn what_was_deleted_while_the_watch_was_down_is_given_with_the_next_list() {
+        let pod = |name: &str, uid: &str| -> Pod {
+            serde_json::from_value(json!({ "metadata": { "name": name, "uid": uid } })).unwrap()
+        };
+        let events = vec![
+            Event::Init,
+            Event::InitApply(pod("a", "1")),
+            Event::InitApply(pod("b", "2")),
+            Event::InitDone,
+            Event::Apply(pod("c", "3")),
+            Event::Delete(pod("b", "2")),
+            // A list that failed, and one without "a", with another "c".
+            Event::Init,
+            Event::InitApply(pod("d", "4")),
+            Event::Init,
+            Event::InitApply(pod("c", "5")),
+            Event::InitDone,
+            Event::Init,
+            Event::InitDone,
+        ];
+        let (cache, writer) = reflector::store::<Pod>();
+        let given = changed_objects(cache, stream::iter(events.into_iter().map(Ok)).reflect(writer), |_| ());
+        let given = given.map(|pod| pod.unwrap().metadata.uid.unwrap());
+        let mut given: Vec<_> = given.collect().now_or_never().unwrap();
+        assert_eq!(given[..4], ["1", "2", "3", "2"]);
+        // A cache has no order.
+        given[5..7].sort_unstable();
+        assert_eq!(given[4..], ["5", "1", "3", "5"]);
     }
 
     #[tokio::test(start_paused = true)]
