@@ -44,7 +44,21 @@ use tokio::sync::OnceCell;
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
-use crate::{Backoff, Leadership, crd::Crds, http::Readiness, metadata::Metadata, watch};
+use crate::{
+    Backoff, Leadership,
+    crd::Crds,
+    http::Readiness,
+    metadata::Metadata,
+    projection::{MOST, Part, Projection, reading},
+    watch,
+};
+
+/// What is read of the metadata of others' objects. Annotations and managed fields, which hold most of it, cost no memory.
+static METADATA: Projection = Projection {
+    metadata: &[("labels", Part::All), ("ownerReferences", Part::All), ("finalizers", Part::All)],
+    rest: &[],
+    most: MOST,
+};
 
 /// How many objects one controller reconciles at once. More would not be faster, as the API server is the limit. Each takes
 /// connections and memory.
@@ -98,7 +112,7 @@ impl Host {
 
     /// A cache of the metadata of these objects. Yields those whose spec, labels or owners change, and those whose deletion
     /// begins. (A change of the spec shows as another generation.) It suffices to notice changes that others make to an
-    /// operator's objects.
+    /// operator's objects. Annotations and managed fields are not read; of labels, owners and finalizers at most [`MOST`] each.
     pub fn cached_metadata<K>(
         &self,
         crds: Crds,
@@ -107,7 +121,7 @@ impl Host {
     where
         K: Resource<DynamicType = ()> + Send + Sync + 'static,
     {
-        let api = Api::<Metadata<K>>::all(self.client.clone());
+        let api = Api::<Metadata<K>>::all(reading(&self.client, &METADATA));
         self.cached(crds, api, config, |object| {
             let metadata = object.meta();
             let owners = json!(metadata.owner_references).to_string();
@@ -210,6 +224,27 @@ mod tests {
             readiness: Readiness::default(),
             shutdown: CancellationToken::new(),
         }
+    }
+
+    #[tokio::test]
+    async fn annotations_and_managed_fields_cost_no_memory() {
+        let owner = json!({ "apiVersion": "v1", "kind": "Pod", "name": "b", "uid": "v" });
+        let read = json!({
+            "name": "a", "namespace": "shop", "uid": "u", "resourceVersion": "2", "generation": 3,
+            "deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": ["x/y"], "labels": { "c": "d" },
+            "ownerReferences": [owner],
+        });
+        let mut metadata = read.clone();
+        metadata["annotations"] = json!({ "large": "x".repeat(1000) });
+        metadata["managedFields"] = json!([{ "manager": "m" }]);
+        let list = json!({
+            "apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadataList", "metadata": { "resourceVersion": "2" },
+            "items": [{ "metadata": metadata }],
+        });
+        let server = ApiServer::expecting([Call::get(WIDGETS).answer(Answer::object(&list))]);
+        let (store, mut changes) = host(&server).cached_metadata::<Widget>(CRDS, watch::paged());
+        assert_eq!(json!(changes.next().await.unwrap().unwrap().meta()), read);
+        assert_eq!(json!(store.state()[0].meta()), read);
     }
 
     #[tokio::test(start_paused = true)]
