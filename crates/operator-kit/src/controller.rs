@@ -31,6 +31,7 @@ use std::{
 use futures::{StreamExt, stream::BoxStream};
 use kube::{
     Api, Client, Resource,
+    api::DynamicObject,
     runtime::{
         Controller, WatchStreamExt,
         controller::{self, Action},
@@ -158,14 +159,20 @@ impl Host {
             .run(reconcile, |_, never, _| match *never {}, attempts)
             .for_each(|outcome| {
                 if let Err(controller::Error::ObjectNotFound(object)) = outcome {
-                    gone.backoff.succeeded(
-                        &ObjectRef::new(&object.name).within(&object.namespace.unwrap_or_default()),
-                    );
+                    gone.backoff.succeeded(&key(*object));
                 }
                 ready(())
             })
             .await;
     }
+}
+
+/// The key of an object that is gone: the same as when it failed.
+fn key<K: Resource<DynamicType = ()>>(gone: ObjectRef<DynamicObject>) -> ObjectRef<K> {
+    let mut key = ObjectRef::<K>::new(&gone.name);
+    // Objects of the whole cluster have none, which is not the same as an empty one.
+    key.namespace = gone.namespace;
+    key
 }
 
 /// The attempts to reconcile the objects of one controller.
@@ -207,12 +214,13 @@ impl<K: Resource<DynamicType = ()> + Clone> Attempts<K> {
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
+    use k8s_openapi::api::core::v1::Node;
     use tokio::time::{Instant, sleep, timeout};
 
     use super::*;
     use crate::{
         testing::{Answer, ApiServer, Call},
-        widget::{CRDS, Widget},
+        widget::{CRDS, Widget, WidgetSpec},
     };
 
     const WIDGETS: &str = "/apis/example.com/v1/widgets";
@@ -224,6 +232,15 @@ mod tests {
             readiness: Readiness::default(),
             shutdown: CancellationToken::new(),
         }
+    }
+
+    #[test]
+    fn an_object_that_is_gone_has_the_key_by_which_it_failed() {
+        let node: Node = serde_json::from_value(json!({ "metadata": { "name": "a" } })).unwrap();
+        let mut widget = Widget::new("a", WidgetSpec::default());
+        widget.metadata.namespace = Some("shop".into());
+        assert_eq!(key::<Node>(ObjectRef::from_obj(&node).erase()), ObjectRef::from_obj(&node));
+        assert_eq!(key::<Widget>(ObjectRef::from_obj(&widget).erase()), ObjectRef::from_obj(&widget));
     }
 
     #[tokio::test]
