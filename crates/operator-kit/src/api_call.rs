@@ -112,9 +112,10 @@ impl ApiError {
         quota.map_or_else(|| self.message().for_status().to_owned(), |quota| cut(quota, LONGEST_QUOTA))
     }
 
-    /// Whether the API server refused the call itself. Any other failure may be an outage.
+    /// Whether the API server refused the call itself. Any other failure may be an outage, also that the API server took too long
+    /// (408) or has too much to do (429).
     pub fn is_refusal(&self) -> bool {
-        self.code().is_some_and(|code| (400..500).contains(&code))
+        self.code().is_some_and(|code| (400..500).contains(&code) && code != 408 && code != 429)
     }
 
     /// Whether this field was refused.
@@ -212,6 +213,17 @@ mod tests {
             let answer = asked(&other).await;
             assert!(matches!(&answer, Err(error) if error.code() == Some(404)), "{other:?}: {answer:?}");
         }
+    }
+
+    #[test]
+    fn an_api_server_with_too_much_to_do_refuses_nothing() {
+        let failed = |code| ApiError::from(kube::Error::Api(Status::failure("", "").with_code(code).boxed()));
+        for (code, is_refusal) in
+            [(400, true), (403, true), (408, false), (409, true), (422, true), (429, false), (500, false)]
+        {
+            assert_eq!(failed(code).is_refusal(), is_refusal, "{code}");
+        }
+        assert!(!ApiError::TimedOut.is_refusal());
     }
 
     #[tokio::test]

@@ -67,7 +67,8 @@ const CONCURRENCY: u16 = 8;
 
 /// How long an object must be unchanged before it is reconciled. An operator's own writes return as several changes, one after the
 /// other. A reconcile after all of them finds them in its caches. A reconcile between them would list objects and write a status
-/// again. The time is short, so that also an object with a hundred changes a second is reconciled soon.
+/// again. The time is short, because each change starts it anew: changes that follow each other faster put the reconcile off until
+/// they pause.
 const DEBOUNCE: Duration = Duration::from_millis(20);
 
 /// Objects that changed, as controllers expect them.
