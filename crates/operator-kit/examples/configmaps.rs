@@ -39,6 +39,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         .for_each(|_| ready(()));
     let synced = async { store.wait_until_ready().await.map_or((), |()| listed.met()) };
     lifecycle::run(work, Some(election), synced, &shutdown).await;
+    shutdown.cancel();
     servers.stopped().await;
     Ok(())
 }

@@ -62,6 +62,7 @@
 //! let work = controllers(client, election.leadership()); // ends after `shutdown`
 //! let ready = async { synced.met() }; // when the first lists are there
 //! lifecycle::run(work, Some(election), ready, &shutdown).await;
+//! shutdown.cancel(); // also if the work ended by itself: the servers end after it
 //! servers.stopped().await;
 //! # Ok(())
 //! # }

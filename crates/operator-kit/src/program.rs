@@ -128,8 +128,8 @@ async fn dispatch<M, F: Future<Output = ()>>(
     }
 }
 
-/// Runs an operator until it is stopped: health and metrics, leader election by the Lease `name`, and its controllers. A host
-/// with a command line of its own calls this instead of [`main`].
+/// Runs an operator until it is stopped: health and metrics, leader election by the Lease `name`, and its controllers. It is an
+/// error if the controllers end before that. A host with a command line of its own calls this instead of [`main`].
 pub async fn run<M, F: Future<Output = ()>>(
     name: &str,
     options: &Options,
@@ -151,6 +151,9 @@ pub async fn run<M, F: Future<Output = ()>>(
     // The future is large, and waits most of the time.
     let controllers = Box::pin(controllers(host, metrics));
     lifecycle::run(controllers, election, readiness.ready(), &shutdown).await;
+    let was_asked = shutdown.is_cancelled();
+    // Otherwise the servers would stay, and the process would look ready without work.
+    shutdown.cancel();
     servers.stopped().await;
-    Ok(())
+    if was_asked { Ok(()) } else { Err("the controllers ended before the shutdown".into()) }
 }
