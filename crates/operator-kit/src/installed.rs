@@ -29,6 +29,8 @@ static DEFINITION: Projection = Projection {
 pub struct Installed {
     store: Store<CustomResourceDefinition>,
     name: String,
+    /// The version of the kind that the program reads.
+    version: String,
     first: CancellationToken,
 }
 
@@ -39,23 +41,26 @@ impl Installed {
     where
         K: Resource<DynamicType = ()>,
     {
-        let (name, first) = (crd_name::<K>(), CancellationToken::new());
+        let (name, version) = (crd_name::<K>(), K::version(&()).into_owned());
+        let first = CancellationToken::new();
         let named = watch::paged().fields(&format!("metadata.name={name}"));
         let api = Api::<CustomResourceDefinition>::all(reading(&host.client, &DEFINITION));
+        let read = version.clone();
         let (store, changes) =
-            host.cached(crds, api, named, |it| (it.metadata.generation, is_established(it)));
-        let installed = Self { store, name, first: first.clone() };
+            host.cached(crds, api, named, move |it| (it.metadata.generation, is_established(it, &read)));
+        let installed = Self { store, name, version: version.clone(), first: first.clone() };
         let changes = changes.map(move |definition| {
-            if definition.is_ok_and(|definition| is_established(&definition)) {
+            if definition.is_ok_and(|definition| is_established(&definition, &version)) {
                 first.cancel();
             }
         });
         (installed, changes.boxed())
     }
 
-    /// Whether API servers serve the kind.
+    /// Whether API servers serve the kind in the program's version.
     pub fn is_established(&self) -> bool {
-        self.store.get(&ObjectRef::new(&self.name)).is_some_and(|definition| is_established(&definition))
+        let installed = self.store.get(&ObjectRef::new(&self.name));
+        installed.is_some_and(|definition| is_established(&definition, &self.version))
     }
 
     /// Returns when the kind is served, for the first time.
@@ -70,9 +75,10 @@ impl Installed {
     }
 }
 
-fn is_established(definition: &CustomResourceDefinition) -> bool {
-    let conditions = definition.status.iter().flat_map(|status| status.conditions.iter().flatten());
-    conditions.into_iter().any(|it| it.type_ == "Established" && it.status == "True")
+fn is_established(definition: &CustomResourceDefinition, version: &str) -> bool {
+    let mut conditions = definition.status.iter().flat_map(|status| status.conditions.iter().flatten());
+    let is_served = definition.spec.versions.iter().any(|it| it.name == version && it.served);
+    is_served && conditions.any(|it| it.type_ == "Established" && it.status == "True")
 }
 
 #[cfg(test)]
@@ -89,13 +95,14 @@ mod tests {
 
     #[tokio::test]
     async fn a_definition_is_followed_until_its_kind_is_served() {
-        let event = |established: &str, properties: Value| {
+        let event = |generation: u32, served: bool, established: &str, properties: Value| {
             let schema = json!({ "openAPIV3Schema": { "properties": properties } });
-            let version = json!({ "name": "v1", "schema": schema, "served": true, "storage": true });
+            let version = json!({ "name": "v1", "schema": schema, "served": served, "storage": true });
+            let other = json!({ "name": "v2", "schema": {}, "served": true, "storage": false });
             let definition = json!({
                 "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
-                "metadata": { "name": "widgets.example.com", "uid": "u", "resourceVersion": "2" },
-                "spec": { "group": "example.com", "names": {}, "scope": "Namespaced", "versions": [version] },
+                "metadata": { "name": "widgets.example.com", "uid": "u", "resourceVersion": "2", "generation": generation },
+                "spec": { "group": "example.com", "names": {}, "scope": "Namespaced", "versions": [other, version] },
                 "status": { "conditions": [{ "type": "Established", "status": established }] },
             });
             json!({ "type": "ADDED", "object": definition }).to_string()
@@ -105,11 +112,15 @@ mod tests {
             "metadata": { "resourceVersion": "1" }, "items": [],
         });
         let status = json!({ "status": {} });
-        let events = [event("False", json!({})), event("True", status.clone())].join("\n");
+        let events = [
+            event(1, true, "False", json!({})),
+            event(2, false, "True", json!({})),
+            event(3, true, "True", status.clone()),
+        ];
         let path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
         let server = ApiServer::expecting([
             Call::get(path).answer(Answer::object(&list)),
-            Call::get(path).answer(Answer::text(200, events + "\n")),
+            Call::get(path).answer(Answer::text(200, events.join("\n") + "\n")),
         ]);
         let host = Host {
             client: server.client(),
@@ -129,6 +140,8 @@ mod tests {
             (installed.is_established(), installed.lacking(&wanted)),
             (false, vec!["status".to_owned()])
         );
+        changes.next().await.unwrap();
+        assert!(!installed.is_established(), "another version is served");
         assert!(installed.clone().established().now_or_never().is_none());
         changes.next().await.unwrap();
         assert_eq!((installed.is_established(), installed.lacking(&wanted)), (true, vec![]));
