@@ -115,23 +115,24 @@ impl Context {
         outcome.map(|()| Action::requeue(RESYNC))
     }
 
-    /// Creates or deletes Pods. The created ones are then among those that stay.
+    /// Creates or deletes Pods. Those that were created or could not be deleted are then among those that stay.
     async fn apply(&self, pods: &Api<Pod>, podset: &PodSet, plan: &mut Plan) -> Result<(), ApiError> {
         let (params, pod) = (PostParams::default(), pod(podset));
         let mut outcome = Ok(());
         for created in join_all((0..plan.create).map(|_| bounded(pods.create(&params, &pod)))).await {
             match created {
                 Ok(pod) => plan.keep.push(pod.name_any()),
-                Err(error) => outcome = Err(error),
+                Err(error) => outcome = outcome.and(Err(error)),
             }
         }
-        plan.keep.sort_unstable();
         let params = DeleteParams::default();
         let deleted = join_all(plan.delete.iter().map(|name| bounded(pods.delete(name, &params)))).await;
         for (name, deleted) in plan.delete.iter().zip(deleted) {
             // If the Pod is already gone, that counts as success.
-            outcome = outcome.and(Written::by(name, deleted).map(drop));
+            let deleted = Written::by(name, deleted).inspect_err(|_| plan.keep.push(name.clone()));
+            outcome = outcome.and(deleted.map(drop));
         }
+        plan.keep.sort_unstable();
         outcome
     }
 }

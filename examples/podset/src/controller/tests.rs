@@ -87,6 +87,18 @@ async fn needless_pods_are_deleted_though_one_is_gone_already() {
 }
 
 #[tokio::test]
+async fn pods_that_cannot_be_deleted_are_still_reported() {
+    let delete = |name: &str, code, reason| {
+        Call::delete(format!("{PODS}/{name}")).answer(Answer::error(code, reason, "no"))
+    };
+    let pods = ["web-poda", "web-podb", "web-podc"];
+    let refused = [delete("web-podb", 403, "Forbidden"), delete("web-podc", 500, "InternalError")];
+    let calls = [list(&pods)].into_iter().chain(refused).chain([report(&pods)]);
+    let error = reconciled(&reported(1, &pods), &pods, calls).await.unwrap_err();
+    assert_eq!(error.code(), Some(403));
+}
+
+#[tokio::test]
 async fn a_podset_as_wanted_costs_no_request() {
     reconciled(&reported(1, &["web-poda"]), &["web-poda"], []).await.unwrap();
 }
