@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use futures::FutureExt;
+use futures::{FutureExt, StreamExt};
 use jiff::Timestamp;
 use k8s_openapi::api::{apps::v1::DaemonSet, core::v1::Pod};
 use kube::runtime::{Controller, controller::Action, reflector};
@@ -40,7 +40,7 @@ families! {
 
     /// Reconciles of Ptemplates.
     reconciles: Counter = "reconciles_total" [],
-    /// Pods of all consumers.
+    /// Pods of all consumers. Every replica reports them.
     consumers: Gauge = "consumer_pods" [],
 }
 
@@ -70,6 +70,9 @@ pub async fn run(host: Host, metrics: Metrics) {
     let (kmm, kmm_changes) = Installed::follow::<Module>(&host, KMM);
     let owned = watch::paged().labels(&format!("{MANAGED_BY}={NAME}"));
     let (pods, pod_changes) = host.cached_metadata::<Pod>(CRDS, owned.clone());
+    let (cached, gauge) = (pods.clone(), metrics.consumers.with([]));
+    let count = move || i64::try_from(cached.len()).unwrap_or(i64::MAX);
+    let pod_changes = pod_changes.inspect(move |_| _ = gauge.set(count()));
     let (_, daemon_sets) = host.cached_metadata::<DaemonSet>(CRDS, owned.clone());
     // While KMM is not installed, a watch of Modules would fail. The watch begins once KMM is installed.
     let later = host.clone();
@@ -83,9 +86,8 @@ pub async fn run(host: Host, metrics: Metrics) {
         .watches_stream(pod_changes, |pod| belongs_to(&pod, pod.labels().get(APP).map(String::as_str)))
         .reconcile_all_on(redefined)
         .reconcile_all_on(kmm_changes);
-    let client = host.client.clone();
-    let publisher = Publisher::new(&client, &PTEMPLATE, NAME, "Applying");
-    let wanted = crd::definition::<Ptemplate>().unwrap_or_default();
+    let publisher = Publisher::new(&host.client, &PTEMPLATE, NAME, "Applying");
+    let (client, wanted) = (host.client.clone(), crd::definition::<Ptemplate>().unwrap_or_default());
     let context = Context { client, publisher, wanted, definition, kmm, pods, metrics };
     host.run(controller, context, async |ptemplate, context| context.reconcile(&ptemplate).await).await;
 }
@@ -98,7 +100,6 @@ fn belongs_to(object: &impl ResourceExt, name: Option<&str>) -> Option<reflector
 impl Context {
     async fn reconcile(&self, ptemplate: &Ptemplate) -> Result<Action, ApiError> {
         self.metrics.reconciles.with([]).inc();
-        self.metrics.consumers.with([]).set(i64::try_from(self.pods.len()).unwrap_or(i64::MAX));
         if ptemplate.metadata.deletion_timestamp.is_some() {
             // The garbage collector deletes what the Ptemplate owns.
             return Ok(Action::await_change());
