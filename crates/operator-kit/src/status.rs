@@ -31,8 +31,8 @@ pub struct Publisher {
 }
 
 impl Publisher {
-    /// `projection`: what is read of the objects, their status among it. `field_manager` writes the status and reports the
-    /// events, each about this `action`.
+    /// `projection`: what is read of the objects, their whole status among it: one that is read in part differs from what is
+    /// written, and so is written each time. `field_manager` writes the status and reports the events, each about this `action`.
     pub fn new(
         client: &Client,
         projection: &'static Projection,

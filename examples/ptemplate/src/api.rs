@@ -26,19 +26,10 @@ const CONSUMER: &str = "quay.io/chrisp262/pt-device-plugin:consumer-latest";
     status = "PtemplateStatus",
     category = "all",
     doc = "Ptemplate loads the kernel module ptemplate_char_dev by KMM, and runs a consumer of its devices on each node.",
-    validation = Rule::new("size(self.metadata.name) <= 63").message(
-        "the name of a Ptemplate may have at most 63 characters: it is a label of its consumers"
-    ),
-    printcolumn(
-        name = "Module",
-        type_ = "string",
-        json_path = r#".status.conditions[?(@.type=="ModuleApplied")].reason"#
-    ),
-    printcolumn(
-        name = "Consumer",
-        type_ = "string",
-        json_path = r#".status.conditions[?(@.type=="ConsumerApplied")].reason"#
-    ),
+    validation = Rule::new("size(self.metadata.name) <= 63")
+        .message("the name of a Ptemplate may have at most 63 characters: it is a label of its consumers"),
+    printcolumn(name = "Module", type_ = "string", json_path = r#".status.conditions[?(@.type=="ModuleApplied")].reason"#),
+    printcolumn(name = "Consumer", type_ = "string", json_path = r#".status.conditions[?(@.type=="ConsumerApplied")].reason"#),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
 )]
 // Two fields have two spellings in use. Neither has a default in the schema: it would contradict the other spelling.
@@ -56,16 +47,20 @@ pub struct PtemplateSpec {
     pub maxdev: i32,
 
     /// What its devices say until something is written to them.
+    #[schemars(length(max = 1024))]
     pub defaultmsg: Option<String>,
 
     /// Image of the device plugin.
     #[serde(default = "device_plugin")]
+    #[schemars(length(max = 1024))]
     pub deviceplugin: String,
 
     /// Image of the consumer; `quay.io/chrisp262/pt-device-plugin:consumer-latest` without it.
+    #[schemars(length(max = 1024))]
     pub consumer: Option<String>,
 
     /// Another spelling of `consumer`.
+    #[schemars(length(max = 1024))]
     pub consumerimage: Option<String>,
 
     /// How many devices each consumer gets.
@@ -74,12 +69,15 @@ pub struct PtemplateSpec {
     pub required_devices: i32,
 
     /// The Secret by which all images are pulled.
+    #[schemars(extend("properties" = { "name": { "type": "string", "maxLength": 253 } }))]
     pub image_pull_secret: Option<LocalObjectReference>,
 
     /// Another spelling of `imagePullSecret`.
+    #[schemars(extend("properties" = { "name": { "type": "string", "maxLength": 253 } }))]
     pub image_repo_secret: Option<LocalObjectReference>,
 
     /// Labels of the nodes.
+    #[schemars(extend("maxProperties" = 16, "additionalProperties" = { "type": "string", "maxLength": 63 }))]
     pub selector: BTreeMap<String, String>,
 }
 

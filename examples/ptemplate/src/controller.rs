@@ -8,7 +8,7 @@ use k8s_openapi::api::{apps::v1::DaemonSet, core::v1::Pod};
 use kube::runtime::{Controller, controller::Action, reflector};
 use kube::{Api, Client, Resource, ResourceExt};
 use operator_kit::metrics::{Counter, Gauge};
-use operator_kit::projection::{MOST, Part, Projection, reading};
+use operator_kit::projection::{Part, Projection, reading};
 use operator_kit::{Permission, api_call::ApiError, apply::apply, controller::Host, crd, families};
 use operator_kit::{installed::Installed, metadata::Metadata, status::Publisher, watch};
 use serde_json::Value;
@@ -44,9 +44,10 @@ families! {
     consumers: Gauge = "consumer_pods" [],
 }
 
-/// The fields that the operator keeps of a Ptemplate.
+/// The fields that the operator keeps of a Ptemplate. The schema limits the spec to less. A status may name hundreds of consumers:
+/// one that is read in part would be written again and again.
 static PTEMPLATE: Projection =
-    Projection { metadata: &[], rest: &[("status", Part::All), ("spec", Part::All)], most: MOST };
+    Projection { metadata: &[], rest: &[("status", Part::All), ("spec", Part::All)], most: 256 << 10 };
 
 /// When a Ptemplate is looked at again without a cause.
 const RESYNC: Duration = Duration::from_secs(600);
@@ -104,11 +105,9 @@ impl Context {
             // The garbage collector deletes what the Ptemplate owns.
             return Ok(Action::await_change());
         }
-        let namespace = ptemplate.namespace().unwrap_or_default();
-        let modules = Api::namespaced(self.client.clone(), &namespace);
-        let module = apply(&modules, &module(ptemplate), NAME).await;
-        let daemon_sets = Api::namespaced(self.client.clone(), &namespace);
-        let consumer = apply(&daemon_sets, &daemon_set(ptemplate), NAME).await;
+        let (client, namespace) = (&self.client, &ptemplate.namespace().unwrap_or_default());
+        let module = apply(&Api::namespaced(client.clone(), namespace), &module(ptemplate), NAME).await;
+        let consumer = apply(&Api::namespaced(client.clone(), namespace), &daemon_set(ptemplate), NAME).await;
         let lacking = self.definition.lacking(&self.wanted);
         if !lacking.is_empty() {
             warn!(?lacking, "the installed CRD is older than the operator: {}", CRDS.install);

@@ -34,6 +34,9 @@ pub struct Projection {
     /// each member of an object that is read as a whole, because they take memory however short they are. The rest of a larger
     /// field reads as missing: further elements and members. A text that is longer than what is left reads as empty, but the
     /// members that a [`Part::Only`] names are always there, with up to 256 bytes each.
+    ///
+    /// So with [`Part::All`] a member that the decoder requires may be missing, and one such object keeps a whole list from being read.
+    /// Name required members by [`Part::Only`], give them a default, or limit the field in the schema.
     pub most: usize,
 }
 

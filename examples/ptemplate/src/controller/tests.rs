@@ -3,7 +3,7 @@ use operator_kit::{
     Leadership,
     http::Readiness,
     metrics::Registry,
-    testing::{Answer, ApiServer, Call},
+    testing::{Answer, ApiServer, Call, read_and_projected},
 };
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
@@ -53,6 +53,30 @@ async fn reconciled(
         client,
     };
     context.reconcile(ptemplate).await
+}
+
+/// The schema lets no spec be larger than what is read of it: the required selector, which comes last, would be missing.
+#[test]
+fn the_largest_spec_is_read_as_a_whole() {
+    let definition = crd::definition::<Ptemplate>().unwrap();
+    let schema = &definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"];
+    let spec = &schema["properties"]["spec"]["properties"];
+    // An API server may write one character as six.
+    let text =
+        |schema: &Value| "\u{1}".repeat(usize::try_from(schema["maxLength"].as_u64().unwrap()).unwrap());
+    let secret = |name: &str| json!({ "name": text(&spec[name]["properties"]["name"]) });
+    let labels = spec["selector"]["maxProperties"].as_u64().unwrap();
+    let value = text(&spec["selector"]["additionalProperties"]);
+    let label = |index: u64| (format!("{index:0>317}"), json!(value));
+    let selector: serde_json::Map<_, _> = (0..labels).map(label).collect();
+    let largest = json!({
+        "defaultmsg": text(&spec["defaultmsg"]), "deviceplugin": text(&spec["deviceplugin"]),
+        "consumer": text(&spec["consumer"]), "consumerimage": text(&spec["consumerimage"]),
+        "imagePullSecret": secret("imagePullSecret"), "imageRepoSecret": secret("imageRepoSecret"),
+        "selector": selector,
+    });
+    let [whole, projected] = read_and_projected::<Ptemplate>(&PTEMPLATE, &json!(ptemplate(&largest)));
+    assert_eq!(json!(projected), json!(whole));
 }
 
 fn missing(path: &str, resource: &str) -> Call {
