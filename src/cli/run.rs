@@ -129,6 +129,8 @@ async fn serve(args: RunArgs) -> Result<(), Box<dyn std::error::Error>> {
         }
     };
     lifecycle::run(Box::pin(controllers), election, ready, &shutdown).await;
+    // The servers end after it, also if the controllers ended by themselves.
+    shutdown.cancel();
     servers.stopped().await;
     Ok(())
 }
