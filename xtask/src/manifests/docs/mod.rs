@@ -135,7 +135,8 @@ fn reasons() -> String {
     ];
     "# Conditions of a PeerPod
 
-A PeerPod without problems has no condition. See [Monitoring](../operations/monitoring.md#conditions-and-events) and
+A PeerPod without problems has no condition, or `KeptForPod` alone. See
+[Monitoring](../operations/monitoring.md#conditions-and-events) and
 [Troubleshooting](../operations/troubleshooting.md#a-namespace-or-a-peerpod-stays-terminating).
 
 "
