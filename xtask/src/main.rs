@@ -1,5 +1,6 @@
 //! The tasks of this repository: `cargo xtask TASK`.
 
+mod artifacts;
 mod bench;
 mod cluster;
 mod contract;

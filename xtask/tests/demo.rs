@@ -9,10 +9,6 @@ use std::process::{Command, Output, Stdio};
 use anyhow::{Context as _, Result, ensure};
 use cluster::node;
 use futures::executor::block_on;
-use kube::{
-    Client, Config,
-    config::{KubeConfigOptions, Kubeconfig},
-};
 use tempfile::TempDir;
 use testbed::{OperatorPods, docs};
 use tokio::sync::{Semaphore, SemaphorePermit};
@@ -114,10 +110,7 @@ fn keep(demos: &Demos, arguments: &[&str]) -> Result<(String, PathBuf)> {
 
 /// The nodes of the operator's Pods, in the cluster of this kubeconfig.
 async fn nodes_of_operators(kubeconfig: &Path) -> Result<Vec<String>> {
-    let kubeconfig = Kubeconfig::read_from(kubeconfig)?;
-    let mut config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
-    config.proxy_url = None;
-    let pods = OperatorPods::new(Client::try_from(config)?).list().await?;
+    let pods = OperatorPods::new(stage::client(kubeconfig).await?).list().await?;
     Ok(pods.into_iter().filter_map(|pod| pod.spec?.node_name).collect())
 }
 

@@ -15,7 +15,6 @@ use crate::address::Address;
 use crate::node::Node;
 use crate::pki::{self, Pki};
 use crate::process::{Lifetime, Process};
-use crate::proxies::without_proxies;
 use crate::tools::Tools;
 
 pub(crate) const SERVICE_RANGE: &str = "10.96.0.0/16";
@@ -166,14 +165,12 @@ impl Plan {
             Component::Kwok => (&self.tools.kwok, Self::kwok),
             Component::Namespaces | Component::Containerd | Component::Kubelet | Component::KubeProxy => {
                 let node = self.node.as_ref().context("the cluster has no real node")?;
-                let mut command = node.command(self, component, namespaces)?;
-                without_proxies(&mut command);
-                return Ok(command);
+                return node.command(self, component, namespaces);
             }
         };
         let mut command = Command::new(program);
         // Several control planes share a few processors, so they collect garbage less often and use more memory.
-        without_proxies(&mut command).env("GOGC", "400");
+        command.env("GOGC", "400");
         flags(self, &mut command);
         Ok(command)
     }

@@ -306,7 +306,8 @@ impl Cluster {
 
     pub(crate) fn spawn(&mut self, component: Component) -> Result<()> {
         ensure!(self.running(component).is_err(), "{component} runs already");
-        let command = self.plan.command(component, self.process(Component::Namespaces))?;
+        let mut command = self.plan.command(component, self.process(Component::Namespaces))?;
+        without_proxies(&mut command);
         let process = Process::start(component.name(), &command, &self.plan.logs(), self.plan.lifetime)?;
         self.processes.insert(component, process);
         self.save()

@@ -1,14 +1,11 @@
 //! The test binaries of the workspace, as cargo builds them.
 
-use std::{
-    io::BufReader,
-    process::{Command, Stdio},
-};
+use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
-use cargo_metadata::{Artifact, Message};
+use cargo_metadata::Artifact;
 
-use crate::repository;
+use crate::{artifacts, repository};
 
 /// A program that runs tests and reports them in the format of Rust's test harness.
 pub(super) struct Binary {
@@ -20,19 +17,10 @@ pub(super) struct Binary {
 
 /// Builds all of them; cargo prints errors and warnings. The examples in the documentation come last.
 pub(super) fn build() -> Result<Vec<Binary>> {
-    let mut cargo = repository::cargo()
-        .args(["test", "--workspace", "--no-run", "--quiet", "--message-format=json-render-diagnostics"])
-        .stdout(Stdio::piped())
-        .spawn()
-        .context("running cargo test --no-run")?;
-    let messages = cargo.stdout.take().context("cargo's messages were asked for")?;
-    let mut binaries = Vec::new();
-    for message in Message::parse_stream(BufReader::new(messages)) {
-        if let Message::CompilerArtifact(artifact) = message.context("reading cargo's messages")? {
-            binaries.extend(Binary::of(artifact));
-        }
-    }
-    ensure!(cargo.wait()?.success(), "the tests cannot be built: see above");
+    let mut cargo = repository::cargo();
+    cargo.args(["test", "--workspace", "--no-run", "--quiet", artifacts::FORMAT]);
+    let built = artifacts::build(&mut cargo).context("building the tests")?;
+    let mut binaries: Vec<_> = built.into_iter().filter_map(Binary::of).collect();
     ensure!(!binaries.is_empty(), "cargo built no test");
     let mut examples = repository::cargo();
     examples.args(["test", "--workspace", "--doc"]);

@@ -63,7 +63,7 @@ pub(crate) async fn run() -> Result<()> {
 }
 
 /// Runs cargo in this repository, with this program's output.
-pub(crate) fn cargo(arguments: &[&str]) -> Result<()> {
+fn cargo(arguments: &[&str]) -> Result<()> {
     let status = repository::cargo().args(arguments).status();
     let status = status.with_context(|| format!("running cargo {}", arguments.join(" ")))?;
     ensure!(status.success(), "`cargo {}` failed: see above", arguments.join(" "));

@@ -16,9 +16,8 @@ use cluster::{
 };
 use k8s_openapi::api::core::v1::Namespace;
 use kube::{
-    Api, Client, Config, ResourceExt as _,
+    Api, Client, ResourceExt as _,
     api::{ObjectMeta, PostParams},
-    config::{KubeConfigOptions, Kubeconfig},
 };
 use operator_kit::installation::Operator;
 use tokio::{
@@ -27,7 +26,7 @@ use tokio::{
     time::timeout,
 };
 
-use crate::{Audit, Metrics, Request, http, run_dir};
+use crate::{Audit, Metrics, Request, client, http, run_dir};
 
 /// The time limit of a test, once the stage is set.
 const LIMIT: Duration = Duration::from_secs(180);
@@ -124,11 +123,8 @@ impl Stage {
         command.env("KUBECONFIG", kubeconfig).env("POD_NAMESPACE", &namespace).arg("run");
         command.arg(format!("--health-addr={address}:{HEALTH_PORT}"));
         command.arg(format!("--metrics-addr={address}:{METRICS_PORT}"));
-        let config = Kubeconfig::read_from(cluster.kubeconfig())?;
-        let mut config = Config::from_custom_kubeconfig(config, &KubeConfigOptions::default()).await?;
-        config.proxy_url = None;
         let operator = Mutex::new(start(&command, &dir)?);
-        let client = Client::try_from(config)?;
+        let client = client(&cluster.kubeconfig()).await?;
         let cluster = RwLock::new(cluster);
         let stage = Self { cluster, client, audit, operator, command, address, dir, _lock: lock };
         tokio::try_join!(stage.collect_new_kinds(), stage.ready())?;

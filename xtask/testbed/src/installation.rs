@@ -12,13 +12,12 @@ use k8s_openapi::{
     apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
 };
 use kube::{
-    Api, Client, Config, ResourceExt as _,
+    Api, Client, ResourceExt as _,
     api::{ListParams, ObjectMeta, PostParams},
-    config::{KubeConfigOptions, Kubeconfig},
 };
 use peerpod_operator::{NAMESPACE, install};
 use serde_json::{Value, json};
-use stage::Audit;
+use stage::{Audit, client};
 use tokio::sync::Mutex;
 
 use crate::{
@@ -121,7 +120,7 @@ impl Testbed {
     }
 
     async fn around(cluster: Cluster) -> Result<Self> {
-        let client = client(Kubeconfig::read_from(cluster.kubeconfig())?).await?;
+        let client = client(&cluster.kubeconfig()).await?;
         Ok(Self { cluster, client, audit: None, collected: BTreeSet::new(), installed: Mutex::default() })
     }
 
@@ -234,7 +233,7 @@ impl Testbed {
 
     /// A client under a `ServiceAccount` of the installation's namespace.
     pub async fn client_of(&self, service_account: &str) -> Result<Client> {
-        client(Kubeconfig::read_from(self.kubeconfig_of(service_account).await?)?).await
+        client(&self.kubeconfig_of(service_account).await?).await
     }
 }
 
@@ -243,11 +242,4 @@ fn peerpod_writes() -> Value {
     let writes = ["create", "update", "patch", "delete", "deletecollection"];
     let peerpods = [json!({ "group": "confidentialcontainers.org" })];
     json!({ "level": "Request", "verbs": writes, "resources": peerpods })
-}
-
-async fn client(kubeconfig: Kubeconfig) -> Result<Client> {
-    let mut config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
-    // The cluster is on this machine.
-    config.proxy_url = None;
-    Ok(Client::try_from(config)?)
 }

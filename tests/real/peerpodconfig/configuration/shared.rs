@@ -70,7 +70,7 @@ pub async fn until_gone(client: &Client) -> Result<()> {
     .await
 }
 
-/// The operator's requests while it ends five looks at everything. The first look may have begun before.
+/// The operator's requests while it ends six looks at everything. The first look may have begun before.
 async fn asked_meanwhile(alone: &Alone<'_>, stage: &Stage) -> Result<Vec<Request>> {
     let audit = alone.testbed.audit()?;
     // A look asks for what it lacks before it ends. The first of these two may have begun before all was ready.
@@ -78,7 +78,7 @@ async fn asked_meanwhile(alone: &Alone<'_>, stage: &Stage) -> Result<Vec<Request
         stage.look_again(alone).await?;
     }
     let before = audit.of_operator()?.len();
-    for _ in 0..5 {
+    for _ in 0..6 {
         stage.look_again(alone).await?;
     }
     Ok(audit.of_operator()?.split_off(before))
@@ -95,8 +95,8 @@ fn they_are_not_asked_for_while_nothing_changes_and_come_back_at_once_when_they_
         until_owned(client, &["config"]).await?;
         let asked = asked_meanwhile(alone, &stage).await?;
         let settings = asked.iter().filter(|it| it.verb == "get" && it.name == "peer-pods-cm").count();
-        // Of five looks, four began and ended meanwhile.
-        ensure!(settings >= 4, "it did not look: {asked:#?}");
+        // Of six looks, five began and ended meanwhile.
+        ensure!(settings >= 5, "it did not look: {asked:#?}");
         // A request without a resource asks which resources the API server serves.
         let needless = |it: &&Request| [SECRET, LEASE].contains(&&*it.name) || it.resource.is_empty();
         let needless: Vec<_> = asked.iter().filter(needless).collect();
