@@ -48,9 +48,9 @@ Exit codes:
   1  some exist, or the API server could not be asked
   2  the arguments are invalid";
 
-/// Its permissions in the operator's namespace, beside those of the controllers.
+/// Its permissions in the operator's namespace, beside those of the controller of PeerPods.
 pub const PERMISSIONS: &[Permission] = &[
-    Permission::new("confidentialcontainers.org", &["peerpodconfigs"], &["delete"]),
+    Permission::new("confidentialcontainers.org", &["peerpodconfigs"], &["list", "watch", "delete"]),
     Permission::new("apps", &["deployments/scale"], &["patch"]).named(&[OPERATOR]),
     Permission::new("", &["configmaps"], &["delete"]).named(&[PLACES]),
 ];

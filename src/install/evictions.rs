@@ -16,5 +16,5 @@ pub const ARGUMENT: &str = "--lost-vms=delete-pod";
 
 /// The role, and its binding to the operator.
 pub fn objects(options: &Options) -> Result<[Value; 2], Error> {
-    cluster_wide(Component::Operator, ROLE, EVICTIONS, vec![account(NAME, options)])
+    cluster_wide(Component::Operator, ROLE, &[EVICTIONS], vec![account(NAME, options)])
 }

@@ -19,7 +19,7 @@ pub const READER: &str = "peerpod-metrics-reader";
 /// The roles, and the operator and the webhook as reviewers.
 pub fn objects(options: &Options) -> Result<[Value; 3], Error> {
     let subjects = [NAME, SERVICE_ACCOUNT].map(|name| account(name, options)).to_vec();
-    let [reviewer, binding] = cluster_wide(Component::Operator, REVIEWER, PERMISSIONS, subjects)?;
+    let [reviewer, binding] = cluster_wide(Component::Operator, REVIEWER, &[PERMISSIONS], subjects)?;
     let rule = PolicyRule {
         non_resource_urls: Some(vec![PATH.to_owned()]),
         verbs: vec!["get".to_owned()],

@@ -11,70 +11,64 @@ use crate::{
     provider::{Cloud, places},
 };
 
-/// The operator's role in the whole cluster: the rights of every controller together.
-pub fn cluster_role() -> ClusterRole {
-    ClusterRole {
-        metadata: Component::Operator.cluster_scoped(NAME),
-        rules: Some(rules(&[
-            peerpod::PERMISSIONS,
-            cluster::PERMISSIONS,
+/// The name of the roles, and their bindings, that the controller of `PeerPodConfig`s needs beside [`NAME`]'s. An operator that does not
+/// run it has none of these: they reach far, as they admit Pods and change nodes.
+pub const PEERPODCONFIG_RIGHTS: &str = "peerpod-operator-peerpodconfig";
+
+/// What every operator may do: all that the controller of `PeerPod`s needs.
+pub fn rights(options: &Options) -> Result<Vec<Value>, Error> {
+    granted(
+        NAME,
+        &[peerpod::PERMISSIONS, cluster::PERMISSIONS],
+        &[&LEASE_PERMISSIONS, places::PERMISSIONS, DRAIN_PERMISSIONS],
+        options,
+    )
+}
+
+/// What an operator may do that runs the controller of `PeerPodConfig`s, too.
+pub fn peerpodconfig_rights(options: &Options) -> Result<Vec<Value>, Error> {
+    granted(
+        PEERPODCONFIG_RIGHTS,
+        &[
             peerpodconfig::PERMISSIONS,
             peerpodconfig::adaptor::PERMISSIONS,
             peerpodconfig::admission::PERMISSIONS,
             peerpodconfig::capacity::PERMISSIONS,
-        ])),
-        ..ClusterRole::default()
-    }
-}
-
-/// Gives the role to the operator's ServiceAccount.
-pub fn cluster_role_binding(options: &Options) -> ClusterRoleBinding {
-    ClusterRoleBinding {
-        metadata: Component::Operator.cluster_scoped(NAME),
-        role_ref: reference_to("ClusterRole", NAME),
-        subjects: Some(vec![account(NAME, options)]),
-    }
-}
-
-/// The operator's role in its own namespace, where its lease is.
-pub fn role(options: &Options) -> Role {
-    Role {
-        metadata: Component::Operator.namespaced(NAME, options),
-        rules: Some(rules(&[
-            &LEASE_PERMISSIONS,
-            places::PERMISSIONS,
+        ],
+        &[
             peerpodconfig::NAMESPACE_PERMISSIONS,
             peerpodconfig::adaptor::NAMESPACE_PERMISSIONS,
             peerpodconfig::admission::NAMESPACE_PERMISSIONS,
             peerpodconfig::admission::webhook_resources::PERMISSIONS,
-            DRAIN_PERMISSIONS,
-        ])),
-    }
+        ],
+        options,
+    )
 }
 
-/// Gives the role to the operator's ServiceAccount.
-pub fn role_binding(options: &Options) -> RoleBinding {
-    RoleBinding {
-        metadata: Component::Operator.namespaced(NAME, options),
-        role_ref: reference_to("Role", NAME),
-        subjects: Some(vec![account(NAME, options)]),
-    }
-}
-
-/// Roles for what the operator may do for one cloud alone, in its own namespace and in the whole cluster, and their bindings. Empty
-/// for most clouds.
+/// What the operator may do for one cloud alone; empty for most clouds.
 pub fn cloud_rights(cloud: &Cloud, options: &Options) -> Result<Vec<Value>, Error> {
-    let (name, subjects) = (format!("{NAME}-{cloud}"), vec![account(NAME, options)]);
+    granted(&format!("{NAME}-{cloud}"), &[cloud.cluster_permissions], &[cloud.permissions], options)
+}
+
+/// Roles of this name for the operator, in the whole cluster and in its own namespace, with their bindings. A role that would allow
+/// nothing is left out.
+fn granted(
+    name: &str,
+    cluster: &[&[Permission]],
+    namespace: &[&[Permission]],
+    options: &Options,
+) -> Result<Vec<Value>, Error> {
+    let subjects = vec![account(NAME, options)];
     let mut objects = Vec::new();
-    if !cloud.permissions.is_empty() {
-        let metadata = Component::Operator.namespaced(&name, options);
-        let role = Role { metadata: metadata.clone(), rules: Some(rules(&[cloud.permissions])) };
-        let role_ref = reference_to("Role", &name);
-        let binding = RoleBinding { metadata, role_ref, subjects: Some(subjects.clone()) };
-        objects.extend([to_value(role)?, to_value(binding)?]);
+    if cluster.iter().any(|permissions| !permissions.is_empty()) {
+        objects.extend(cluster_wide(Component::Operator, name, cluster, subjects.clone())?);
     }
-    if !cloud.cluster_permissions.is_empty() {
-        objects.extend(cluster_wide(Component::Operator, &name, cloud.cluster_permissions, subjects)?);
+    if namespace.iter().any(|permissions| !permissions.is_empty()) {
+        let metadata = Component::Operator.namespaced(name, options);
+        let role = Role { metadata: metadata.clone(), rules: Some(rules(namespace)) };
+        let role_ref = reference_to("Role", name);
+        let binding = RoleBinding { metadata, role_ref, subjects: Some(subjects) };
+        objects.extend([to_value(role)?, to_value(binding)?]);
     }
     Ok(objects)
 }
@@ -83,12 +77,12 @@ pub fn cloud_rights(cloud: &Cloud, options: &Options) -> Result<Vec<Value>, Erro
 pub(super) fn cluster_wide(
     component: Component,
     name: &str,
-    permissions: &[Permission],
+    permissions: &[&[Permission]],
     subjects: Vec<Subject>,
 ) -> Result<[Value; 2], Error> {
     let role = ClusterRole {
         metadata: component.cluster_scoped(name),
-        rules: Some(rules(&[permissions])),
+        rules: Some(rules(permissions)),
         ..ClusterRole::default()
     };
     let binding = ClusterRoleBinding {

@@ -36,7 +36,7 @@ impl Rights {
         })?];
         if !self.cluster.is_empty() {
             let subjects = vec![account(self.name, options)];
-            objects.extend(cluster_wide(self.component, self.name, self.cluster, subjects)?);
+            objects.extend(cluster_wide(self.component, self.name, &[self.cluster], subjects)?);
         }
         for (namespace, permissions) in self.namespaces {
             let namespace = namespace.unwrap_or(&options.namespace).to_owned();

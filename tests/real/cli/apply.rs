@@ -1,6 +1,6 @@
 //! `apply`, where a `PeerPodConfig` cannot be applied yet.
 
-use std::{process::Stdio, time::Duration};
+use std::{path::Path, process::Stdio, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::api::{apps::v1::Deployment, core::v1::Pod};
@@ -34,8 +34,13 @@ pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Starts the program with these arguments, as the administrator.
 pub fn start(testbed: &Testbed, arguments: &[&str]) -> Result<Child> {
+    start_as(&testbed.cluster().kubeconfig(), arguments)
+}
+
+/// Starts the program with these arguments, as the user of this kubeconfig.
+pub fn start_as(kubeconfig: &Path, arguments: &[&str]) -> Result<Child> {
     let mut command = Command::new(PROGRAM);
-    command.args(arguments).env("KUBECONFIG", testbed.cluster().kubeconfig());
+    command.args(arguments).env("KUBECONFIG", kubeconfig);
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
     Ok(command.kill_on_drop(true).spawn()?)
 }

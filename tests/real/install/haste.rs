@@ -29,13 +29,17 @@ use crate::{
 };
 
 /// The operator cannot undo a configuration without these objects.
-const NEEDED: [&str; 7] = [
+const NEEDED: [&str; 11] = [
     "deployment/peerpod-operator",
     "serviceaccount/peerpod-operator",
     "role/peerpod-operator",
     "rolebinding/peerpod-operator",
     "clusterrole/peerpod-operator",
     "clusterrolebinding/peerpod-operator",
+    "role/peerpod-operator-peerpodconfig",
+    "rolebinding/peerpod-operator-peerpodconfig",
+    "clusterrole/peerpod-operator-peerpodconfig",
+    "clusterrolebinding/peerpod-operator-peerpodconfig",
     "namespace/confidential-containers-system",
 ];
 

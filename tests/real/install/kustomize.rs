@@ -224,6 +224,7 @@ fn every_component_fits_the_overlay_and_does_what_it_says() -> Result<()> {
                 "disruption-budget" => &["PodDisruptionBudget"],
                 "network-policies" => &["NetworkPolicy", "NetworkPolicy"],
                 "no-guard" => &[],
+                "no-peerpodconfig" => &["Deployment"],
                 "peerpodconfig" => &["PeerPodConfig"],
                 "pod-monitor" => &["PodMonitor"],
                 "secure-metrics" => &["ClusterRole", "ClusterRole", "ClusterRoleBinding", "Deployment"],
@@ -233,6 +234,13 @@ fn every_component_fits_the_overlay_and_does_what_it_says() -> Result<()> {
             let fewer = plain.len() - objects.iter().filter(|object| plain.contains(object)).count();
             match &*component {
                 "no-guard" => ensure!(fewer == 2 && new.is_empty(), "{fewer}"),
+                "no-peerpodconfig" => {
+                    let arguments = new[0]["spec"]["template"]["spec"]["containers"][0]["args"].to_string();
+                    ensure!(
+                        fewer == 5 && arguments.contains("--controllers=peerpod\""),
+                        "{fewer}: {arguments}"
+                    );
+                }
                 "secure-metrics" => {
                     let arguments = new[3]["spec"]["template"]["spec"]["containers"][0]["args"].to_string();
                     ensure!(fewer == 1 && arguments.contains("--metrics-secure=true"), "{arguments}");

@@ -3,9 +3,16 @@
 use anyhow::Result;
 use k8s_openapi::api::core::v1::Namespace;
 use kube::{Api, ResourceExt as _};
+use peerpod_operator::{
+    NAMESPACE,
+    install::{self, PEERPODCONFIG_RIGHTS},
+};
 use testbed::{Kubelet, Request, wait};
 
-use crate::support::{Scene, alone, next_second};
+use crate::{
+    cli::apply::{start_as, succeeds},
+    support::{Scene, alone, next_second},
+};
 
 /// Brings about each of the operator's decisions once. Returns the namespace that was deleted.
 pub(crate) async fn all_decisions(scene: &Scene<'_>) -> Result<String> {
@@ -53,7 +60,14 @@ pub(crate) async fn all_decisions(scene: &Scene<'_>) -> Result<String> {
 #[test]
 fn whatever_the_operator_does_it_has_the_right_to() -> Result<()> {
     alone(async |alone| {
+        // The operator here does not run the other controller.
+        let cluster = alone.testbed.cluster();
+        for kinds in ["clusterrole,clusterrolebinding", "role,rolebinding"] {
+            cluster.kubectl(&["delete", kinds, PEERPODCONFIG_RIGHTS, "--namespace", NAMESPACE]).await?;
+        }
         let before = requests(&alone.scene())?.len();
+        let kubeconfig = alone.testbed.kubeconfig_of(install::NAME).await?;
+        succeeds(start_as(&kubeconfig, &["drain"])?).await?;
         let gone = Box::pin(all_decisions(&alone.scene())).await?;
         let requests = requests(&alone.scene())?.split_off(before);
         let kinds: std::collections::BTreeSet<_> =

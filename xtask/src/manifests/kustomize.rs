@@ -183,15 +183,8 @@ impl Choice {
 
 fn components(options: &Options) -> Result<Vec<Choice>> {
     let guard = |kind: &str| json!({ "kind": kind, "name": guard::NAME });
-    let delete = |kind: &str| {
-        let patch = json!({
-            "apiVersion": "admissionregistration.k8s.io/v1",
-            "kind": kind,
-            "metadata": { "name": guard::NAME },
-            "$patch": "delete",
-        });
-        anyhow::Ok(json!({ "target": guard(kind), "patch": serde_yaml::to_string(&patch)? }))
-    };
+    let guards = [to_value(guard::binding(guard::Action::Warn))?, to_value(guard::policy())?];
+    let rights = install::peerpodconfig_rights(options)?;
     let deny = to_value(guard::binding(guard::Action::Deny))?;
     let deny = operation("replace", "/spec/validationActions", &deny["spec"]["validationActions"])?;
     Ok(vec![
@@ -256,7 +249,18 @@ fn components(options: &Options) -> Result<Vec<Choice>> {
             name: "no-guard",
             about: "Without the guard: anyone with RBAC rights may write PeerPods.",
             objects: Vec::new(),
-            patches: vec![delete("ValidatingAdmissionPolicyBinding")?, delete("ValidatingAdmissionPolicy")?],
+            patches: guards.iter().map(delete).collect::<Result<_>>()?,
+        },
+        Choice {
+            name: "no-peerpodconfig",
+            about: "Without the controller of PeerPodConfigs and the rights that it needs: the operator deletes VMs, and \
+                 changes no node, no workload and no admission.",
+            objects: Vec::new(),
+            patches: rights
+                .iter()
+                .map(delete)
+                .chain([argument("--controllers=peerpod")])
+                .collect::<Result<_>>()?,
         },
         Choice {
             name: "peerpodconfig",
@@ -267,6 +271,18 @@ fn components(options: &Options) -> Result<Vec<Choice>> {
             patches: Vec::new(),
         },
     ])
+}
+
+/// Removes this object of the base.
+fn delete(object: &Value) -> Result<Value> {
+    let patch = json!({
+        "apiVersion": object["apiVersion"],
+        "kind": object["kind"],
+        "metadata": { "name": object["metadata"]["name"] },
+        "$patch": "delete",
+    });
+    let target = json!({ "kind": object["kind"], "name": object["metadata"]["name"] });
+    Ok(json!({ "target": target, "patch": serde_yaml::to_string(&patch)? }))
 }
 
 fn dashboard(options: &Options) -> Result<Value> {

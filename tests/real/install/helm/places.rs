@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::Secret;
 use kube::ResourceExt as _;
 use peerpod_operator::{
     api::v1alpha1::PeerPodConfig,
-    install::{APPLY_JOB, evictions, guard, metrics_rights, monitoring, removal},
+    install::{APPLY_JOB, PEERPODCONFIG_RIGHTS, evictions, guard, metrics_rights, monitoring, removal},
     names,
 };
 use serde_json::{Value, json};
@@ -114,6 +114,31 @@ fn values_take_their_places_and_the_api_server_takes_the_result() -> Result<()> 
         // The others' kinds are not Kubernetes' own.
         let known = |object: &&Value| object["apiVersion"] != "monitoring.coreos.com/v1";
         accepted(cluster, &objects.iter().filter(known).cloned().collect::<Vec<_>>()).await
+    })
+}
+
+#[test]
+fn an_operator_that_deletes_vms_alone_has_the_rights_to_that_alone() -> Result<()> {
+    beside_others(async |scene| {
+        let helm = Helm::of(scene.testbed.cluster()).await?;
+        let rights = async |values: &str| {
+            let objects = helm.rendered(&["--no-hooks", "--set", values]).await?;
+            let kinds = objects.iter().filter(|it| it["metadata"]["name"] == PEERPODCONFIG_RIGHTS);
+            let kinds = kinds.map(|it| it["kind"].as_str().unwrap_or_default().to_owned());
+            anyhow::Ok(kinds.collect::<Vec<_>>())
+        };
+        let all = ["ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"];
+        for (values, expected) in [
+            ("operator.replicas=2", &all[..]),
+            ("operator.controllers={peerpodconfig}", &all),
+            ("operator.controllers={peerpod,peerpodconfig}", &all),
+            ("resourceCtrl.enabled=false", &all),
+            ("operator.controllers={peerpod}", &[]),
+        ] {
+            let rights = rights(values).await?;
+            ensure!(rights == expected, "{values}: {rights:?}");
+        }
+        Ok(())
     })
 }
 

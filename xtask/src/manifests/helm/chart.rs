@@ -159,6 +159,10 @@ fn of_installation(object: &Value, all: &[Manifest]) -> Result<Template> {
             node.add(ANNOTATIONS, Some(removal::ALLOW_ANNOTATION), removable, &format!("not {IS_KEPT}"))?;
             Some(".Values.crds.install")
         }
+        // Whatever the other values are, an operator runs this controller unless it runs the other one alone.
+        (install::PEERPODCONFIG_RIGHTS, _) => {
+            Some("ne (include \"peerpod-operator.controllers\" .) \"peerpod\"")
+        }
         (NAME, "Deployment") => {
             deployment(&mut node)?;
             None
