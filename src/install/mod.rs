@@ -34,7 +34,7 @@ pub use deployment::{NODE_LABEL, deployment};
 pub use jobs::{APPLY_JOB, APPLY_RIGHTS, DRAIN_JOB, apply_config_map, apply_job, drain_job};
 pub use metadata::{Component, KEPT_BY_GITOPS};
 pub use options::Options;
-pub use rbac::{PEERPODCONFIG_RIGHTS, cloud_rights, peerpodconfig_rights, rights};
+pub use rbac::{PEERPODCONFIG_ROLE, cloud_rights, peerpodconfig_rights, rights};
 pub use services::{METRICS_SERVICE, disruption_budget, metrics_service, network_policies};
 
 /// The name of the operator's own objects.
@@ -89,7 +89,8 @@ pub fn objects(options: &Options) -> Result<Vec<Manifest>, Error> {
         Manifest { file: "namespace", object: to_value(namespace(options))? },
         Manifest { file: "rights", object: to_value(service_account(options))? },
     ];
-    let own = [rights(options)?, peerpodconfig_rights(options)?].into_iter().flatten();
+    // In an upgrade from one role for everything, the further ones come before the first one shrinks.
+    let own = [peerpodconfig_rights(options)?, rights(options)?].into_iter().flatten();
     objects.extend(own.map(|object| Manifest { file: "rights", object }));
     objects.extend(adaptor::RIGHTS.objects(options)?);
     objects.extend(webhook_rights::RIGHTS.objects(options)?);

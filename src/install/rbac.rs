@@ -12,10 +12,10 @@ use crate::{
 };
 
 /// The name of the roles, and their bindings, that the controller of `PeerPodConfig`s needs beside [`NAME`]'s. An operator that does not
-/// run it has none of these: they reach far, as they admit Pods and change nodes.
-pub const PEERPODCONFIG_RIGHTS: &str = "peerpod-operator-peerpodconfig";
+/// run it has none of these: whoever has them can run privileged Pods, change admission and nodes, and read the namespace's Secrets.
+pub const PEERPODCONFIG_ROLE: &str = "peerpod-operator-peerpodconfig";
 
-/// What every operator may do: all that the controller of `PeerPod`s needs.
+/// What every operator may do: all that the controller of `PeerPod`s and `drain` need.
 pub fn rights(options: &Options) -> Result<Vec<Value>, Error> {
     granted(
         NAME,
@@ -25,10 +25,10 @@ pub fn rights(options: &Options) -> Result<Vec<Value>, Error> {
     )
 }
 
-/// What an operator may do that runs the controller of `PeerPodConfig`s, too.
+/// What an operator may do beside that if it runs the controller of `PeerPodConfig`s.
 pub fn peerpodconfig_rights(options: &Options) -> Result<Vec<Value>, Error> {
     granted(
-        PEERPODCONFIG_RIGHTS,
+        PEERPODCONFIG_ROLE,
         &[
             peerpodconfig::PERMISSIONS,
             peerpodconfig::adaptor::PERMISSIONS,

@@ -17,7 +17,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube::{CustomResourceExt as _, Resource as _, api::ObjectMeta};
 
 use super::{
-    Component, NAME as OPERATOR, Options, PEERPODCONFIG_RIGHTS, guard::matching_all, metadata::kept_by_gitops,
+    Component, NAME as OPERATOR, Options, PEERPODCONFIG_ROLE, guard::matching_all, metadata::kept_by_gitops,
 };
 use crate::{
     api::v1alpha1::{PeerPod, PeerPodConfig},
@@ -85,7 +85,7 @@ pub fn operator_policy(options: &Options) -> ValidatingAdmissionPolicy {
                 ..deletions(vec![
                     rule("apps", &["deployments"], &[OPERATOR]),
                     rule("", &["serviceaccounts"], &[OPERATOR]),
-                    rule("rbac.authorization.k8s.io", &rights, &[OPERATOR, PEERPODCONFIG_RIGHTS]),
+                    rule("rbac.authorization.k8s.io", &rights, &[OPERATOR, PEERPODCONFIG_ROLE]),
                     rule("", &["namespaces"], &[&options.namespace]),
                 ])
             }),

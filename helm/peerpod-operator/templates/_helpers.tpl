@@ -32,6 +32,9 @@
 
 {{- /* The controllers to run; nothing where the operator's own default counts. */ -}}
 {{- define "peerpod-operator.controllers" -}}
+{{- if and .Values.peerPodConfig.create (eq (join "," .Values.operator.controllers) "peerpod") }}
+{{- fail "peerPodConfig.create needs the controller peerpodconfig: add it to operator.controllers, or set that to null" }}
+{{- end -}}
 {{ with .Values.operator.controllers }}{{ join "," . }}{{ else }}{{ if not .Values.resourceCtrl.enabled }}peerpodconfig{{ else if .Values.peerPodConfig.create }}peerpod,peerpodconfig{{ end }}{{ end }}
 {{- end }}
 

@@ -237,7 +237,7 @@ fn every_component_fits_the_overlay_and_does_what_it_says() -> Result<()> {
                 "no-peerpodconfig" => {
                     let arguments = new[0]["spec"]["template"]["spec"]["containers"][0]["args"].to_string();
                     ensure!(
-                        fewer == 5 && arguments.contains("--controllers=peerpod\""),
+                        fewer == 10 && arguments.contains("--controllers=peerpod\""),
                         "{fewer}: {arguments}"
                     );
                 }

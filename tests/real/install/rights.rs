@@ -2,16 +2,21 @@
 
 use anyhow::Result;
 use k8s_openapi::api::core::v1::Namespace;
-use kube::{Api, ResourceExt as _};
+use kube::{
+    Api, ResourceExt as _,
+    api::{Patch, PatchParams, PostParams},
+};
 use peerpod_operator::{
     NAMESPACE,
-    install::{self, PEERPODCONFIG_RIGHTS},
+    api::v1alpha1::PeerPodConfig,
+    install::{self, PEERPODCONFIG_ROLE},
 };
+use serde_json::json;
 use testbed::{Kubelet, Request, wait};
 
 use crate::{
     cli::apply::{start_as, succeeds},
-    support::{Scene, alone, next_second},
+    support::{Alone, Scene, alone, next_second},
 };
 
 /// Brings about each of the operator's decisions once. Returns the namespace that was deleted.
@@ -63,11 +68,10 @@ fn whatever_the_operator_does_it_has_the_right_to() -> Result<()> {
         // The operator here does not run the other controller.
         let cluster = alone.testbed.cluster();
         for kinds in ["clusterrole,clusterrolebinding", "role,rolebinding"] {
-            cluster.kubectl(&["delete", kinds, PEERPODCONFIG_RIGHTS, "--namespace", NAMESPACE]).await?;
+            cluster.kubectl(&["delete", kinds, PEERPODCONFIG_ROLE, "--namespace", NAMESPACE]).await?;
         }
         let before = requests(&alone.scene())?.len();
-        let kubeconfig = alone.testbed.kubeconfig_of(install::NAME).await?;
-        succeeds(start_as(&kubeconfig, &["drain"])?).await?;
+        drained(alone).await?;
         let gone = Box::pin(all_decisions(&alone.scene())).await?;
         let requests = requests(&alone.scene())?.split_off(before);
         let kinds: std::collections::BTreeSet<_> =
@@ -83,6 +87,23 @@ fn whatever_the_operator_does_it_has_the_right_to() -> Result<()> {
         assert_eq!(forbidden.collect::<Vec<_>>(), Vec::<&Request>::new());
         Ok(())
     })
+}
+
+/// Runs `drain` as the operator, while there is a configuration that goes only later.
+async fn drained(alone: &Alone<'_>) -> Result<()> {
+    let configs: Api<PeerPodConfig> = Api::namespaced(alone.testbed.client(), NAMESPACE);
+    let config = json!({
+        "apiVersion": "confidentialcontainers.org/v1alpha1", "kind": "PeerPodConfig",
+        "metadata": { "name": "config", "finalizers": ["test.example/stays"] },
+        "spec": { "limit": 1, "nodeSelector": { "test.example/none": "" } },
+    });
+    configs.create(&PostParams::default(), &serde_json::from_value(config)?).await?;
+    let drain = start_as(&alone.testbed.kubeconfig_of(install::NAME).await?, &["drain"])?;
+    let going = |config: &PeerPodConfig| config.metadata.deletion_timestamp.is_some();
+    wait::present(&configs, "config", "drain deletes it", wait::DEADLINE, going).await?;
+    let released = Patch::Merge(json!({ "metadata": { "finalizers": null } }));
+    configs.patch_metadata("config", &PatchParams::default(), &released).await?;
+    succeeds(drain).await
 }
 
 fn requests(scene: &Scene<'_>) -> Result<Vec<Request>> {

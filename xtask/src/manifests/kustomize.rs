@@ -184,7 +184,9 @@ impl Choice {
 fn components(options: &Options) -> Result<Vec<Choice>> {
     let guard = |kind: &str| json!({ "kind": kind, "name": guard::NAME });
     let guards = [to_value(guard::binding(guard::Action::Warn))?, to_value(guard::policy())?];
-    let rights = install::peerpodconfig_rights(options)?;
+    let webhook =
+        install::webhook_rights::RIGHTS.objects(options)?.into_iter().map(|manifest| manifest.object);
+    let rights: Vec<_> = install::peerpodconfig_rights(options)?.into_iter().chain(webhook).collect();
     let deny = to_value(guard::binding(guard::Action::Deny))?;
     let deny = operation("replace", "/spec/validationActions", &deny["spec"]["validationActions"])?;
     Ok(vec![
@@ -253,8 +255,9 @@ fn components(options: &Options) -> Result<Vec<Choice>> {
         },
         Choice {
             name: "no-peerpodconfig",
-            about: "Without the controller of PeerPodConfigs and the rights that it needs: the operator deletes VMs, and \
-                 changes no node, no workload and no admission.",
+            about: "Without the controller of PeerPodConfigs, and without the rights that it and the webhook need: the operator \
+                 deletes VMs. In an existing installation delete every PeerPodConfig before, and these rights after: kubectl \
+                 apply removes nothing.",
             objects: Vec::new(),
             patches: rights
                 .iter()

@@ -7,8 +7,9 @@ use k8s_openapi::api::core::v1::Secret;
 use kube::ResourceExt as _;
 use peerpod_operator::{
     api::v1alpha1::PeerPodConfig,
-    install::{APPLY_JOB, PEERPODCONFIG_RIGHTS, evictions, guard, metrics_rights, monitoring, removal},
+    install::{APPLY_JOB, PEERPODCONFIG_ROLE, evictions, guard, metrics_rights, monitoring, removal},
     names,
+    peerpodconfig::resources::webhook,
 };
 use serde_json::{Value, json};
 
@@ -123,21 +124,28 @@ fn an_operator_that_deletes_vms_alone_has_the_rights_to_that_alone() -> Result<(
         let helm = Helm::of(scene.testbed.cluster()).await?;
         let rights = async |values: &str| {
             let objects = helm.rendered(&["--no-hooks", "--set", values]).await?;
-            let kinds = objects.iter().filter(|it| it["metadata"]["name"] == PEERPODCONFIG_RIGHTS);
+            let names = [PEERPODCONFIG_ROLE, webhook::SERVICE_ACCOUNT];
+            let kinds = objects.iter().filter(|it| names.iter().any(|name| it["metadata"]["name"] == *name));
             let kinds = kinds.map(|it| it["kind"].as_str().unwrap_or_default().to_owned());
             anyhow::Ok(kinds.collect::<Vec<_>>())
         };
-        let all = ["ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"];
-        for (values, expected) in [
-            ("operator.replicas=2", &all[..]),
-            ("operator.controllers={peerpodconfig}", &all),
-            ("operator.controllers={peerpod,peerpodconfig}", &all),
-            ("resourceCtrl.enabled=false", &all),
-            ("operator.controllers={peerpod}", &[]),
+        let roles = ["ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"];
+        let all = [&["ServiceAccount"], &roles[..], &roles[..]].concat();
+        for (values, mut expected) in [
+            ("operator.replicas=2", all.clone()),
+            ("operator.controllers={peerpodconfig}", all.clone()),
+            ("operator.controllers={peerpod,peerpodconfig}", all.clone()),
+            ("resourceCtrl.enabled=false", all),
+            ("operator.controllers={peerpod}", vec![]),
         ] {
-            let rights = rights(values).await?;
+            let mut rights = rights(values).await?;
+            rights.sort();
+            expected.sort_unstable();
             ensure!(rights == expected, "{values}: {rights:?}");
         }
+        let refusal = rights("operator.controllers={peerpod},peerPodConfig.create=true").await.err();
+        let refusal = format!("{:#}", refusal.context("nobody would handle it")?);
+        ensure!(refusal.contains("peerPodConfig.create needs the controller peerpodconfig"), "{refusal}");
         Ok(())
     })
 }

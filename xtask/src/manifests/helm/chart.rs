@@ -11,7 +11,7 @@ use k8s_openapi::{
 use peerpod_operator::{
     install::{self, Component, Manifest, NAME, Options, guard, removal},
     names,
-    peerpodconfig::resources::token_volumes,
+    peerpodconfig::resources::{token_volumes, webhook},
     provider::CLOUDS,
 };
 use serde_json::{Value, to_value};
@@ -159,10 +159,6 @@ fn of_installation(object: &Value, all: &[Manifest]) -> Result<Template> {
             node.add(ANNOTATIONS, Some(removal::ALLOW_ANNOTATION), removable, &format!("not {IS_KEPT}"))?;
             Some(".Values.crds.install")
         }
-        // Whatever the other values are, an operator runs this controller unless it runs the other one alone.
-        (install::PEERPODCONFIG_RIGHTS, _) => {
-            Some("ne (include \"peerpod-operator.controllers\" .) \"peerpod\"")
-        }
         (NAME, "Deployment") => {
             deployment(&mut node)?;
             None
@@ -183,6 +179,10 @@ fn of_installation(object: &Value, all: &[Manifest]) -> Result<Template> {
         }
         (_, "NetworkPolicy") => Some(".Values.networkPolicy.enabled"),
         (_, "PodDisruptionBudget") => Some(".Values.podDisruptionBudget.enabled"),
+        // Whatever the other values are, an operator runs this controller unless it runs the other one alone.
+        (install::PEERPODCONFIG_ROLE | webhook::SERVICE_ACCOUNT, _) => {
+            Some("ne (include \"peerpod-operator.controllers\" .) \"peerpod\"")
+        }
         _ => None,
     };
     Ok((node, when.map(str::to_owned)))

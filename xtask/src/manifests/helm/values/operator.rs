@@ -70,7 +70,10 @@ pub(super) struct Operator {
     /// Number of replicas. One of them leads, the others stand by.
     #[schemars(range(min = 0, max = 10))]
     replicas: i32,
-    /// The controllers to run: `peerpod`, `peerpodconfig`. If empty, those that the other values need.
+    /// The controllers to run: `peerpod`, `peerpodconfig`. If empty, those that the other values need. With `peerpod` alone, the
+    /// operator and the webhook get none of the rights that a PeerPodConfig needs: delete every PeerPodConfig before. `extraArgs`
+    /// does not change the rights.
+    #[schemars(extend("uniqueItems" = true))]
     controllers: Vec<Controller>,
     /// The Lease of the leader. `33f6c5d6.confidentialcontainers.org` is the Lease of cloud-api-adaptor's own controller.
     /// If empty, the operator's own. No other name is possible: the operator has no rights to other Leases.
