@@ -37,7 +37,8 @@ pub static POD: Projection = Projection {
     rest: &[
         (
             "spec",
-            Part::Only(&[
+            // Whoever fills the init containers hides no request of a container.
+            Part::Apart(&[
                 ("nodeName", Part::All),
                 ("containers", Part::Only(CONTAINER)),
                 ("initContainers", Part::Only(CONTAINER)),
@@ -220,6 +221,28 @@ mod tests {
         let mut in_use = BTreeMap::from([("x.y/vm".to_owned(), 4)]);
         add(&pod, &resources, &mut in_use);
         assert_eq!(in_use, BTreeMap::from([("x.y/vm".to_owned(), 8)]));
+    }
+
+    #[test]
+    fn what_fills_the_init_containers_hides_no_vm() {
+        let many: serde_json::Map<_, _> =
+            (0..64).map(|it| (format!("x.y/{}-{it}", "a".repeat(300)), json!("0"))).collect();
+        let fat = json!({ "name": "i", "resources": { "requests": many } });
+        let mut requests = many.clone();
+        requests.insert("x.y/vm".to_owned(), json!("1"));
+        let [read, projected] = read_and_projected::<PodView>(
+            &POD,
+            &json!({
+                "metadata": { "name": "a" },
+                "spec": {
+                    "initContainers": vec![fat; 20],
+                    "containers": [{ "name": "x", "resources": { "requests": requests } }],
+                    "nodeName": "n",
+                },
+                "status": { "phase": "Running" },
+            }),
+        );
+        assert_eq!([read, projected].map(|pod| pod.requested("x.y/vm")), [1, 1]);
     }
 
     #[test]

@@ -127,7 +127,8 @@ pub fn plan(requests: &[NodeRequest], nodes: &[Arc<Node>], in_use: &InUse) -> Pl
             if desired != DesiredCapacity::Withdraw {
                 summary.advertised += u64::from(level.allocatable.unwrap_or(0));
             }
-            if needs_count(desired, level) && !in_use.is_counted(nodes[node].name()) {
+            let is_ours = nodes[node].mark() == Some(&request.resource);
+            if needs_count(desired, level, is_ours) && !in_use.is_counted(nodes[node].name()) {
                 uncounted.insert(nodes[node].name().clone());
             }
         }
@@ -263,13 +264,15 @@ fn desired_of(
 }
 
 /// Whether more peer pods may run on a node than it is going to advertise. That is impossible if the number does not become
-/// lower, as the scheduler assigned no more. A reset of the node is an exception: it ignores what runs there.
-fn needs_count(desired: DesiredCapacity, level: Level) -> bool {
+/// lower, as the scheduler assigned no more. A reset of the node is an exception: it ignores what runs there, also on a node that is
+/// going to have no share. `is_ours`: the node has the [mark](super::MARK) of the request.
+fn needs_count(desired: DesiredCapacity, level: Level, is_ours: bool) -> bool {
     match desired {
-        DesiredCapacity::Share(share) => {
-            let reset = level.capacity.unwrap_or(0) == 0;
-            level != Level::of(share) && if reset { share.is_some() } else { share < level.capacity }
-        }
+        DesiredCapacity::Share(share) => match level.capacity {
+            None => share.is_some() || is_ours,
+            Some(0) => true,
+            Some(_) => share < level.capacity,
+        },
         DesiredCapacity::Nothing | DesiredCapacity::Withdraw | DesiredCapacity::Keep => false,
     }
 }

@@ -86,8 +86,8 @@ pub(crate) struct ManagedSecret {
 pub(super) enum Step {
     /// Nothing until this moment.
     Wait(Timestamp),
-    /// Nothing until the authorities have been trusted for long enough.
-    Settle,
+    /// Nothing until the authorities have been trusted for long enough, or until this moment, when the certificate in use expires.
+    Settle(Timestamp),
     /// Write this content.
     Write(ManagedSecret),
 }
@@ -184,7 +184,7 @@ impl ManagedSecret {
             let promoted = Self { current: next.clone(), next: None, ..managed.clone() };
             // No client accepts an expired certificate, so there is nothing to wait for.
             let due = settled || managed.current.expires <= now;
-            return Ok(if due { Step::Write(promoted) } else { Step::Settle });
+            return Ok(if due { Step::Write(promoted) } else { Step::Settle(managed.current.expires) });
         }
         let renewal = wanted.renewal(managed.current.expires);
         if now < renewal && managed.names == wanted.names.join(",") {

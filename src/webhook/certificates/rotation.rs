@@ -168,11 +168,9 @@ impl Rotation {
         let step = ManagedSecret::next_step(&secret, known.managed.as_ref(), &self.wanted, settled, now)?;
         known.managed = ManagedSecret::read(&secret).or(known.managed.take());
         match step {
-            Step::Wait(until) => {
-                let pause = Duration::try_from(until.duration_since(now)).unwrap_or_default();
-                Ok(pause.min(LONGEST_PAUSE))
-            }
-            Step::Settle => Ok(known.settles_in(self.wanted.settling())),
+            Step::Wait(until) => Ok(pause(until, now)),
+            // A configuration that never trusts the next certificate must not keep an expired one in use.
+            Step::Settle(until) => Ok(known.settles_in(self.wanted.settling()).min(pause(until, now))),
             Step::Write(managed) => {
                 let written = self.write(&managed, &secret).await?;
                 info!(secret = self.secret, "wrote the certificate's Secret");
@@ -256,6 +254,11 @@ impl Known {
     fn settles_in(&self, settling: Duration) -> Duration {
         self.trusted.as_ref().map_or(LONGEST_PAUSE, |(_, since)| settling.saturating_sub(since.elapsed()))
     }
+}
+
+/// How long to wait for this moment at once.
+fn pause(until: Timestamp, now: Timestamp) -> Duration {
+    Duration::try_from(until.duration_since(now)).unwrap_or_default().min(LONGEST_PAUSE)
 }
 
 /// The authorities in a Secret, if there are any, which the webhook configurations must trust.

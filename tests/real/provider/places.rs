@@ -9,7 +9,12 @@ use kube::{
     Api,
     api::{DeleteParams, Patch, PatchParams},
 };
-use peerpod_operator::{NAMESPACE, names::PLACES, provider::aws};
+use peerpod_operator::{
+    NAMESPACE,
+    install::{self, PEERPODCONFIG_ROLE},
+    names::PLACES,
+    provider::aws,
+};
 use peers::{
     aws::Moto,
     gcp::{ComputeEngine, Instance, OTHER_PROJECT, OTHER_ZONE, PERMISSIONS},
@@ -256,9 +261,12 @@ fn nothing_is_decided_while_the_places_cannot_be_read() -> Result<()> {
         let (here, gone) =
             (alone.scene().pod_with_vm("here").await?, alone.scene().pod_with_vm("gone").await?);
         alone.operator.kill().await?;
-        let none = r#"{"rules": []}"#;
-        let role = ["patch", "role", "peerpod-operator", "-n", NAMESPACE, "--type=merge", "--patch", none];
-        alone.testbed.cluster().kubectl(&role).await?;
+        // The other controller may read all ConfigMaps.
+        for role in [install::NAME, PEERPODCONFIG_ROLE] {
+            let none =
+                ["patch", "role", role, "-n", NAMESPACE, "--type=merge", "--patch", r#"{"rules": []}"#];
+            alone.testbed.cluster().kubectl(&none).await?;
+        }
         alone.operator.start_again()?;
         alone.operator.ready().await?;
         let scene = alone.scene();

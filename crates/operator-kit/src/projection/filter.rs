@@ -31,7 +31,7 @@ pub(super) struct Filter {
     depth: usize,
     /// What comes next in an object.
     next: Next,
-    /// How much was read of the field: bytes, and [`OVERHEAD`].
+    /// How much was read of the field, or of its member that is read apart: bytes, and [`OVERHEAD`].
     used: usize,
 }
 
@@ -198,7 +198,9 @@ impl Filter {
             match object.place {
                 Place::Within(Part::All) => self.used += OVERHEAD,
                 Place::Within(Part::Only(_)) => {}
-                Place::Answer | Place::Object | Place::Metadata => self.used = 0,
+                Place::Within(Part::Apart(_)) | Place::Answer | Place::Object | Place::Metadata => {
+                    self.used = 0
+                }
             }
             object.separate(out);
             write_text(&self.text, out);
@@ -238,7 +240,7 @@ impl Filter {
             Place::Answer | Place::Object => among(rest),
             Place::Metadata if is_one_of(&IDENTITY) => Some(Place::Within(&Part::All)),
             Place::Metadata => among(metadata),
-            Place::Within(Part::Only(members)) => among(members),
+            Place::Within(Part::Only(members) | Part::Apart(members)) => among(members),
             Place::Within(Part::All) => {
                 (self.used <= most && name.len() <= self.longest()).then_some(Place::Within(&Part::All))
             }

@@ -50,6 +50,8 @@ pub enum Part {
     All,
     /// These members of it.
     Only(Members),
+    /// These members of it, each as much as of a field. So what a tenant writes into one of them hides nothing of another one.
+    Apart(Members),
 }
 
 /// The limit for most fields: far more than an operator writes.

@@ -42,8 +42,10 @@ fn part(members: &[(&str, Part)], name: &str, value: &Value) -> Option<Value> {
 
 fn only(read: &Part, value: &Value) -> Value {
     match (read, value) {
-        (Part::Only(_), Value::Array(elements)) => elements.iter().map(|it| only(read, it)).collect(),
-        (Part::Only(members), Value::Object(object)) => {
+        (Part::Only(_) | Part::Apart(_), Value::Array(elements)) => {
+            elements.iter().map(|it| only(read, it)).collect()
+        }
+        (Part::Only(members) | Part::Apart(members), Value::Object(object)) => {
             let kept = object.iter().filter_map(|(name, it)| Some((name.clone(), part(members, name, it)?)));
             kept.collect::<Map<_, _>>().into()
         }
@@ -120,6 +122,21 @@ fn of_a_field_no_more_is_read_than_is_said_and_the_next_one_has_as_much() {
         first["a"].as_object().unwrap().len() > 50 && first["metadata"]["a"].as_array().unwrap().len() > 50
     );
     assert_eq!((&first["b"], small), (&fat["b"], &json!({ "a": [1, 2] })));
+}
+
+#[test]
+fn of_members_that_are_read_apart_none_takes_the_room_of_another_one() {
+    static APART: Projection = Projection {
+        metadata: &[],
+        rest: &[("a", Part::Apart(&[("b", Part::All), ("c", Part::All), ("d", Part::All)]))],
+        most: 5000,
+    };
+    let many: Vec<_> = (0..10_000).collect();
+    let document = json!({ "a": { "b": many, "c": [1, 2], "d": many, "e": many } });
+    let filtered: Value = serde_json::from_str(&filtered(&APART, &document.to_string(), 100)).unwrap();
+    let [first, small, last] = ["b", "c", "d"].map(|name| filtered["a"][name].as_array().unwrap());
+    assert!((50..100).contains(&first.len()) && first == last, "{} and {}", first.len(), last.len());
+    assert_eq!((small.len(), &filtered["a"]["e"]), (2, &Value::Null));
 }
 
 #[test]

@@ -92,6 +92,25 @@ fn a_node_that_was_reset_or_stripped_is_put_right() {
 }
 
 #[test]
+fn a_node_that_was_reset_keeps_its_vm_though_an_empty_node_comes_before_it() {
+    let requests = [limit(&json!(2))];
+    for reset in [Some(0), None] {
+        let mut cluster = Cluster::workers(3);
+        let labels = std::mem::take(&mut cluster.of("node-0").labels);
+        cluster.pass(&requests);
+        cluster.of("node-0").labels = labels;
+        assert_eq!(cluster.pass(&requests).writes, []);
+        assert_eq!(cluster.shares(), [0, 1, 1]);
+        let node = cluster.of("node-2");
+        node.runs = 1;
+        node.resources.clear();
+        node.resources.extend(reset.map(|vms| (VM.to_owned(), vms)));
+        cluster.pass(&requests);
+        assert_eq!(cluster.shares(), [0, 1, 1], "{reset:?}");
+    }
+}
+
+#[test]
 fn nodes_that_are_no_longer_meant_lose_what_was_advertised_for_us_and_no_other() {
     let mut cluster = Cluster::workers(2);
     cluster.0.insert("foreign".into(), Facts { labels: BTreeMap::new(), ..Facts::advertises(VM, 7) });

@@ -25,7 +25,7 @@ fn write(managed: Option<&ManagedSecret>, wanted: &Wanted, settled: bool, now: T
     match ManagedSecret::step(managed, wanted, settled, now).unwrap() {
         Step::Write(managed) => managed,
         Step::Wait(until) => panic!("waits until {until}"),
-        Step::Settle => panic!("waits until it is trusted"),
+        Step::Settle(_) => panic!("waits until it is trusted"),
     }
 }
 
@@ -66,7 +66,10 @@ fn at_no_step_of_a_rotation_is_a_certificate_shown_that_is_not_trusted() {
     assert!(ManagedSecret::step(Some(&first), &wanted, true, after(19)).unwrap() == Step::Wait(after(20)));
     let prepared = write(Some(&first), &wanted, true, after(20));
     assert!(prepared.current == first.current, "nobody shows what is not trusted yet");
-    assert!(ManagedSecret::step(Some(&prepared), &wanted, false, after(20)).unwrap() == Step::Settle);
+    assert!(
+        ManagedSecret::step(Some(&prepared), &wanted, false, after(20)).unwrap()
+            == Step::Settle(prepared.current.expires)
+    );
     let promoted = write(Some(&prepared), &wanted, true, after(20));
     assert!(promoted.current != first.current && promoted.next.is_none());
     // The server may or may not know the last step, and so may the client.
@@ -178,7 +181,10 @@ fn what_comes_next_takes_the_place_of_what_has_expired() {
     let first = write(None, &wanted, false, after(0));
     let prepared = write(Some(&first), &wanted, false, after(29));
     assert!(prepared.current.expires == after(30), "until when the certificate that is shown is good");
-    assert!(ManagedSecret::step(Some(&prepared), &wanted, false, after(29)).unwrap() == Step::Settle);
+    assert!(
+        ManagedSecret::step(Some(&prepared), &wanted, false, after(29)).unwrap()
+            == Step::Settle(prepared.current.expires)
+    );
     let promoted = write(Some(&prepared), &wanted, false, after(31));
     assert!(Some(&promoted.current) == prepared.next.as_ref() && promoted.current.expires == after(59));
     let fresh = write(Some(&prepared), &wanted, false, after(60));
