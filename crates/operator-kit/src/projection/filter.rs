@@ -199,7 +199,7 @@ impl Filter {
                 Place::Within(Part::All) => self.used += OVERHEAD,
                 Place::Within(Part::Only(_)) => {}
                 Place::Within(Part::Apart(_)) | Place::Answer | Place::Object | Place::Metadata => {
-                    self.used = 0
+                    self.used = 0;
                 }
             }
             object.separate(out);
