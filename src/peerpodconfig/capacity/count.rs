@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fills_the_init_containers_hides_no_vm() {
+    fn what_fills_one_list_of_containers_hides_no_vm_of_the_other() {
         let many: serde_json::Map<_, _> =
             (0..64).map(|it| (format!("x.y/{}-{it}", "a".repeat(300)), json!("0"))).collect();
         let fat = json!({ "name": "i", "resources": { "requests": many } });
@@ -235,8 +235,9 @@ mod tests {
             &json!({
                 "metadata": { "name": "a" },
                 "spec": {
-                    "initContainers": vec![fat; 20],
-                    "containers": [{ "name": "x", "resources": { "requests": requests } }],
+                    // The order in which they are written.
+                    "containers": vec![fat; 20],
+                    "initContainers": [{ "name": "x", "resources": { "requests": requests } }],
                     "nodeName": "n",
                 },
                 "status": { "phase": "Running" },
