@@ -12,7 +12,7 @@ use crate::{
 };
 
 /// The name of the roles, and their bindings, that the controller of `PeerPodConfig`s needs beside [`NAME`]'s. An operator that does not
-/// run it has none of these: whoever has them can run privileged Pods, change admission and nodes, and read the namespace's Secrets.
+/// run it has none of these: they allow privileged Pods, changes of admission and nodes, and reads of the namespace's Secrets.
 pub const PEERPODCONFIG_ROLE: &str = "peerpod-operator-peerpodconfig";
 
 /// What every operator may do: all that the controller of `PeerPod`s and `drain` need.

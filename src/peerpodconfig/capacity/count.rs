@@ -37,7 +37,7 @@ pub static POD: Projection = Projection {
     rest: &[
         (
             "spec",
-            // Whoever fills the init containers hides no request of a container.
+            // Many init containers do not hide the request of a container.
             Part::Apart(&[
                 ("nodeName", Part::All),
                 ("containers", Part::Only(CONTAINER)),

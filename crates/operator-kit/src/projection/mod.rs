@@ -33,7 +33,7 @@ pub struct Projection {
     /// How much is read of each field of the metadata and of the object: bytes, and 64 more for each element of an array and
     /// each member of an object that is read as a whole, because they take memory however short they are. The rest of a larger
     /// field reads as missing: further elements and members. A text that is longer than what is left reads as empty, but the
-    /// members that a [`Part::Only`] names are always there, with up to 256 bytes each.
+    /// members that a [`Part::Only`] or [`Part::Apart`] names are always there, with up to 256 bytes each.
     ///
     /// So with [`Part::All`] a member that the decoder requires may be missing, and one such object keeps a whole list from being read.
     /// Name required members by [`Part::Only`], give them a default, or limit the field in the schema.
@@ -50,7 +50,7 @@ pub enum Part {
     All,
     /// These members of it.
     Only(Members),
-    /// These members of it, each as much as of a field. So what a tenant writes into one of them hides nothing of another one.
+    /// These members of it. Each has the limit of a field for itself, so a large one does not hide the others.
     Apart(Members),
 }
 
