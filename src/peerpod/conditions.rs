@@ -119,6 +119,7 @@ pub fn condition_update(decision: &Decision) -> Option<ConditionUpdate> {
     let (reason, message) = match decision {
         Decision::Nothing
         | Decision::Supersede
+        | Decision::Retire
         | Decision::Tidy
         | Decision::Delete(_)
         | Decision::Release(_)
@@ -207,7 +208,7 @@ fn blocked(blocked: &Blocked) -> (Reason, Message) {
         Blocked::Ambiguous => (
             Reason::AmbiguousSiblings,
             "the Pod has several PeerPods, and the operator cannot tell which one is the newest; it keeps all of them until the \
-             Pod ends"
+             Pod ends, or a later PeerPod shows it"
                 .into(),
         ),
         Blocked::DeveloperMode => (

@@ -13,13 +13,21 @@ mod facts;
 
 use std::{cmp::Ordering, time::Duration};
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 
 pub use self::{
     decision::{Blocked, Decision, Release, Wait},
     facts::{Facts, InSandbox, Owner, SLACK, Sibling, VmState},
 };
+use super::findings::PeerPodFinding;
 use crate::provider::{Error, ErrorClass, Stage, Vm, ownership};
+
+/// The least time after which the kubelet gives up the start of a sandbox: twice the default of its `runtimeRequestTimeout`.
+const GIVEN_UP: SignedDuration = SignedDuration::from_mins(4);
+
+/// The longest time from the record of a VM until the Pod is in its sandbox. cloud-api-adaptor waits 5 minutes for the VM's agent
+/// (`PROXY_TIMEOUT`).
+const STARTED_BY: SignedDuration = SignedDuration::from_mins(10);
 
 /// Decides. See the [module](self) for what always holds.
 pub fn decide(facts: Facts) -> Decision {
@@ -126,17 +134,27 @@ pub fn contradicted(facts: &Facts) -> bool {
         })
 }
 
-/// Decides on a PeerPod that is not being deleted. Its siblings matter, and whether its VM is lost. A lost VM is only
-/// reported here: a kubelet or a person must end the Pod.
+/// Decides on a PeerPod that is not being deleted. Its siblings matter, whether its VM is lost, and whether its Pod has ended and
+/// cloud-api-adaptor had time to release it. A lost VM is only reported here: a kubelet or a person must end the Pod.
 fn live(facts: Facts) -> Decision {
+    let has_ended = is_left_by_an_ended_pod(&facts);
     match sibling_order(&facts) {
-        SiblingOrder::Newest => {
-            facts.lost.map_or(Decision::Nothing, |state| Decision::Keep(Blocked::Lost(state)))
+        order if (has_ended || order == SiblingOrder::Superseded) && facts.developer_mode => {
+            Decision::Keep(Blocked::DeveloperMode)
         }
-        SiblingOrder::Superseded if facts.developer_mode => Decision::Keep(Blocked::DeveloperMode),
+        _ if has_ended => Decision::Retire,
+        SiblingOrder::Newest => match facts.finding {
+            Some(PeerPodFinding::Lost(state)) => Decision::Keep(Blocked::Lost(state)),
+            Some(PeerPodFinding::NoVm | PeerPodFinding::Ended) | None => Decision::Nothing,
+        },
         SiblingOrder::Superseded => Decision::Supersede,
         SiblingOrder::Unclear => unclear(facts),
     }
+}
+
+/// Whether the Pod has ended, and two rounds of the sweep have seen that. Then the observer asks for no sibling.
+pub fn is_left_by_an_ended_pod(facts: &Facts) -> bool {
+    facts.finding == Some(PeerPodFinding::Ended) && facts.owner == Owner::Finished
 }
 
 /// The decision when the cloud has not shown which VM is the newest.
@@ -183,7 +201,9 @@ fn sibling_order(facts: &Facts) -> SiblingOrder {
             VmState::NotAsked | VmState::Unanswered(_) => None,
         };
         match order {
-            Some(Ordering::Less) if !was_in_sandbox_before(facts, sibling) => {
+            Some(Ordering::Less)
+                if !was_in_sandbox_before(facts, sibling) && !may_be_of_an_earlier_start(facts, sibling) =>
+            {
                 return SiblingOrder::Superseded;
             }
             Some(Ordering::Less) | None => result = SiblingOrder::Unclear,
@@ -201,6 +221,20 @@ fn was_in_sandbox_before(facts: &Facts, sibling: &Sibling) -> bool {
         InSandbox::By(time) => time < sibling.recorded,
         InSandbox::Doubted => true,
     }
+}
+
+/// Whether the sibling may be of an earlier start of the Pod than this PeerPod, although its VM was started and recorded later.
+/// cloud-api-adaptor goes on with a start that the kubelet gave up, while the kubelet starts the Pod again. So where that start was
+/// slow, both orders show its VM as the newer one, and the Pod runs on the other VM.
+///
+/// The kubelet gives up a start after [`GIVEN_UP`], so all starts within that time of the Pod's creation follow each other. And
+/// [`STARTED_BY`] after this VM was recorded, the Pod is in its sandbox, which [`was_in_sandbox_before`] sees, or will not be.
+fn may_be_of_an_earlier_start(facts: &Facts, sibling: &Sibling) -> bool {
+    let after = |time: Timestamp| sibling.recorded.duration_since(time);
+    matches!(facts.vm, VmState::Present(_))
+        && facts.owner.may_run().is_some()
+        && facts.pod_created.is_none_or(|created| after(created) >= GIVEN_UP)
+        && after(facts.recorded) < STARTED_BY
 }
 
 /// Whether a sibling's VM is this Pod's and not the one that this PeerPod records. Remains of a VM do not count.

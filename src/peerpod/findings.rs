@@ -40,6 +40,8 @@ pub enum PeerPodFinding {
     Lost(LostState),
     /// It records no VM, and its Pod, which has ended, has none.
     NoVm,
+    /// Its Pod has ended, and cloud-api-adaptor has not released it.
+    Ended,
 }
 
 impl PeerPodFindings {

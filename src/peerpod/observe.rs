@@ -12,7 +12,9 @@ use operator_kit::{
 };
 
 use super::{
-    decide::{Facts, InSandbox, Owner, Sibling, VmState, is_superseded, wait_for_pod},
+    decide::{
+        Facts, InSandbox, Owner, Sibling, VmState, is_left_by_an_ended_pod, is_superseded, wait_for_pod,
+    },
     findings::{PeerPodFinding, PeerPodFindings},
     grace_periods::GracePeriods,
     index::{Index, Newer, Siblings, key},
@@ -56,10 +58,6 @@ impl Observer {
         let instance = InstanceId::parse(peerpod.cloud_provider(), peerpod.instance_id());
         let siblings = self.index.siblings(peerpod);
         let finding = self.findings.of(peerpod.metadata.uid.as_deref());
-        let lost = match finding {
-            Some(PeerPodFinding::Lost(state)) => Some(state),
-            Some(PeerPodFinding::NoVm) | None => None,
-        };
         let mut facts = Facts {
             deleted,
             finalizer: has_finalizer(peerpod),
@@ -69,13 +67,14 @@ impl Observer {
             pod: pod.map(|pod| pod.name.clone()),
             name_limit: Cloud::named(peerpod.cloud_provider()).map_or(NAME_LIMIT, |cloud| cloud.name_limit),
             owner: Owner::Gone,
+            pod_created: None,
             in_sandbox: InSandbox::Unknown,
             instance,
             has_younger: siblings.has_younger,
             siblings: Vec::new(),
             claimed_by: None,
             vm: VmState::NotAsked,
-            lost,
+            finding,
             developer_mode: self.clouds.developer_mode(peerpod.cloud_provider()),
             deletion_accepted: false,
         };
@@ -93,12 +92,17 @@ impl Observer {
             return Ok(Some(facts));
         }
         if let Some(pod) = pod {
-            if deleted.is_none() && siblings.newest.is_empty() {
+            let may_be_left = finding == Some(PeerPodFinding::Ended);
+            if deleted.is_none() && siblings.newest.is_empty() && !may_be_left {
                 return Ok(Some(facts));
             }
             let state = self.pod_state(peerpod, pod).await?;
             facts.owner = state.owner;
+            facts.pod_created = state.created;
             facts.in_sandbox = self.in_sandbox(peerpod, &state);
+            if deleted.is_none() && is_left_by_an_ended_pod(&facts) {
+                return Ok(Some(facts));
+            }
             if deleted.is_none() || wait_for_pod(&facts).is_some() {
                 if !siblings.newest.is_empty() && !has_slot() {
                     return Ok(None);
@@ -137,6 +141,7 @@ impl Observer {
         if let (VmState::Present(_), Some(pod)) = (&facts.vm, owner(peerpod)) {
             let state = self.pod_state(peerpod, pod).await?;
             facts.owner = state.owner;
+            facts.pod_created = state.created;
             facts.in_sandbox = self.in_sandbox(peerpod, &state);
             self.ask(peerpod, siblings, provider, facts).await;
             facts.claimed_by = self.claimant(peerpod, &facts.vm).await?;

@@ -133,6 +133,8 @@ impl PodView {
 /// The state of a Pod.
 pub(super) struct PodState {
     pub(super) owner: Owner,
+    /// When it was created.
+    pub(super) created: Option<Timestamp>,
     /// Since when it is in its present sandbox, by the earliest evidence.
     pub(super) in_sandbox: Option<Timestamp>,
 }
@@ -146,7 +148,7 @@ pub(super) fn state_of(
 ) -> PodState {
     let Some(PodView { metadata, status, .. }) = found.filter(|it| it.metadata.uid.as_deref() == Some(uid))
     else {
-        return PodState { owner: Owner::Gone, in_sandbox: None };
+        return PodState { owner: Owner::Gone, created: None, in_sandbox: None };
     };
     let status = status.unwrap_or_default();
     let owner = match (status.phase.as_str(), metadata.deletion_timestamp.is_some()) {
@@ -158,7 +160,8 @@ pub(super) fn state_of(
         }
         (_, false) => Owner::Running,
     };
-    PodState { owner, in_sandbox: in_sandbox(&metadata, &status) }
+    let created = metadata.creation_timestamp.as_ref().map(|time| time.0);
+    PodState { owner, created, in_sandbox: in_sandbox(&metadata, &status) }
 }
 
 /// The state of the Pod with this uid, by the Pod that has its name. A terminating Pod counts as if it just began to terminate.

@@ -77,23 +77,16 @@ impl Context {
                 }
             }
         }
-        match &decision {
-            Decision::Supersede => {
-                info!(
-                    decision = decision.as_str(),
-                    "deleting this PeerPod: a newer one of the same Pod replaced it"
-                );
-                return Ok(self.after_write(&key, apply::delete(&self.releases, peerpod).await?));
-            }
-            Decision::Tidy => {
-                info!(
-                    decision = decision.as_str(),
-                    "deleting this PeerPod: it is released, its VM is absent, and its Pod has a younger one"
-                );
-                return Ok(self.after_write(&key, apply::delete(&self.releases, peerpod).await?));
-            }
+        let reason = match &decision {
+            Decision::Supersede => Some("a newer one of the same Pod replaced it"),
+            Decision::Retire => Some("its Pod has ended, and cloud-api-adaptor did not release it"),
+            Decision::Tidy => Some("it is released, its VM is absent, and its Pod has a younger one"),
             Decision::Release(release) => return self.release(peerpod, facts, *release).await,
-            _ => {}
+            _ => None,
+        };
+        if let Some(reason) = reason {
+            info!(decision = decision.as_str(), "deleting this PeerPod: {reason}");
+            return Ok(self.after_write(&key, apply::delete(&self.releases, peerpod).await?));
         }
         let cloud = cloud_label(peerpod.cloud_provider());
         let again = self.requeue_policy.after(&key, cloud, &decision);

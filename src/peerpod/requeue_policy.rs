@@ -53,7 +53,11 @@ impl RequeuePolicy {
         decision: &Decision,
     ) -> Option<Duration> {
         Some(match decision {
-            Decision::Nothing | Decision::Supersede | Decision::Tidy | Decision::Release(_) => {
+            Decision::Nothing
+            | Decision::Supersede
+            | Decision::Retire
+            | Decision::Tidy
+            | Decision::Release(_) => {
                 self.settled(key);
                 return None;
             }

@@ -1,4 +1,4 @@
-//! Asks the cloud and the Pod whether a PeerPod's VM is lost *(client required)*.
+//! Asks the cloud and the Pod whether a PeerPod's VM is lost, or left by a Pod that has ended *(client required)*.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -63,27 +63,31 @@ struct Suspect {
 enum Wrong {
     Lost(LostState),
     NoVm,
+    Ended,
 }
 
 impl Suspects {
-    /// One round: takes the listing's suspects, and verifies those that the listing of an interval ago showed, too. Returns those
-    /// that lost their VM.
+    /// One round: takes the listing's suspects and those of Pods that have `ended`, and verifies those that were suspects an
+    /// interval ago, too. Returns those that lost their VM.
     pub(super) async fn round(
         &mut self,
         sweeper: &Sweeper,
         target: &Target,
         listing: &[Found],
-        peerpods: &[Arc<PeerPod>],
+        (peerpods, ended): (&[Arc<PeerPod>], Vec<Arc<PeerPod>>),
         now: Moment,
         interval: Duration,
     ) -> Vec<LostVm> {
+        let has_ended: HashSet<_> = ended.iter().filter_map(|it| number(it)).collect();
+        let ended = ended.into_iter().map(|peerpod| (peerpod, Wrong::Ended));
         let lost = suspects(target.cloud, listing, peerpods).into_iter();
+        let lost = lost.filter(|(peerpod, _)| number(peerpod).is_none_or(|uid| !has_ended.contains(&uid)));
         let lost = lost.map(|(peerpod, state)| (peerpod, Wrong::Lost(state)));
         // No listing shows a VM at a place that the settings named before. It may not show a VM that was just made either.
         let shows_all = !target.has_former_places && !target.cloud.settles_late;
         let unrecorded = if shows_all { without_vm(target.cloud, listing, peerpods) } else { Vec::new() };
         let unrecorded = unrecorded.into_iter().map(|peerpod| (peerpod, Wrong::NoVm));
-        let mut current: Vec<_> = lost.chain(unrecorded).collect();
+        let mut current: Vec<_> = lost.chain(ended).chain(unrecorded).collect();
         let mut before = std::mem::replace(&mut self.known, HashMap::with_capacity(current.len()));
         for (peerpod, wrong) in &current {
             let Some(uid) = number(peerpod) else { continue };
@@ -199,6 +203,7 @@ impl Sweeper {
         let owner = owner_by(api_call::get_opt(&pods, &pod.name).await?, &pod.uid);
         let provider = target.provider.as_ref().map_err(Clone::clone)?;
         Ok(match wrong {
+            Wrong::Ended => (owner == Owner::Finished).then_some(PeerPodFinding::Ended),
             Wrong::NoVm => owner.may_run().is_none().then_some(PeerPodFinding::NoVm),
             // The VM of a Pod that ends disappears first.
             Wrong::Lost(_) if owner != Owner::Running => None,

@@ -16,6 +16,7 @@ use tracing::{Instrument, info_span, warn};
 use super::{
     CloudSnapshot, LostVm, Mode, Options,
     confirm::Suspects,
+    lost::live,
     plan::{Candidates, Finding, Moment, Patience, Verdict, findings},
     search::{Problem, Search},
     sightings::Sightings,
@@ -181,12 +182,14 @@ impl Sweeper {
         if candidates.needs_pods() {
             self.search.spare_pods(&mut candidates).await?;
         }
+        let ended = self.search.left_by_ended_pods(&live(target.cloud, &peerpods)).await?;
         // Two rounds are never exactly one interval apart.
         let Options { grace, interval, .. } = self.options;
         let patience = Patience { grace, interval: interval / 10 * 9, watch: grace };
         let untracked = findings(&candidates.all(), &mut memory.sightings, now, patience);
         memory.tell(&untracked);
-        let lost = memory.suspects.round(self, target, &listing, &peerpods, now, patience.interval).await;
+        let lost =
+            memory.suspects.round(self, target, &listing, (&peerpods, ended), now, patience.interval).await;
         self.search.metrics.listed(target.cloud.name(), &in_numbers(now, &untracked, &lost));
         memory.snapshot.show(now.by_day, self.options.mode, &listing, &untracked, lost);
         if self.options.mode == Mode::Delete {

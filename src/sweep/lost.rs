@@ -45,6 +45,11 @@ pub fn suspects(
     of_cloud(cloud, peerpods).filter(|it| it.metadata.deletion_timestamp.is_none()).filter_map(lost).collect()
 }
 
+/// The PeerPods that are not being deleted.
+pub fn live(cloud: &Cloud, peerpods: &[Arc<PeerPod>]) -> Vec<Arc<PeerPod>> {
+    of_cloud(cloud, peerpods).filter(|it| it.metadata.deletion_timestamp.is_none()).cloned().collect()
+}
+
 /// The PeerPods whose VM the listing shows, perhaps running and by the name of their Pod.
 pub fn sound<'a>(cloud: &Cloud, listing: &[Found], peerpods: &'a [Arc<PeerPod>]) -> Vec<&'a Arc<PeerPod>> {
     let vms = listing.iter().filter(|it| it.listed.kind == Resource::Vm);

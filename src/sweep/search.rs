@@ -1,6 +1,10 @@
 //! What every search for untracked things reads and deletes *(client required)*.
 
-use std::time::{Duration, Instant};
+use std::{
+    collections::HashMap,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::{Api, Client, Resource as _, api::ListParams};
@@ -17,7 +21,7 @@ use crate::{
     api::v1alpha1::PeerPod,
     cluster::Cluster,
     metrics::Metrics,
-    peerpod::PEERPOD,
+    peerpod::{PEERPOD, object::owner},
     provider::{
         Claim, ClusterClaims, Error, ErrorClass, InstanceId, Listed, Provider, Stage, Target, VmRef,
         ownership,
@@ -26,6 +30,9 @@ use crate::{
 
 /// The number of Pods on a page of a list that has their names alone.
 const NAMES: u32 = 1000;
+
+/// The Pods that have ended: Succeeded or Failed.
+const ENDED: &str = "status.phase!=Pending,status.phase!=Running,status.phase!=Unknown";
 
 /// How long deletions rely on what was read from the cluster. Then it is read again.
 const FRESH: Duration = Duration::from_secs(30);
@@ -95,6 +102,28 @@ impl Search {
             }
         })
         .await
+    }
+
+    /// Those of these PeerPods whose Pod exists and has ended.
+    pub(crate) async fn left_by_ended_pods(
+        &self,
+        peerpods: &[Arc<PeerPod>],
+    ) -> Result<Vec<Arc<PeerPod>>, ApiError> {
+        let mut ended: HashMap<&str, bool> =
+            peerpods.iter().filter_map(|it| Some((&*owner(it)?.uid, false))).collect();
+        if ended.is_empty() {
+            return Ok(Vec::new());
+        }
+        let pods: Api<Metadata<Pod>> = Api::all(reading(&self.client, &IDENTITY_ALONE));
+        let params = ListParams::default().limit(NAMES).fields(ENDED);
+        api_call::for_each(&pods, &params, |pod| {
+            if let Some(has_ended) = pod.meta().uid.as_ref().and_then(|uid| ended.get_mut(&**uid)) {
+                *has_ended = true;
+            }
+        })
+        .await?;
+        let has_ended = |it: &&Arc<PeerPod>| owner(it).is_some_and(|pod| ended.get(&*pod.uid) == Some(&true));
+        Ok(peerpods.iter().filter(has_ended).cloned().collect())
     }
 
     /// Leaves out what PeerPods record that the API server has now.
@@ -171,8 +200,6 @@ impl Search {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use async_trait::async_trait;
     use operator_kit::testing::{Answer, ApiServer, Call};
     use prometheus_client::registry::Registry;

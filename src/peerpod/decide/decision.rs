@@ -16,6 +16,9 @@ pub enum Decision {
     Nothing,
     /// A newer sibling replaced this PeerPod: delete the object. The operator then deletes its VM as for any other.
     Supersede,
+    /// The Pod has ended and cloud-api-adaptor left this PeerPod: delete the object. The operator then deletes its VM as for any
+    /// other.
+    Retire,
     /// It records a VM that is absent, and protects nothing: delete the object.
     Tidy,
     /// Keep all VMs, report why, reconcile again later.
@@ -34,9 +37,13 @@ pub enum Decision {
 
 impl Decision {
     /// The values of the metric label and the log field, with their meaning.
-    pub const LABELS: [(&str, &str); 10] = [
+    pub const LABELS: [(&str, &str); 11] = [
         ("nothing", "there is nothing to do"),
         ("supersede", "a newer PeerPod of the same Pod replaced this one; the operator deletes this object"),
+        (
+            "retire",
+            "the Pod has ended, and cloud-api-adaptor did not release the PeerPod; the operator deletes this object",
+        ),
         (
             "tidy",
             "cloud-api-adaptor released this PeerPod, its VM is absent, and its Pod has a younger one; the operator deletes \
@@ -64,6 +71,7 @@ impl Decision {
         match self {
             Self::Nothing => "nothing",
             Self::Supersede => "supersede",
+            Self::Retire => "retire",
             Self::Tidy => "tidy",
             Self::Keep(_) => "keep",
             Self::Delete(_) => "delete",

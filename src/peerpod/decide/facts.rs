@@ -7,7 +7,7 @@ use operator_kit::Message;
 
 use super::decision::Wait;
 use crate::{
-    peerpod::LostState,
+    peerpod::PeerPodFinding,
     provider::{Error, IdProblem, InstanceId, Vm},
 };
 
@@ -34,6 +34,8 @@ pub struct Facts {
     pub name_limit: usize,
     /// The state of that Pod.
     pub owner: Owner,
+    /// When that Pod was created, by the clock that also dates the records; `None` if it is not known.
+    pub pod_created: Option<Timestamp>,
     /// Since when that Pod is in its present sandbox, at the latest.
     pub in_sandbox: InSandbox,
     /// The recorded identifier.
@@ -47,8 +49,8 @@ pub struct Facts {
     pub claimed_by: Option<Message>,
     /// What the cloud answered about the VM.
     pub vm: VmState,
-    /// Whether the sweep found out that the Pod runs and the VM does not.
-    pub lost: Option<LostState>,
+    /// What the sweep found out.
+    pub finding: Option<PeerPodFinding>,
     /// Whether the settings turn on cloud-api-adaptor's developer mode, in which no VM is deleted.
     pub developer_mode: bool,
     /// Whether the cloud accepted the VM's deletion in this reconcile.

@@ -3,7 +3,7 @@ mod siblings;
 
 use super::*;
 use crate::{
-    peerpod::LostState,
+    peerpod::{LostState, PeerPodFinding},
     provider::{Bears, IdProblem, InstanceId, NAME_LIMIT},
 };
 use operator_kit::Message;
@@ -37,13 +37,14 @@ pub(in crate::peerpod) fn dangling() -> Facts {
         pod: Some(POD.to_owned()),
         name_limit: NAME_LIMIT,
         owner: Owner::Gone,
+        pod_created: Some(at(-100)),
         in_sandbox: InSandbox::Unknown,
         instance: Ok(id("i-1")),
         has_younger: false,
         siblings: Vec::new(),
         claimed_by: None,
         vm: VmState::Present(own_vm()),
-        lost: None,
+        finding: None,
         developer_mode: false,
         deletion_accepted: false,
     }
@@ -52,7 +53,7 @@ pub(in crate::peerpod) fn dangling() -> Facts {
 #[test]
 fn a_running_pods_lost_vm_is_told_and_nothing_is_done() {
     for state in LostState::ALL {
-        let lost = |facts| decide(Facts { lost: Some(state), ..facts });
+        let lost = |facts| decide(Facts { finding: Some(PeerPodFinding::Lost(state)), ..facts });
         assert_eq!(lost(live_one()), Decision::Keep(Blocked::Lost(state)));
         assert_eq!(lost(dangling()), decide(dangling()), "its deletion goes on");
     }
@@ -143,6 +144,27 @@ fn a_finished_pod_needs_no_vm() {
 }
 
 #[test]
+fn a_live_peerpod_goes_when_its_pod_ended_and_the_sweep_saw_that() {
+    let left = Facts { finding: Some(PeerPodFinding::Ended), owner: Owner::Finished, ..live_one() };
+    assert_eq!(decide(left.clone()), Decision::Retire);
+    let siblings = vec![sibling(0, None)];
+    assert_eq!(decide(Facts { siblings, ..left.clone() }), Decision::Retire, "it needs none of its VMs");
+    assert_eq!(
+        decide(Facts { developer_mode: true, ..left.clone() }),
+        Decision::Keep(Blocked::DeveloperMode)
+    );
+    for owner in [Owner::Running, Owner::Gone, ending(0, 0)] {
+        assert_eq!(decide(Facts { owner, ..left.clone() }), Decision::Nothing, "{owner:?}");
+    }
+    for finding in [None, Some(PeerPodFinding::NoVm)] {
+        let unseen = Facts { finding, ..left.clone() };
+        assert_eq!(decide(unseen), Decision::Nothing, "cloud-api-adaptor may still delete the VM");
+    }
+    let released = Facts { finalizer: false, ..left };
+    assert_eq!(decide(released), Decision::Nothing);
+}
+
+#[test]
 fn without_an_owner_nothing_is_deleted_and_absence_releases() {
     let ownerless = Facts { pod: None, ..dangling() };
     assert_eq!(decide(ownerless.clone()), Decision::Refuse(Blocked::NoOwner));
@@ -189,6 +211,7 @@ fn every_decision_has_a_label_of_the_table() {
     let decisions = [
         Decision::Nothing,
         Decision::Supersede,
+        Decision::Retire,
         Decision::Tidy,
         Decision::Keep(Blocked::Ambiguous),
         Decision::Delete(own),

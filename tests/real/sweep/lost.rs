@@ -1,4 +1,4 @@
-//! PeerPods of running Pods whose VM is gone or off, and PeerPods that record none.
+//! PeerPods of running Pods whose VM is gone or off, PeerPods of Pods that have ended, and PeerPods that record no VM.
 
 use std::fs;
 
@@ -94,6 +94,30 @@ fn a_pod_that_lost_its_vm_is_evicted_on_request_and_no_other() -> Result<()> {
         let accused = scene.pods.api().get("accused").await?;
         ensure!(accused.metadata.deletion_timestamp.is_none(), "the Pod was evicted");
         Ok(())
+    })
+}
+
+#[test]
+fn the_vm_that_a_pod_left_when_it_ended_is_deleted_while_the_pod_object_stays() -> Result<()> {
+    sweeping(&[], &[], async |alone| {
+        let scene = alone.scene();
+        let ended = [("done", "Succeeded"), ("failed", "Failed")];
+        let mut left = Vec::new();
+        for (pod, phase) in ended {
+            let vm = scene.pod_with_vm(pod).await?;
+            let patch = format!(r#"--patch={{"status":{{"phase":"{phase}"}}}}"#);
+            scene.kubectl(&["patch", "pod", pod, "--subresource=status", "--type=merge", &patch]).await?;
+            left.push(vm);
+        }
+        let runs = scene.pod_with_vm("runs").await?;
+        for vm in &left {
+            scene.reaped(vm).await?;
+        }
+        for (pod, _) in ended {
+            scene.pods.api().get(pod).await?;
+        }
+        swept(&alone.operator).await?;
+        scene.lives(&runs).await
     })
 }
 

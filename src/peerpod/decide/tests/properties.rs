@@ -31,7 +31,7 @@ fn any_vm_state() -> impl Strategy<Value = VmState> {
 }
 
 prop_compose! {
-    fn any_sibling()(created in 0i64..4, vm in any_vm_state(), other in prop::bool::weighted(0.8)) -> Sibling {
+    fn any_sibling()(created in prop_oneof![0i64..4, 598i64..604], vm in any_vm_state(), other in prop::bool::weighted(0.8)) -> Sibling {
         let vm = match vm {
             VmState::Present(vm) if other => VmState::Present(Vm { id: id("i-2"), ..vm }),
             vm => vm,
@@ -49,13 +49,22 @@ fn any_owner() -> impl Strategy<Value = Owner> {
     ]
 }
 
+fn any_finding() -> impl Strategy<Value = Option<PeerPodFinding>> {
+    prop_oneof![
+        Just(None),
+        Just(Some(PeerPodFinding::NoVm)),
+        Just(Some(PeerPodFinding::Ended)),
+        prop::sample::select(&LostState::ALL[..]).prop_map(|state| Some(PeerPodFinding::Lost(state))),
+    ]
+}
+
 prop_compose! {
     fn any_facts()(
         (deleted, finalizer, abandoned) in (any::<bool>(), prop::bool::weighted(0.8), prop::bool::weighted(0.1)),
         has_younger in any::<bool>(),
         created in 0i64..4,
         pod in prop_oneof![1 => Just(None), 5 => Just(Some(POD.to_owned()))],
-        owner in any_owner(),
+        (owner, pod_created) in (any_owner(), prop::option::of(-300i64..-200)),
         instance in prop_oneof![1 => Just(Err(IdProblem::Empty)), 5 => Just(Ok(id("i-1")))],
         in_sandbox in prop_oneof![
             3 => Just(InSandbox::Unknown),
@@ -64,12 +73,12 @@ prop_compose! {
         ],
         siblings in prop::collection::vec(any_sibling(), 0..4),
         claimed_by in prop::option::weighted(0.2, Just(Message::from("shop/other"))),
-        (vm, lost) in (any_vm_state(), prop::option::of(prop::sample::select(&LostState::ALL[..]))),
+        (vm, finding) in (any_vm_state(), any_finding()),
         developer_mode in prop::bool::weighted(0.2),
         deletion_accepted in any::<bool>(),
     ) -> Facts {
         let deleted = deleted.then(|| at(99));
-        Facts { deleted, finalizer, unread_finalizers: false, abandoned, recorded: at(created), pod, name_limit: NAME_LIMIT, owner, in_sandbox, instance, has_younger, siblings, claimed_by, vm, lost, developer_mode, deletion_accepted }
+        Facts { deleted, finalizer, unread_finalizers: false, abandoned, recorded: at(created), pod, name_limit: NAME_LIMIT, owner, pod_created: pod_created.map(at), in_sandbox, instance, has_younger, siblings, claimed_by, vm, finding, developer_mode, deletion_accepted }
     }
 }
 
@@ -85,8 +94,12 @@ fn replaced(facts: &Facts) -> bool {
         let this_pods = facts.pod.is_some() && other.name == "podvm-web-0-1a2b3c4d" && other.marked;
         let stayed = facts.in_sandbox == InSandbox::Doubted
             || matches!(facts.in_sandbox, InSandbox::By(time) if time < sibling.recorded);
+        let after = |time: Timestamp| sibling.recorded.as_second() - time.as_second();
+        let in_turn = facts.pod_created.is_some_and(|created| after(created) < 240);
+        let overlaps = matches!(facts.vm, VmState::Present(_)) && pod_may_run(facts.owner);
         this_pods
             && !stayed
+            && (!overlaps || in_turn || after(facts.recorded) >= 600)
             && facts.instance != Ok(other.id.clone())
             && match (own_start, other.start, own_created, other.created) {
                 (Some(a), Some(b), ..) => a < b && facts.recorded <= sibling.recorded,
@@ -143,13 +156,18 @@ proptest! {
     }
 
     #[test]
-    fn a_living_peerpod_is_superseded_or_left_alone(facts in any_facts()) {
+    fn a_living_peerpod_is_superseded_retired_or_left_alone(facts in any_facts()) {
         let facts = Facts { deleted: None, finalizer: true, ..facts };
         let decision = decide(facts.clone());
         prop_assert!(!matches!(decision, Decision::Delete(_) | Decision::Tidy | Decision::Release(_) | Decision::Wait(_)));
-        let goes = if facts.developer_mode { Decision::Keep(Blocked::DeveloperMode) } else { Decision::Supersede };
-        prop_assert_eq!(decision == goes, replaced(&facts));
-        prop_assert!(decision != Decision::Supersede || !facts.developer_mode);
+        let has_ended = facts.finding == Some(PeerPodFinding::Ended) && facts.owner == Owner::Finished;
+        let goes = match facts.developer_mode {
+            true => Decision::Keep(Blocked::DeveloperMode),
+            false if has_ended => Decision::Retire,
+            false => Decision::Supersede,
+        };
+        prop_assert_eq!(decision == goes, has_ended || replaced(&facts));
+        prop_assert!(!matches!(decision, Decision::Supersede | Decision::Retire) || decision == goes);
     }
 
     #[test]

@@ -182,6 +182,46 @@ fn doubt_does_not_pass_with_what_showed_which_vm_was_started_first() {
 }
 
 #[test]
+fn a_vm_that_may_be_of_an_earlier_start_takes_no_place_while_the_pod_may_run() {
+    // The first start hangs in the Pod's first minutes; the second one is recorded at 8, the first one at 10.
+    let seen = |pod_created: Option<i64>, recorded| {
+        let vm = |named: &str, start| VmState::Present(Vm { id: id(named), start: Some(start), ..own_vm() });
+        let siblings = vec![Sibling { recorded: at(recorded), vm: vm("i-2", 6) }];
+        let pod_created = pod_created.map(at);
+        Facts { recorded: at(8), pod_created, vm: vm("i-1", 5), siblings, ..live_one() }
+    };
+    let unclear = Decision::Keep(Blocked::Ambiguous);
+    for (pod_created, recorded, expected) in [
+        (None, 10, unclear.clone()),
+        (Some(-230), 10, unclear.clone()),
+        (Some(-229), 10, Decision::Supersede),
+        (Some(-3600), 607, unclear.clone()),
+        (Some(-3600), 608, Decision::Supersede),
+    ] {
+        let facts = seen(pod_created, recorded);
+        assert_eq!(decide(facts.clone()), expected, "{pod_created:?}, {recorded}");
+        assert!(!contradicted(&facts), "a later one may take the place");
+        let waits = decide(Facts { deleted: Some(at(99)), ..facts }) == Decision::Wait(Wait::PodRuns);
+        assert_eq!(waits, expected == unclear, "{pod_created:?}, {recorded}");
+    }
+    let overlapping = seen(None, 10);
+    let siblings = [&overlapping.siblings[..], &seen(None, 608).siblings].concat();
+    assert_eq!(
+        decide(Facts { siblings, ..overlapping.clone() }),
+        Decision::Supersede,
+        "a later one is newer than both"
+    );
+    for ended in [Owner::Gone, Owner::Finished] {
+        assert_eq!(decide(Facts { owner: ended, ..overlapping.clone() }), Decision::Supersede);
+    }
+    assert_eq!(
+        decide(Facts { vm: VmState::Absent, ..overlapping }),
+        Decision::Supersede,
+        "there is no VM to lose"
+    );
+}
+
+#[test]
 fn only_what_may_be_the_pods_newer_vm_is_a_reason_for_doubt() {
     let with = |vm| {
         let siblings = vec![Sibling { vm, ..sibling(60, None) }];
