@@ -19,12 +19,18 @@ use super::decide::Owner;
 /// The condition in which the kubelet reports since when a Pod's sandbox is ready.
 const SANDBOX_READY: &str = "PodReadyToStartContainers";
 
+/// The annotation of a mirror Pod: the object by which a kubelet shows a Pod that its own files define.
+const MIRROR: &str = "kubernetes.io/config.mirror";
+
 /// The grace period of a Pod that states none. An API server always sets it when a Pod is deleted.
 const DEFAULT_GRACE: Duration = Duration::from_secs(30);
 
 /// The fields of a Pod that the operator reads. Everything that shows since when the Pod is in its sandbox is among them.
 pub(crate) static POD: Projection = Projection {
-    metadata: &[("managedFields", Part::Only(&[("subresource", Part::All), ("time", Part::All)]))],
+    metadata: &[
+        ("annotations", Part::Only(&[(MIRROR, Part::All)])),
+        ("managedFields", Part::Only(&[("subresource", Part::All), ("time", Part::All)])),
+    ],
     rest: &[
         ("spec", Part::Only(&[("nodeName", Part::All), ("runtimeClassName", Part::All)])),
         (
@@ -141,13 +147,18 @@ pub(super) struct PodState {
 
 /// The state of the Pod with this uid, by the Pod that has its name. `known_for`: for how long this process has known that the
 /// Pod terminates with this grace period.
+///
+/// A mirror Pod of that name counts, whatever its uid: when it is deleted, the kubelet creates it again, and the Pod runs on.
 pub(super) fn state_of(
     found: Option<PodView>,
     uid: &str,
     known_for: impl FnOnce(Duration) -> Duration,
 ) -> PodState {
-    let Some(PodView { metadata, status, .. }) = found.filter(|it| it.metadata.uid.as_deref() == Some(uid))
-    else {
+    let has_uid = |it: &PodView| it.metadata.uid.as_deref() == Some(uid);
+    let is_mirror = |it: &PodView| {
+        it.metadata.annotations.as_ref().is_some_and(|annotations| annotations.contains_key(MIRROR))
+    };
+    let Some(PodView { metadata, status, .. }) = found.filter(|it| has_uid(it) || is_mirror(it)) else {
         return PodState { owner: Owner::Gone, created: None, in_sandbox: None };
     };
     let status = status.unwrap_or_default();
@@ -160,7 +171,8 @@ pub(super) fn state_of(
         }
         (_, false) => Owner::Running,
     };
-    let created = metadata.creation_timestamp.as_ref().map(|time| time.0);
+    let is_it = metadata.uid.as_deref() == Some(uid);
+    let created = metadata.creation_timestamp.as_ref().filter(|_| is_it).map(|time| time.0);
     PodState { owner, created, in_sandbox: in_sandbox(&metadata, &status) }
 }
 
@@ -234,6 +246,23 @@ mod tests {
             assert_eq!([false, true].map(|deleted| state(Some(phase), deleted, "own")), [Owner::Finished; 2]);
         }
         assert_eq!(state_of(None, "own", |_| Duration::ZERO).owner, Owner::Gone);
+    }
+
+    #[test]
+    fn a_static_pod_runs_on_when_its_mirror_was_created_again() {
+        let state = |uid: &str, phase: &str| {
+            let metadata = json!({
+                "uid": uid, "annotations": { MIRROR: "0123" }, "creationTimestamp": "2026-01-01T00:00:00Z",
+            });
+            let pod = json!({ "apiVersion": "v1", "kind": "Pod", "metadata": metadata, "status": { "phase": phase } });
+            let [_, found] = read_and_projected(&POD, &pod);
+            state_of(Some(found), "own", |_| Duration::ZERO)
+        };
+        for uid in ["own", "another"] {
+            assert_eq!(state(uid, "Running").owner, Owner::Running, "{uid}");
+            assert_eq!(state(uid, "Failed").owner, Owner::Finished, "{uid}");
+            assert_eq!(state(uid, "Running").created.is_some(), uid == "own");
+        }
     }
 
     /// Since when a Pod with this status was in its sandbox: the time of the sandbox' condition (ready or not), the start times

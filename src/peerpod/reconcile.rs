@@ -14,6 +14,7 @@ use super::{
     deletion_tracker::{Outcome, StatusUpdate},
     index, object, observe,
     parking::Turn,
+    requeue_policy::POD_RESYNC,
 };
 use crate::{
     api::v1alpha1::PeerPod,
@@ -37,8 +38,9 @@ impl Context {
 
     async fn act(&self, peerpod: &PeerPod, turn: &Turn<'_>) -> Result<Action, ApiError> {
         if !self.observer.clouds.are_known(peerpod.cloud_provider()) {
-            // A change of the known clouds requeues it.
-            return Ok(Action::await_change());
+            // A change of the known clouds requeues what is being deleted. What the sweep found out comes once.
+            let is_told = self.observer.findings.of(peerpod.metadata.uid.as_deref()).is_some();
+            return Ok(if is_told { Action::requeue(POD_RESYNC) } else { Action::await_change() });
         }
         // One provider for the whole reconcile: after a change of the settings, another cloud must not answer that the VM is
         // gone.

@@ -28,8 +28,8 @@ const PARKED_SHARE: Duration = Duration::from_millis(100);
 /// The least delay after a cloud asked for fewer calls, or when the calls to it queue.
 const LEAST_PAUSE: Duration = Duration::from_secs(1);
 
-/// How often a PeerPod that waits for its Pod is reconciled without an event, unless many are stuck.
-const POD_RESYNC: Duration = Duration::from_secs(60);
+/// How often a PeerPod that waits for its Pod, or of which the sweep found out something, is reconciled without an event, unless many are stuck.
+pub(super) const POD_RESYNC: Duration = Duration::from_secs(60);
 
 /// The delays between reconciles of each PeerPod.
 #[derive(Default)]
@@ -91,9 +91,12 @@ impl RequeuePolicy {
                 ErrorClass::Unsettled { look_after } => look_after.max(LEAST_PAUSE),
                 ErrorClass::Unauthorized => self.while_stuck(key, cloud, REFUSED_RESYNC),
                 ErrorClass::Invalid | ErrorClass::NotSupported => self.while_stuck(key, cloud, SLOW_RESYNC),
-                ErrorClass::Transient | ErrorClass::NotFound | ErrorClass::Refused => {
-                    self.failures.failed(key)
+                // A tenant can write thousands that a cloud refuses. An outage ends for all, so their delays stay short.
+                ErrorClass::Refused => {
+                    let least = self.failures.failed(key);
+                    self.while_stuck(key, cloud, least)
                 }
+                ErrorClass::Transient | ErrorClass::NotFound => self.failures.failed(key),
             },
         })
     }
@@ -179,20 +182,23 @@ mod tests {
     #[test]
     fn stuck_peerpods_are_looked_at_ten_times_a_second_however_many_there_are() {
         const COUNT: usize = 20_000;
-        let (policy, decision) = (RequeuePolicy::default(), retry(ErrorClass::Unauthorized));
-        let crowd = crowd(COUNT);
-        // At start all come at once. Each comes again after its delay.
-        let mut times = (0..COUNT).map(|which| Reverse((Duration::ZERO, which))).collect::<BinaryHeap<_>>();
-        let (from, period) = (Duration::from_secs(3000), Duration::from_secs(10_000));
-        let until = from + period;
-        let mut looks = 0;
-        while let Some(Reverse((now, which))) = times.pop().filter(|Reverse((now, _))| *now < until) {
-            looks += u32::from(now >= from);
-            let pause = policy.after(&crowd[which], "gcp", &decision).unwrap();
-            times.push(Reverse((now + pause, which)));
+        for class in [ErrorClass::Unauthorized, ErrorClass::Refused] {
+            let (policy, decision) = (RequeuePolicy::default(), retry(class));
+            let crowd = crowd(COUNT);
+            // At start all come at once. Each comes again after its delay.
+            let mut times =
+                (0..COUNT).map(|which| Reverse((Duration::ZERO, which))).collect::<BinaryHeap<_>>();
+            let (from, period) = (Duration::from_secs(3000), Duration::from_secs(10_000));
+            let until = from + period;
+            let mut looks = 0;
+            while let Some(Reverse((now, which))) = times.pop().filter(|Reverse((now, _))| *now < until) {
+                looks += u32::from(now >= from);
+                let pause = policy.after(&crowd[which], "gcp", &decision).unwrap();
+                times.push(Reverse((now + pause, which)));
+            }
+            let rate = f64::from(looks) / period.as_secs_f64();
+            assert!((8.0..=10.0).contains(&rate), "{rate} looks a second: {class:?}");
         }
-        let rate = f64::from(looks) / period.as_secs_f64();
-        assert!((8.0..=10.0).contains(&rate), "{rate} looks a second");
     }
 
     #[test]

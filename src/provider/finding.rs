@@ -76,6 +76,10 @@ pub(super) fn dry_run<T>(
         Err(Failure { error: Error { class, message }, .. }) => {
             Err(Error { class, message: message.map(|text| format!("{text} ({action})")) })
         }
+        Ok(_) if subject == DELETE => {
+            let text = format!("{cloud} did not refuse {action} of a dry run: it may not know dry runs");
+            Err(Error::new(ErrorClass::Invalid, Message::public(text)))
+        }
         Ok(_) => Ok(format!("{cloud} did {action}")),
     };
     Finding::tried(subject, shown)
@@ -89,4 +93,20 @@ pub(super) fn ensure_rights(needed: &[&str], has: impl Fn(&str) -> bool) -> Resu
     }
     let message = format!("the credentials lack {}", missing.join(", "));
     Err(Error::new(ErrorClass::Unauthorized, Message::public(message)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_deletion_that_a_dry_run_would_have_refused_works_and_one_that_was_accepted_does_not() {
+        let code =
+            |code: &str| Failure { code: code.to_owned(), error: Error::new(ErrorClass::Refused, "no") };
+        let outcome = |subject, answer: Result<(), Failure>| dry_run(subject, "it", "Do", answer).outcome;
+        assert!(matches!(outcome(DELETE, Err(code("DryRunOperation"))), Outcome::Works(_)));
+        assert!(matches!(outcome(DELETE, Err(code("Forbidden"))), Outcome::Fails(_)));
+        assert!(matches!(outcome(DELETE, Ok(())), Outcome::Fails(_)));
+        assert!(matches!(outcome(LOOK_UP, Ok(())), Outcome::Works(_)));
+    }
 }

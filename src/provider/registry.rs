@@ -261,15 +261,17 @@ impl Source {
         sightings: &Arc<Sightings>,
     ) -> Result<Arc<dyn Provider>, Error> {
         let cloud = snapshot.cloud();
-        let at = |address: &str, host: &Option<String>, moved| {
+        let at = |address: &str, host: &Option<String>, moved, limits| {
             let recorded = Some(Recorded { address, host: host.as_deref(), moved });
             let provider = self.openers.open(snapshot, Opening { recorded, ..Opening::new(self.calls) })?;
-            Ok::<_, Error>(decorate(provider, cloud, self.limits.clone(), self.metrics.clone()))
+            Ok::<_, Error>(decorate(provider, cloud, limits, self.metrics.clone()))
         };
-        let current = at(&endpoint.address, &known.host, Some(self.served.places.moved()))?;
+        let current =
+            at(&endpoint.address, &known.host, Some(self.served.places.moved()), self.limits.clone())?;
         let previous = known.former.iter().map(|former| PreviousEndpoint {
             former: former.clone(),
-            provider: at(&former.address, &former.host, None),
+            // A place that asks for fewer calls does not stop the calls to another one.
+            provider: at(&former.address, &former.host, None, Limits::default()),
         });
         Ok(Arc::new(WithPrevious {
             current,

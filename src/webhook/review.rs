@@ -129,13 +129,19 @@ struct Status<'a> {
 }
 
 /// Answers a review. Every request gets an answer: an `AdmissionReview` if the request's uid can be read, which refuses an
-/// invalid request; else a `Status` with code 400.
-pub fn review(body: &[u8], options: &Options) -> Answer {
+/// invalid request; else a `Status` with code 400. `class`: the runtime class of the Pods that the registration sends here, if it
+/// says so. Where these options are of another one, every Pod is refused, because it would stay unchanged.
+pub fn review(body: &[u8], options: &Options, class: Option<&str>) -> Answer {
     match serde_json::from_slice::<Review<Request>>(body) {
         Ok(Review { request: Some(request), .. }) if request.uid.len() > MOST_UID => too_long(),
         Ok(Review { api_version, kind, request: Some(request) }) => {
             if api_version.as_deref() == Some(API_VERSION) && kind.as_deref() == Some(KIND) {
-                admit(&request, options)
+                match class.filter(|class| *class != options.runtime_class) {
+                    None => admit(&request, options),
+                    Some(class) => {
+                        refuse(&request.uid, 503, "ServiceUnavailable", &other_class(class, options))
+                    }
+                }
             } else {
                 let problem =
                     format!("the body is not an {KIND} of {API_VERSION}, which this webhook requires");
@@ -177,6 +183,14 @@ fn admit(request: &Request, options: &Options) -> Answer {
         }
         Err(error) => refuse(uid, 500, "InternalError", &format!("writing the patch failed: {error}")),
     }
+}
+
+fn other_class(class: &str, options: &Options) -> String {
+    let own = &options.runtime_class;
+    Told::of(format_args!(
+        "this replica of the webhook changes Pods of the runtime class {own}, not of {class}: when the setting has just changed, it \
+         is being replaced; create the Pod again"
+    ))
 }
 
 fn refuse(uid: &str, code: u16, reason: &'static str, message: &str) -> Answer {
@@ -243,13 +257,16 @@ mod tests {
         (answer, body)
     }
 
-    fn answer_to(body: &[u8]) -> Answer {
-        let options = Options {
+    fn options() -> Options {
+        Options {
             runtime_class: "kata-remote".into(),
             extended_resource: "kata.peerpods.io/vm".into(),
             sizing: Sizing::Kubernetes,
-        };
-        review(body, &options)
+        }
+    }
+
+    fn answer_to(body: &[u8]) -> Answer {
+        review(body, &options(), None)
     }
 
     fn of(object: &Value) -> Value {
@@ -313,6 +330,22 @@ mod tests {
             let message = response["status"]["message"].as_str().unwrap();
             assert!(message.contains(words), "{message}");
         }
+    }
+
+    #[test]
+    fn a_pod_of_a_class_that_this_webhook_does_not_serve_yet_is_refused() {
+        let pod = json!({ "spec": { "runtimeClassName": "new", "containers": [{ "name": "a" }] } });
+        let review = |class: &str| {
+            let options = Options { runtime_class: "old".into(), ..options() };
+            super::review(of(&pod).to_string().as_bytes(), &options, Some(class))
+        };
+        let refused = review("new");
+        assert_eq!((refused.status, refused.outcome), (200, Outcome::Refused));
+        let body: Value = serde_json::from_slice(&refused.body).unwrap();
+        assert_eq!(body["response"]["allowed"], false);
+        let message = body["response"]["status"]["message"].as_str().unwrap();
+        assert!(message.contains("old, not of new") && message.contains("create the Pod again"), "{message}");
+        assert_eq!(review("old").outcome, Outcome::Unchanged);
     }
 
     #[test]

@@ -48,7 +48,7 @@ use super::{
     review::{Answer, Outcome, review, status},
 };
 
-/// Where reviews of Pods are sent.
+/// Where reviews of Pods are sent. A registration may append a slash and the runtime class of the Pods that it sends.
 pub const PATH: &str = "/mutate-v1-pod";
 
 /// Connections at once. Each call at the same time has its own, and an API server keeps up to 25 of them for later.
@@ -108,13 +108,13 @@ impl Webhook {
     async fn respond(&self, request: Request<Incoming>, slot: &Slot) -> hyper::Response<Full<Bytes>> {
         let get = matches!(*request.method(), Method::GET | Method::HEAD);
         let response = match request.uri().path() {
-            PATH if request.method() == Method::POST => {
+            path if is_review(path) && request.method() == Method::POST => {
                 let start = Instant::now();
-                let (outcome, response) = self.answer(request.into_body()).await;
+                let (outcome, response) = self.answer(request).await;
                 self.metrics.answered(outcome, start.elapsed());
                 response
             }
-            PATH => not_allowed("POST"),
+            path if is_review(path) => not_allowed("POST"),
             "/healthz" if get => text(StatusCode::OK, "ok\n"),
             "/readyz" if get && self.readiness.is_ready() => text(StatusCode::OK, "ready\n"),
             "/readyz" if get => text(StatusCode::SERVICE_UNAVAILABLE, "not ready\n"),
@@ -125,10 +125,12 @@ impl Webhook {
         response
     }
 
-    async fn answer(&self, body: Incoming) -> (Outcome, hyper::Response<Full<Bytes>>) {
+    async fn answer(&self, request: Request<Incoming>) -> (Outcome, hyper::Response<Full<Bytes>>) {
+        let (parts, body) = request.into_parts();
+        let class = parts.uri.path().strip_prefix(PATH).and_then(|rest| rest.strip_prefix('/'));
         let answered = async {
             let body = self.memory.read(body).await?;
-            let Answer { status, body: answer, outcome } = review(body.as_ref(), &self.options);
+            let Answer { status, body: answer, outcome } = review(body.as_ref(), &self.options, class);
             let held = self.memory.replace(body, answer).await;
             Ok((outcome, json(status, Bytes::from_owner(held))))
         };
@@ -141,6 +143,10 @@ impl Webhook {
         let Answer { status, body, outcome } = status(code, reason, &problem, Outcome::Malformed);
         (outcome, json(status, body.into()))
     }
+}
+
+fn is_review(path: &str) -> bool {
+    path.strip_prefix(PATH).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
 fn json(status: u16, body: Bytes) -> hyper::Response<Full<Bytes>> {

@@ -24,6 +24,8 @@ pub struct Admission {
     /// The runtime class of peer pods.
     #[serde(default = "default_runtime_class")]
     #[schemars(length(min = 1, max = 253))]
+    #[x_kube(validation = Rule::new("self.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*$')")
+        .message("runtimeClassName must be the name of a RuntimeClass, such as kata-remote"))]
     pub runtime_class_name: String,
 
     /// The extended resource of which one unit is one VM. Nodes advertise it, and each peer pod requests one.

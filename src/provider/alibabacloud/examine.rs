@@ -9,6 +9,9 @@ use crate::provider::{
 /// The names and values of an action's parameters.
 type Parameters<'a> = &'a [(&'a str, &'a str)];
 
+/// The identifier of no instance.
+const NONE: &str = "i-00000000000000000000";
+
 /// The changes of a deletion beside the instance's own: the purpose, the action, and parameters that name nothing.
 const CHANGES: [(&str, &str, Parameters<'_>); 4] = [
     ("delete interfaces", "DeleteNetworkInterface", &[("NetworkInterfaceId", "eni-00000000000000000000")]),
@@ -34,7 +37,7 @@ impl Alibaba {
     async fn examined_rights(&self) -> Vec<Finding> {
         let vms = self.pod_vms().await;
         let vm = vms.as_ref().ok().and_then(|vms| vms.first()).map(|vm| vm.id.clone());
-        let vm = vm.as_deref().unwrap_or("i-00000000000000000000");
+        let vm = vm.as_deref().unwrap_or(NONE);
         let interfaces = self.interfaces(("NetworkInterfaceName", "peerpod-nic-none")).await;
         let addresses = self.addresses(&[("EipName", "peerpod-eip-none")]).await;
         let shown = |count: usize| format!("ECS shows {count} instances named {POD_VM}…");
@@ -44,7 +47,10 @@ impl Alibaba {
             Finding::tried("look up interfaces", interfaces.map(|_| read.to_owned())),
             Finding::tried("look up addresses", addresses.map(|_| read.to_owned())),
         ];
-        let deletion = [("DryRun", "true"), ("Force", "true"), ("InstanceId", vm)];
+        // Another cloud with the same API may ignore `DryRun`, and delete what it is asked about.
+        let honours_dry_run = self.0.place.endpoint.is_none();
+        let to_delete = if honours_dry_run { vm } else { NONE };
+        let deletion = [("DryRun", "true"), ("Force", "true"), ("InstanceId", to_delete)];
         findings.push(self.may("read a machine", "DescribeInstanceAttribute", &[("InstanceId", vm)]).await);
         findings.push(self.may(DELETE, "DeleteInstance", &deletion).await);
         for (subject, action, parameters) in CHANGES {

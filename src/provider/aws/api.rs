@@ -30,7 +30,7 @@ use crate::provider::{
 /// The Query API of one region, with credentials of one account.
 pub(super) struct Api {
     client: Client,
-    place: Place,
+    pub(super) place: Place,
     /// The endpoint of STS, if it is not that of the place.
     sts_endpoint: Option<String>,
     region: OnceCell<String>,

@@ -37,8 +37,11 @@ impl Aws {
 
     async fn examined_rights(&self) -> Vec<Finding> {
         let (machine, listed) = self.machines().await;
+        // Another cloud with the same API may ignore `DryRun`, and terminate what it is asked about.
+        let honours_dry_run = self.0.place.endpoint.is_none();
         let rights = NEEDED.map(|(subject, action, nothing)| {
-            let machine = machine.as_deref().filter(|_| action == TERMINATE).map(|id| ("InstanceId.1", id));
+            let machine = machine.as_deref().filter(|_| action == TERMINATE && honours_dry_run);
+            let machine = machine.map(|id| ("InstanceId.1", id));
             let parameters = machine.map_or_else(|| nothing.to_vec(), |machine| vec![machine]);
             self.would(subject, action, parameters)
         });

@@ -92,8 +92,14 @@ impl Permission {
 /// Whether the text matches the pattern, in which a star matches any text.
 fn matches(pattern: &str, text: &str) -> bool {
     let Some((start, rest)) = pattern.split_once('*') else { return pattern == text };
-    let Some(text) = text.strip_prefix(start) else { return false };
-    (0..=text.len()).any(|at| text.get(at..).is_some_and(|text| matches(rest, text)))
+    let Some(mut text) = text.strip_prefix(start) else { return false };
+    let (middle, end) = rest.rsplit_once('*').unwrap_or(("", rest));
+    // The first place of each part leaves the most for those after it.
+    for part in middle.split('*') {
+        let Some(at) = text.find(part) else { return false };
+        text = &text[at + part.len()..];
+    }
+    text.ends_with(end)
 }
 
 /// The reply, or the error that it means. That is never [`ErrorClass::NotFound`]: see [`is_absent`].

@@ -89,7 +89,8 @@ impl Reply {
     pub fn unreadable(&self, wanted: &str, problem: &str) -> Error {
         let public =
             format!("{} failed: the cloud's answer is not the {wanted} that was expected", self.doing);
-        let begin = String::from_utf8_lossy(&self.body[..self.body.len().min(QUOTED)]);
+        // The problem may quote the body, too.
+        let (problem, begin) = (masked(problem, &self.secrets), String::from_utf8_lossy(&self.body));
         let full = format!("{public}: {problem}; it begins with {:?}", masked(&begin, &self.secrets));
         Error::new(ErrorClass::Transient, Message::new(public, full))
     }

@@ -116,8 +116,14 @@ impl Places {
     /// Places with this endpoint alone, on any host.
     #[cfg(test)]
     pub(super) fn only(endpoint: Endpoint) -> Self {
+        Self::after(endpoint, Vec::new())
+    }
+
+    /// The same after these places.
+    #[cfg(test)]
+    pub(super) fn after(endpoint: Endpoint, former: Vec<Former>) -> Self {
         let leadership = Leadership::unlimited();
-        let known = Known { host: None, moved: None, key: "key".to_owned(), former: Vec::new() };
+        let known = Known { host: None, moved: None, key: "key".to_owned(), former };
         let answer = Answer { term: leadership.term(), endpoint, outcome: Ok(Arc::new(known)) };
         let (answer, moved) = (watch::channel(Some(answer)).1, Arc::default());
         Self { answer, leadership, moved, limits: Limits::default() }

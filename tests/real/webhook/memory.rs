@@ -10,7 +10,8 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use cluster::process::{Lifetime, Process};
-use serde_json::json;
+use peerpod_operator::webhook::mutate::{MOST_CONTAINERS, MOST_RESOURCES};
+use serde_json::{Map, Value, json};
 use testbed::wait::DEADLINE;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
@@ -82,6 +83,20 @@ impl Client {
     }
 }
 
+/// The review of a Pod with as many containers as the webhook reads.
+fn review(container: impl Fn(usize) -> Value) -> Vec<u8> {
+    let containers = |from| (from..from + MOST_CONTAINERS).map(&container).collect::<Vec<_>>();
+    let spec = json!({
+        "runtimeClassName": "kata-remote",
+        "containers": containers(0),
+        "initContainers": containers(MOST_CONTAINERS),
+    });
+    let request = json!({ "uid": "u", "operation": "CREATE", "object": { "metadata": {}, "spec": spec } });
+    let review =
+        json!({ "apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request });
+    review.to_string().into_bytes()
+}
+
 fn anonymous_memory(webhook: &Process) -> Result<u64> {
     let status = fs::read_to_string(format!("/proc/{}/status", webhook.identity().pid))?;
     let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).context("RssAnon")?;
@@ -112,17 +127,16 @@ fn clients_that_mean_harm_take_no_more_than_there_is_and_keep_no_other_waiting()
 
         let stalled = vec![b' '; 4_000_000];
         // The answer is as long as the request, because it names every container.
-        let containers: Vec<_> = (0..1_000).map(|it| json!({ "name": format!("{it:0400}") })).collect();
-        let unread = json!({
-            "apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview",
-            "request": { "uid": "u", "operation": "CREATE", "object": {
-                "metadata": {}, "spec": { "runtimeClassName": "kata-remote", "containers": containers },
-            } },
-        });
-        let unread = unread.to_string();
+        let unread = review(|it| json!({ "name": format!("{it:0400}") }));
+        // As many as a container may have. One of them stays.
+        let resources = (1..MOST_RESOURCES).map(|it| (format!("hugepages-{it}"), json!("1")));
+        let resources: Map<_, _> = resources.chain([("a.b/c".to_owned(), json!("1"))]).collect();
+        let resources = json!({ "requests": resources, "limits": resources });
+        let greedy = review(|it| json!({ "name": it.to_string(), "resources": resources }));
         for (what, length, body) in [
             ("bodies that stop short of their end", 4 << 20, stalled),
-            ("answers that nobody reads", unread.len(), unread.into_bytes()),
+            ("answers that nobody reads", unread.len(), unread),
+            ("Pods that ask for very much", greedy.len(), greedy),
         ] {
             let body: Arc<[u8]> = body.into();
             let mut harm = JoinSet::new();

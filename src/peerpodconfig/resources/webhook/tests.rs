@@ -85,7 +85,7 @@ fn the_webhook_is_asked_about_new_peer_pods_of_other_namespaces_alone() {
     let expected = json!({ "service": {
         "name": service["metadata"]["name"],
         "namespace": "ns",
-        "path": "/mutate-v1-pod",
+        "path": "/mutate-v1-pod/kata-\"x\"",
         "port": service["spec"]["ports"][0]["port"],
     } });
     assert_eq!(webhook["clientConfig"], expected);

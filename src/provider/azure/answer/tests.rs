@@ -119,4 +119,7 @@ fn a_role_allows_what_its_patterns_do_and_not_what_it_excepts() {
         assert!(!allows(&[actions], &[]), "{actions}");
     }
     assert!(allows(&["*"], &["*/write"]));
+    assert!(allows(&["*compute*/*disks*/*"], &[]));
+    assert!(!allows(&["Microsoft.Compute/disks/*/delete"], &[]), "one slash is not two");
+    assert!(!allows(&[&format!("{}!", "*".repeat(64))], &[]), "without trying all ways");
 }

@@ -138,6 +138,15 @@ async fn nothing_secret_is_quoted() {
     let log = error.message.for_log();
     assert!(log.contains("no …, no …, no …!"), "{log}");
     assert!(log.len() < 1000, "{log}");
+    // A secret at the place where the quoted text ends.
+    let server = Server::start(whole("200 OK", "", &format!("{}a-token", "-".repeat(397)))).await;
+    let mut call = get(&server.uri("/"));
+    call.secrets.push(SecretString::from("a-token"));
+    let reply = Client::new(options()).unwrap().send(call).await.unwrap();
+    let error = reply.unreadable("list", &format!("a-token{}", "!".repeat(2000)));
+    let log = error.message.for_log();
+    assert!(log.contains("…!!!") && log.contains("--…") && !log.contains("a-t"), "{log}");
+    assert!(log.len() < 1200, "{log}");
 }
 
 #[tokio::test]

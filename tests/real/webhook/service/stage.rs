@@ -9,6 +9,7 @@ use anyhow::{Context as _, Result, ensure};
 use futures::future::try_join_all;
 use k8s_openapi::api::{
     admissionregistration::v1::MutatingWebhookConfiguration,
+    apps::v1::Deployment,
     core::v1::Pod,
     discovery::v1::{Endpoint, EndpointSlice},
 };
@@ -99,6 +100,36 @@ impl<'a> Stage<'a> {
         self.shared.testbed.apply(name, &[config]).await
     }
 
+    /// The same stage, whose configuration is for another runtime class from now on.
+    pub async fn of_another_class(&self, runtime_class: &str) -> Result<Self> {
+        let class = json!({ "apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "handler": "kata-remote",
+            "metadata": { "name": runtime_class } });
+        self.shared.testbed.apply(runtime_class, &[class]).await?;
+        let (configs, pods) = (self.configs.clone(), self.pods.clone());
+        let runtime_class = runtime_class.to_owned();
+        let stage = Self { shared: self.shared, configs, name: self.name, runtime_class, pods };
+        stage.configure(stage.name).await?;
+        Ok(stage)
+    }
+
+    /// Waits until all Pods of the webhook serve the stage's runtime class.
+    pub async fn serves_its_class(&self) -> Result<()> {
+        let deployments: Api<Deployment> = Api::namespaced(self.shared.testbed.client(), NAMESPACE);
+        let class = format!("--runtime-class={}", self.runtime_class);
+        let serves = |deployment: &Deployment| {
+            let template = deployment.spec.as_ref().and_then(|spec| spec.template.spec.as_ref());
+            let mut arguments =
+                template.iter().flat_map(|spec| &spec.containers).flat_map(|it| it.args.iter().flatten());
+            let status = deployment.status.clone().unwrap_or_default();
+            let replicas = [status.replicas, status.updated_replicas, status.available_replicas];
+            arguments.any(|it| *it == class)
+                && status.observed_generation == deployment.metadata.generation
+                && replicas == [Some(2); 3]
+        };
+        let name = format!("{}-webhook", self.name);
+        wait::present(&deployments, &name, "it serves its class", DEADLINE, serves).await.map(drop)
+    }
+
     /// Waits until the admission of a configuration has this reason.
     pub async fn until(&self, name: &str, reason: &str) -> Result<()> {
         let admission = |config: &PeerPodConfig| {
@@ -132,9 +163,11 @@ impl<'a> Stage<'a> {
         self.loaded(work, |_| false).await
     }
 
-    /// The same, but a creation may be refused because no webhook answers yet. Every admitted Pod must still be changed.
+    /// The same, but a creation may be refused because no webhook answers yet, or one of the former runtime class. Every admitted
+    /// Pod must still be changed.
     pub async fn under_load_with_refusals(&self, work: impl Future<Output = Result<()>>) -> Result<usize> {
-        self.loaded(work, |refusal| refusal.contains("failed calling webhook")).await
+        let may_be = ["failed calling webhook", "create the Pod again"];
+        self.loaded(work, |refusal| may_be.iter().any(|it| refusal.contains(it))).await
     }
 
     async fn loaded(
