@@ -53,9 +53,12 @@ impl Data {
     }
 }
 
+/// The versions of all programs of a cluster, in one module: what several of them need is compiled once.
+pub(crate) const SOURCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tools");
+
 const ETCD: Module = Module {
     name: "etcd",
-    source: concat!(env!("CARGO_MANIFEST_DIR"), "/tools/etcd"),
+    source: SOURCE,
     tags: "",
     ldflags: LDFLAGS,
     programs: &[("etcd", "go.etcd.io/etcd/server/v3")],
@@ -63,7 +66,7 @@ const ETCD: Module = Module {
 };
 const KWOK: Module = Module {
     name: "kwok",
-    source: concat!(env!("CARGO_MANIFEST_DIR"), "/tools/kwok"),
+    source: SOURCE,
     tags: "",
     ldflags: LDFLAGS,
     programs: &[("kwok", "sigs.k8s.io/kwok/cmd/kwok")],
@@ -83,7 +86,7 @@ const KWOK_STAGES: Data = Data {
 };
 const KUBERNETES: Module = Module {
     name: "kubernetes",
-    source: concat!(env!("CARGO_MANIFEST_DIR"), "/tools/kubernetes"),
+    source: SOURCE,
     tags: "",
     ldflags: KUBERNETES_LDFLAGS,
     programs: &[
@@ -97,7 +100,7 @@ const KUBERNETES: Module = Module {
 
 const HELM: Module = Module {
     name: "helm",
-    source: concat!(env!("CARGO_MANIFEST_DIR"), "/tools/helm"),
+    source: SOURCE,
     tags: "",
     ldflags: LDFLAGS,
     programs: &[("helm", "helm.sh/helm/v3/cmd/helm")],
@@ -361,7 +364,8 @@ mod tests {
         let other_flags = Module { ldflags: "-s", ..ETCD };
         assert_eq!(ETCD.hash()?, ETCD.hash()?);
         assert_ne!(ETCD.hash()?, other_flags.hash()?);
-        assert_ne!(ETCD.hash()?, Module { source: KWOK.source, ..ETCD }.hash()?, "another go.mod");
+        let other_source = concat!(env!("CARGO_MANIFEST_DIR"), "/src");
+        assert_ne!(ETCD.hash()?, Module { source: other_source, ..ETCD }.hash()?, "other sources");
         Ok(())
     }
 

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::network::output;
 use crate::packages;
-use crate::tools::{KUBERNETES_LDFLAGS, LDFLAGS, Module, Places};
+use crate::tools::{KUBERNETES_LDFLAGS, LDFLAGS, Module, Places, SOURCE};
 
 /// Debian's packages: the program that makes containers, their network plugins, and the tools for Services.
 const PACKAGES: [&str; 4] = ["containernetworking-plugins", "iptables", "iproute2", "runc"];
@@ -24,7 +24,7 @@ pub const PAUSE_IMAGE: &str = "peerpod-operator-pause:1";
 
 const KUBERNETES_NODE: Module = Module {
     name: "kubernetes-node",
-    source: concat!(env!("CARGO_MANIFEST_DIR"), "/tools/kubernetes-node"),
+    source: SOURCE,
     tags: "",
     ldflags: KUBERNETES_LDFLAGS,
     programs: &[
