@@ -2,7 +2,7 @@
 
 use std::{convert::Infallible, path::PathBuf, process::ExitCode, sync::Arc, time::Duration};
 
-use clap::{Args, ValueEnum, builder::NonEmptyStringValueParser};
+use clap::{ArgAction, Args, ValueEnum, builder::NonEmptyStringValueParser};
 use futures::{FutureExt, future::join3};
 use jiff::SignedDuration;
 use operator_kit::{ListenAt, client, http, lease::Election, process, shutdown, telemetry};
@@ -28,6 +28,7 @@ use crate::{
             secret,
         },
         metrics::{CertificateMetrics, ReviewMetrics},
+        review::OtherClasses,
         server::{self, Webhook},
     },
 };
@@ -132,6 +133,17 @@ pub struct WebhookArgs {
     )]
     pub sizing: SizingName,
 
+    /// Refuse Pods of other runtime classes. For a registration that sends Pods of this class alone: if it sends others, this
+    /// webhook is being replaced, and would leave them unchanged
+    #[arg(
+        long,
+        value_name = "true|false",
+        env = "PEERPOD_OPERATOR_REFUSE_OTHER_CLASSES",
+        action = ArgAction::Set,
+        default_value_t = false
+    )]
+    pub refuse_other_classes: bool,
+
     /// Where it tells how it is, and how it logs.
     #[command(flatten)]
     pub serving: ServingArgs,
@@ -209,7 +221,8 @@ async fn serve(args: WebhookArgs, tls: TlsOptions) -> Result<(), Box<dyn std::er
         sizing: args.sizing.into(),
     };
     info!(version = env!("CARGO_PKG_VERSION"), runtime_class = options.runtime_class, "started");
-    let webhook = Webhook::new(options, reviews, readiness);
+    let others = if args.refuse_other_classes { OtherClasses::Refuse } else { OtherClasses::Admit };
+    let webhook = Webhook::new(options, others, reviews, readiness);
     let server = server::serve(args.addr, tls.server_config(serving)?, webhook, shutdown.clone())?;
     shutdown.cancelled().await;
     server.stopped().await;

@@ -74,7 +74,7 @@ reasons! {
     /// on the VM. With byom also: another Pod of the same name may have the machine, which is not recorded for it.
     ClaimedByAnother => Stalled, Warning;
     /// The Pod has several PeerPods, and the operator cannot tell which of their VMs the Pod runs on. It keeps all of
-    /// them until the Pod ends.
+    /// them until the Pod ends, or until a PeerPod that is made later replaces them.
     AmbiguousSiblings => Stalled, Warning;
     /// The settings turn on developer mode (`PODVM_DEVELOPER_MODE` or `PEERPODS_DEVELOPER_MODE`), so the VM is kept for
     /// debugging. It is deleted when developer mode is turned off.
@@ -123,7 +123,7 @@ pub fn condition_update(decision: &Decision) -> Option<ConditionUpdate> {
         | Decision::Tidy
         | Decision::Delete(_)
         | Decision::Release(_)
-        | Decision::Wait(Wait::VmDeletion(_)) => return None,
+        | Decision::Wait(Wait::Start | Wait::VmDeletion(_)) => return None,
         Decision::Wait(Wait::PodRuns) => (
             Reason::WaitingForPod,
             "the Pod may still run on this VM; the operator deletes the VM when the Pod has ended".into(),
@@ -208,7 +208,7 @@ fn blocked(blocked: &Blocked) -> (Reason, Message) {
         Blocked::Ambiguous => (
             Reason::AmbiguousSiblings,
             "the Pod has several PeerPods, and the operator cannot tell which one is the newest; it keeps all of them until the \
-             Pod ends, or a later PeerPod shows it"
+             Pod ends, or until a PeerPod that is made later replaces them"
                 .into(),
         ),
         Blocked::DeveloperMode => (

@@ -22,7 +22,8 @@ pub use self::{
 use super::findings::PeerPodFinding;
 use crate::provider::{Error, ErrorClass, Stage, Vm, ownership};
 
-/// The least time after which the kubelet gives up the start of a sandbox: twice the default of its `runtimeRequestTimeout`.
+/// The time after which the kubelet gives up the start of a sandbox: twice the default of its `runtimeRequestTimeout`. It does so
+/// earlier if that is lower, or if it is started again itself.
 const GIVEN_UP: SignedDuration = SignedDuration::from_mins(4);
 
 /// The longest time from the record of a VM until the Pod is in its sandbox. cloud-api-adaptor waits 5 minutes for the VM's agent
@@ -157,14 +158,20 @@ pub fn is_left_by_an_ended_pod(facts: &Facts) -> bool {
     facts.finding == Some(PeerPodFinding::Ended) && facts.owner == Owner::Finished
 }
 
-/// The decision when the cloud has not shown which VM is the newest.
+/// The decision when the cloud has not shown which VM is the newest. While a start that failed may still be cleaned up, that is no
+/// problem yet.
 fn unclear(facts: Facts) -> Decision {
+    let starts =
+        facts.age < STARTED_BY && facts.siblings.iter().any(|it| may_be_of_an_earlier_start(&facts, it));
     let states = [facts.vm].into_iter().chain(facts.siblings.into_iter().map(|it| it.vm));
     let error = states.into_iter().find_map(|vm| match vm {
         VmState::Unanswered(error) => Some(error),
         _ => None,
     });
-    error.map_or(Decision::Keep(Blocked::Ambiguous), unanswered)
+    error.map_or_else(
+        || if starts { Decision::Wait(Wait::Start) } else { Decision::Keep(Blocked::Ambiguous) },
+        unanswered,
+    )
 }
 
 /// The decision when the cloud did not answer.
@@ -231,7 +238,7 @@ fn was_in_sandbox_before(facts: &Facts, sibling: &Sibling) -> bool {
 /// [`STARTED_BY`] after this VM was recorded, the Pod is in its sandbox, which [`was_in_sandbox_before`] sees, or will not be.
 fn may_be_of_an_earlier_start(facts: &Facts, sibling: &Sibling) -> bool {
     let after = |time: Timestamp| sibling.recorded.duration_since(time);
-    matches!(facts.vm, VmState::Present(_))
+    matches!(&facts.vm, VmState::Present(vm) if vm.stage == Stage::Present)
         && facts.owner.may_run().is_some()
         && facts.pod_created.is_none_or(|created| after(created) >= GIVEN_UP)
         && after(facts.recorded) < STARTED_BY

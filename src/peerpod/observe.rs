@@ -64,6 +64,7 @@ impl Observer {
             unread_finalizers: has_unread_finalizers(peerpod),
             abandoned: is_abandoned(peerpod),
             recorded: siblings.recorded,
+            age: Timestamp::now().duration_since(siblings.recorded),
             pod: pod.map(|pod| pod.name.clone()),
             name_limit: Cloud::named(peerpod.cloud_provider()).map_or(NAME_LIMIT, |cloud| cloud.name_limit),
             owner: Owner::Gone,

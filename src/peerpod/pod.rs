@@ -148,21 +148,20 @@ pub(super) struct PodState {
 /// The state of the Pod with this uid, by the Pod that has its name. `known_for`: for how long this process has known that the
 /// Pod terminates with this grace period.
 ///
-/// A mirror Pod of that name counts, whatever its uid: when it is deleted, the kubelet creates it again, and the Pod runs on.
+/// A mirror Pod of that name counts, whatever its uid, and its deletion does not: the kubelet creates it again, and the Pod runs on.
 pub(super) fn state_of(
     found: Option<PodView>,
     uid: &str,
     known_for: impl FnOnce(Duration) -> Duration,
 ) -> PodState {
-    let has_uid = |it: &PodView| it.metadata.uid.as_deref() == Some(uid);
-    let is_mirror = |it: &PodView| {
-        it.metadata.annotations.as_ref().is_some_and(|annotations| annotations.contains_key(MIRROR))
-    };
-    let Some(PodView { metadata, status, .. }) = found.filter(|it| has_uid(it) || is_mirror(it)) else {
+    let is_it = |it: &PodView| it.metadata.uid.as_deref() == Some(uid);
+    let Some(PodView { metadata, status, .. }) = found.filter(|it| is_it(it) || is_mirror(&it.metadata))
+    else {
         return PodState { owner: Owner::Gone, created: None, in_sandbox: None };
     };
+    let is_mirror = is_mirror(&metadata);
     let status = status.unwrap_or_default();
-    let owner = match (status.phase.as_str(), metadata.deletion_timestamp.is_some()) {
+    let owner = match (status.phase.as_str(), metadata.deletion_timestamp.is_some() && !is_mirror) {
         ("Succeeded" | "Failed", _) => Owner::Finished,
         (_, true) => {
             let seconds = metadata.deletion_grace_period_seconds.and_then(|it| u64::try_from(it).ok());
@@ -171,9 +170,13 @@ pub(super) fn state_of(
         }
         (_, false) => Owner::Running,
     };
-    let is_it = metadata.uid.as_deref() == Some(uid);
-    let created = metadata.creation_timestamp.as_ref().filter(|_| is_it).map(|time| time.0);
+    let created = metadata.creation_timestamp.as_ref().filter(|_| !is_mirror).map(|time| time.0);
     PodState { owner, created, in_sandbox: in_sandbox(&metadata, &status) }
+}
+
+/// Whether this is the metadata of a mirror Pod.
+fn is_mirror(metadata: &ObjectMeta) -> bool {
+    metadata.annotations.as_ref().is_some_and(|annotations| annotations.contains_key(MIRROR))
 }
 
 /// The state of the Pod with this uid, by the Pod that has its name. A terminating Pod counts as if it just began to terminate.
@@ -252,7 +255,8 @@ mod tests {
     fn a_static_pod_runs_on_when_its_mirror_was_created_again() {
         let state = |uid: &str, phase: &str| {
             let metadata = json!({
-                "uid": uid, "annotations": { MIRROR: "0123" }, "creationTimestamp": "2026-01-01T00:00:00Z",
+                "uid": uid, "annotations": { MIRROR: "0123" },
+                "creationTimestamp": "2026-01-01T00:00:00Z", "deletionTimestamp": "2026-01-01T00:00:00Z",
             });
             let pod = json!({ "apiVersion": "v1", "kind": "Pod", "metadata": metadata, "status": { "phase": phase } });
             let [_, found] = read_and_projected(&POD, &pod);
@@ -261,7 +265,7 @@ mod tests {
         for uid in ["own", "another"] {
             assert_eq!(state(uid, "Running").owner, Owner::Running, "{uid}");
             assert_eq!(state(uid, "Failed").owner, Owner::Finished, "{uid}");
-            assert_eq!(state(uid, "Running").created.is_some(), uid == "own");
+            assert_eq!(state(uid, "Running").created, None, "the Pod is older than its mirror");
         }
     }
 

@@ -64,7 +64,7 @@ impl RequeuePolicy {
             Decision::Wait(wait) => {
                 self.failures.succeeded(key);
                 match wait {
-                    Wait::PodRuns => self.while_stuck(key, cloud, POD_RESYNC),
+                    Wait::PodRuns | Wait::Start => self.while_stuck(key, cloud, POD_RESYNC),
                     Wait::PodEnds(left) => {
                         self.stuck().remove(key);
                         (*left).min(POD_RESYNC)

@@ -70,7 +70,7 @@ impl ErrorClass {
                  time, 10 s later"
             }
             Self::Transient => {
-                "the call may work later: the operator tries again with pauses from 1 s to 5 min"
+                "the call may work later: the operator tries again with pauses from 1 s to 5 min, with more than 3,000 such PeerPods less often"
             }
             Self::Throttled { .. } => {
                 "the cloud asked for fewer calls: the operator makes none to this cloud for the time that it \

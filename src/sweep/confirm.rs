@@ -67,17 +67,19 @@ enum Wrong {
 }
 
 impl Suspects {
-    /// One round: takes the listing's suspects and those of Pods that have `ended`, and verifies those that were suspects an
+    /// One round: takes the listing's suspects and those of Pods that have `ended` (if `None`, those of the last round), and verifies those that were suspects an
     /// interval ago, too. Returns those that lost their VM.
     pub(super) async fn round(
         &mut self,
         sweeper: &Sweeper,
         target: &Target,
         listing: &[Found],
-        (peerpods, ended): (&[Arc<PeerPod>], Vec<Arc<PeerPod>>),
+        (peerpods, ended): (&[Arc<PeerPod>], Option<Vec<Arc<PeerPod>>>),
         now: Moment,
         interval: Duration,
     ) -> Vec<LostVm> {
+        let was_ended = |it: &&Arc<PeerPod>| self.of(it).is_some_and(|it| it.wrong == Wrong::Ended);
+        let ended = ended.unwrap_or_else(|| peerpods.iter().filter(was_ended).cloned().collect());
         let has_ended: HashSet<_> = ended.iter().filter_map(|it| number(it)).collect();
         let ended = ended.into_iter().map(|peerpod| (peerpod, Wrong::Ended));
         let lost = suspects(target.cloud, listing, peerpods).into_iter();

@@ -182,7 +182,10 @@ impl Sweeper {
         if candidates.needs_pods() {
             self.search.spare_pods(&mut candidates).await?;
         }
-        let ended = self.search.left_by_ended_pods(&live(target.cloud, &peerpods)).await?;
+        let ended = self.search.left_by_ended_pods(&live(target.cloud, &peerpods)).await;
+        let ended = ended
+            .inspect_err(|error| warn!(%error, "the sweep could not list the Pods that have ended"))
+            .ok();
         // Two rounds are never exactly one interval apart.
         let Options { grace, interval, .. } = self.options;
         let patience = Patience { grace, interval: interval / 10 * 9, watch: grace };

@@ -89,7 +89,7 @@ pub enum Problem {
 /// - By [`Sizing::Sum`] the resources of the Pod as a whole are neither counted nor moved.
 pub fn mutate(pod: &Pod, options: &Options) -> Result<Mutation, InvalidPod> {
     let containers = list_of(pod.spec.containers.as_ref());
-    if pod.spec.runtime_class_name.as_ref() != Some(&options.runtime_class) || containers.is_empty() {
+    if !pod.is_of_class(&options.runtime_class) || containers.is_empty() {
         return Ok(Mutation::default());
     }
     let mut changes = Changes::default();

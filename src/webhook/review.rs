@@ -31,6 +31,17 @@ pub struct Answer {
     pub outcome: Outcome,
 }
 
+/// What becomes of Pods of another runtime class.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OtherClasses {
+    /// They are admitted unchanged: the registration sends Pods of all classes.
+    #[default]
+    Admit,
+    /// They are refused: the registration sends Pods of one class. If that is another one, this webhook is being replaced, and the
+    /// Pod would stay unchanged.
+    Refuse,
+}
+
 /// The outcome of a review.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
@@ -129,19 +140,13 @@ struct Status<'a> {
 }
 
 /// Answers a review. Every request gets an answer: an `AdmissionReview` if the request's uid can be read, which refuses an
-/// invalid request; else a `Status` with code 400. `class`: the runtime class of the Pods that the registration sends here, if it
-/// says so. Where these options are of another one, every Pod is refused, because it would stay unchanged.
-pub fn review(body: &[u8], options: &Options, class: Option<&str>) -> Answer {
+/// invalid request; else a `Status` with code 400.
+pub fn review(body: &[u8], options: &Options, others: OtherClasses) -> Answer {
     match serde_json::from_slice::<Review<Request>>(body) {
         Ok(Review { request: Some(request), .. }) if request.uid.len() > MOST_UID => too_long(),
         Ok(Review { api_version, kind, request: Some(request) }) => {
             if api_version.as_deref() == Some(API_VERSION) && kind.as_deref() == Some(KIND) {
-                match class.filter(|class| *class != options.runtime_class) {
-                    None => admit(&request, options),
-                    Some(class) => {
-                        refuse(&request.uid, 503, "ServiceUnavailable", &other_class(class, options))
-                    }
-                }
+                admit(&request, options, others)
             } else {
                 let problem =
                     format!("the body is not an {KIND} of {API_VERSION}, which this webhook requires");
@@ -160,7 +165,7 @@ pub fn review(body: &[u8], options: &Options, class: Option<&str>) -> Answer {
     }
 }
 
-fn admit(request: &Request, options: &Options) -> Answer {
+fn admit(request: &Request, options: &Options, others: OtherClasses) -> Answer {
     let uid = &*request.uid;
     let unchanged = Response { uid, allowed: true, ..Response::default() };
     // None of the fields to change can be changed in an existing Pod.
@@ -168,6 +173,14 @@ fn admit(request: &Request, options: &Options) -> Answer {
     let Some(pod) = request.object.as_ref().filter(|_| created) else {
         return answer(unchanged, Outcome::Unchanged);
     };
+    if others == OtherClasses::Refuse && !pod.is_of_class(&options.runtime_class) {
+        let problem = Told::of(format_args!(
+            "this replica of the webhook serves the runtime class {}; if that setting has just changed, create the Pod again in a \
+             minute",
+            options.runtime_class
+        ));
+        return refuse(uid, 503, "ServiceUnavailable", &problem);
+    }
     let mutation = match mutate(pod, options) {
         Ok(mutation) => mutation,
         Err(problem) => return refuse(uid, 422, "Invalid", &problem.to_string()),
@@ -183,14 +196,6 @@ fn admit(request: &Request, options: &Options) -> Answer {
         }
         Err(error) => refuse(uid, 500, "InternalError", &format!("writing the patch failed: {error}")),
     }
-}
-
-fn other_class(class: &str, options: &Options) -> String {
-    let own = &options.runtime_class;
-    Told::of(format_args!(
-        "this replica of the webhook changes Pods of the runtime class {own}, not of {class}: when the setting has just changed, it \
-         is being replaced; create the Pod again"
-    ))
 }
 
 fn refuse(uid: &str, code: u16, reason: &'static str, message: &str) -> Answer {
@@ -266,7 +271,7 @@ mod tests {
     }
 
     fn answer_to(body: &[u8]) -> Answer {
-        review(body, &options(), None)
+        review(body, &options(), OtherClasses::Admit)
     }
 
     fn of(object: &Value) -> Value {
@@ -333,19 +338,18 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_of_a_class_that_this_webhook_does_not_serve_yet_is_refused() {
-        let pod = json!({ "spec": { "runtimeClassName": "new", "containers": [{ "name": "a" }] } });
+    fn a_pod_of_another_class_is_refused_where_the_registration_sends_one_class() {
         let review = |class: &str| {
-            let options = Options { runtime_class: "old".into(), ..options() };
-            super::review(of(&pod).to_string().as_bytes(), &options, Some(class))
+            let pod = json!({ "spec": { "runtimeClassName": class, "containers": [{ "name": "a" }] } });
+            super::review(of(&pod).to_string().as_bytes(), &options(), OtherClasses::Refuse)
         };
         let refused = review("new");
         assert_eq!((refused.status, refused.outcome), (200, Outcome::Refused));
         let body: Value = serde_json::from_slice(&refused.body).unwrap();
         assert_eq!(body["response"]["allowed"], false);
         let message = body["response"]["status"]["message"].as_str().unwrap();
-        assert!(message.contains("old, not of new") && message.contains("create the Pod again"), "{message}");
-        assert_eq!(review("old").outcome, Outcome::Unchanged);
+        assert!(message.contains("serves the runtime class kata-remote;"), "{message}");
+        assert_eq!(review("kata-remote").outcome, Outcome::Mutated);
     }
 
     #[test]

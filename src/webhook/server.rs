@@ -45,10 +45,10 @@ use request_timeout::RequestTimeout;
 use super::{
     metrics::ReviewMetrics,
     mutate::Options,
-    review::{Answer, Outcome, review, status},
+    review::{Answer, OtherClasses, Outcome, review, status},
 };
 
-/// Where reviews of Pods are sent. A registration may append a slash and the runtime class of the Pods that it sends.
+/// Where reviews of Pods are sent.
 pub const PATH: &str = "/mutate-v1-pod";
 
 /// Connections at once. Each call at the same time has its own, and an API server keeps up to 25 of them for later.
@@ -94,6 +94,7 @@ const _: () = assert!(CONNECTIONS * ROOM + body::SHARED <= 32 * 1024 * 1024);
 #[derive(Debug)]
 pub struct Webhook {
     options: Options,
+    others: OtherClasses,
     metrics: ReviewMetrics,
     readiness: Readiness,
     memory: Memory,
@@ -101,20 +102,20 @@ pub struct Webhook {
 
 impl Webhook {
     /// A webhook that changes Pods by these options.
-    pub fn new(options: Options, metrics: ReviewMetrics, readiness: Readiness) -> Self {
-        Self { options, metrics, readiness, memory: Memory::new() }
+    pub fn new(options: Options, others: OtherClasses, metrics: ReviewMetrics, readiness: Readiness) -> Self {
+        Self { options, others, metrics, readiness, memory: Memory::new() }
     }
 
     async fn respond(&self, request: Request<Incoming>, slot: &Slot) -> hyper::Response<Full<Bytes>> {
         let get = matches!(*request.method(), Method::GET | Method::HEAD);
         let response = match request.uri().path() {
-            path if is_review(path) && request.method() == Method::POST => {
+            PATH if request.method() == Method::POST => {
                 let start = Instant::now();
-                let (outcome, response) = self.answer(request).await;
+                let (outcome, response) = self.answer(request.into_body()).await;
                 self.metrics.answered(outcome, start.elapsed());
                 response
             }
-            path if is_review(path) => not_allowed("POST"),
+            PATH => not_allowed("POST"),
             "/healthz" if get => text(StatusCode::OK, "ok\n"),
             "/readyz" if get && self.readiness.is_ready() => text(StatusCode::OK, "ready\n"),
             "/readyz" if get => text(StatusCode::SERVICE_UNAVAILABLE, "not ready\n"),
@@ -125,12 +126,10 @@ impl Webhook {
         response
     }
 
-    async fn answer(&self, request: Request<Incoming>) -> (Outcome, hyper::Response<Full<Bytes>>) {
-        let (parts, body) = request.into_parts();
-        let class = parts.uri.path().strip_prefix(PATH).and_then(|rest| rest.strip_prefix('/'));
+    async fn answer(&self, body: Incoming) -> (Outcome, hyper::Response<Full<Bytes>>) {
         let answered = async {
             let body = self.memory.read(body).await?;
-            let Answer { status, body: answer, outcome } = review(body.as_ref(), &self.options, class);
+            let Answer { status, body: answer, outcome } = review(body.as_ref(), &self.options, self.others);
             let held = self.memory.replace(body, answer).await;
             Ok((outcome, json(status, Bytes::from_owner(held))))
         };
@@ -143,10 +142,6 @@ impl Webhook {
         let Answer { status, body, outcome } = status(code, reason, &problem, Outcome::Malformed);
         (outcome, json(status, body.into()))
     }
-}
-
-fn is_review(path: &str) -> bool {
-    path.strip_prefix(PATH).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
 fn json(status: u16, body: Bytes) -> hyper::Response<Full<Bytes>> {

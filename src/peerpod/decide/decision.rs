@@ -59,7 +59,7 @@ impl Decision {
             "the operator deletes the VM; it logs each such call, and the same reconcile ends with another \
              decision",
         ),
-        ("wait_for_pod", "the Pod may still run on the VM"),
+        ("wait_for_pod", "the Pod may still run on the VM, or be starting on another one"),
         ("wait_for_machine", "the cloud accepted the deletion and still shows the VM"),
         ("retry", "the cloud failed; the table of error classes says when the operator tries again"),
         ("release", "the operator removes the finalizer"),
@@ -75,7 +75,7 @@ impl Decision {
             Self::Tidy => "tidy",
             Self::Keep(_) => "keep",
             Self::Delete(_) => "delete",
-            Self::Wait(Wait::PodRuns | Wait::PodEnds(_)) => "wait_for_pod",
+            Self::Wait(Wait::PodRuns | Wait::Start | Wait::PodEnds(_)) => "wait_for_pod",
             Self::Wait(Wait::VmDeletion(_)) => "wait_for_machine",
             Self::Retry(_) => "retry",
             Self::Release(_) => "release",
@@ -100,6 +100,8 @@ impl Decision {
 pub enum Wait {
     /// The Pod may still run on the VM.
     PodRuns,
+    /// Another start of the Pod may still be under way, or be cleaned up.
+    Start,
     /// The Pod is terminating; reconcile again after this time at the latest.
     PodEnds(Duration),
     /// The cloud is deleting the VM; reconcile again after this time at the earliest, and with growing delays.

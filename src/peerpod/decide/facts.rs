@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use operator_kit::Message;
 
 use super::decision::Wait;
@@ -28,6 +28,8 @@ pub struct Facts {
     pub abandoned: bool,
     /// When the VM was first recorded for this Pod, to the second.
     pub recorded: Timestamp,
+    /// How long ago that was, by this process' clock. It only delays what is reported.
+    pub age: SignedDuration,
     /// The name of the Pod that owns the PeerPod, if a Pod owns it.
     pub pod: Option<String>,
     /// The longest name that cloud-api-adaptor gives to a VM on that cloud, in bytes.

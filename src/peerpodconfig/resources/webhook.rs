@@ -107,13 +107,11 @@ pub fn disruption_budget(owner: &Owner) -> PodDisruptionBudget {
     }
 }
 
-/// Registers the webhook with API servers, for peer pods alone: while it is down, no other Pod is affected. The path has the runtime
-/// class, so that after a change of it the replicas that still serve the former one refuse Pods, and do not let them pass unchanged.
+/// Registers the webhook with API servers, for peer pods alone: while it is down, no other Pod is affected.
 ///
 /// `ca_bundle`: the authorities whose certificates the webhook may show, in PEM, once they are known.
 pub fn configuration(owner: &Owner, ca_bundle: Option<ByteString>) -> MutatingWebhookConfiguration {
     let strings = |texts: &[&str]| Some(texts.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>());
-    let runtime_class = &owner.config.spec.admission.runtime_class_name;
     let webhook = MutatingWebhook {
         name: WEBHOOK.to_owned(),
         admission_review_versions: vec!["v1".to_owned()],
@@ -122,7 +120,7 @@ pub fn configuration(owner: &Owner, ca_bundle: Option<ByteString>) -> MutatingWe
             service: Some(ServiceReference {
                 name: Names::of(owner.config).webhook,
                 namespace: owner.namespace.to_owned(),
-                path: Some(format!("{PATH}/{runtime_class}")),
+                path: Some(PATH.to_owned()),
                 port: Some(443),
             }),
             url: None,
@@ -130,7 +128,7 @@ pub fn configuration(owner: &Owner, ca_bundle: Option<ByteString>) -> MutatingWe
         failure_policy: Some("Fail".to_owned()),
         match_conditions: Some(vec![MatchCondition {
             name: "runtime-class".to_owned(),
-            expression: runtime_class_condition(runtime_class),
+            expression: runtime_class_condition(&owner.config.spec.admission.runtime_class_name),
         }]),
         namespace_selector: Some(other_namespaces(owner)),
         reinvocation_policy: Some("IfNeeded".to_owned()),
@@ -211,6 +209,7 @@ fn container(owner: &Owner, tls: &TlsOptions, program: &Program) -> Container {
         format!("--health-addr=:{HEALTH_PORT}"),
         format!("--metrics-addr=:{METRICS_PORT}"),
         format!("--runtime-class={}", admission.runtime_class_name),
+        "--refuse-other-classes=true".to_owned(),
         format!("--extended-resource={}", admission.extended_resource),
         format!("--sizing={sizing}"),
         "--log-format=json".to_owned(),

@@ -25,6 +25,13 @@ pub struct Pod {
     pub(super) spec: Spec,
 }
 
+impl Pod {
+    /// Whether it has this runtime class.
+    pub(in crate::webhook) fn is_of_class(&self, runtime_class: &str) -> bool {
+        self.spec.runtime_class_name.as_deref() == Some(runtime_class)
+    }
+}
+
 #[derive(Clone, Debug, Default, Deserialize)]
 pub(super) struct Metadata {
     pub(super) annotations: Option<Annotations>,

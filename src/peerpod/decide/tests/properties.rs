@@ -64,7 +64,7 @@ prop_compose! {
         has_younger in any::<bool>(),
         created in 0i64..4,
         pod in prop_oneof![1 => Just(None), 5 => Just(Some(POD.to_owned()))],
-        (owner, pod_created) in (any_owner(), prop::option::of(-300i64..-200)),
+        (owner, pod_created, age) in (any_owner(), prop::option::of(-300i64..-200), prop::sample::select(&[0, 3600][..])),
         instance in prop_oneof![1 => Just(Err(IdProblem::Empty)), 5 => Just(Ok(id("i-1")))],
         in_sandbox in prop_oneof![
             3 => Just(InSandbox::Unknown),
@@ -78,7 +78,7 @@ prop_compose! {
         deletion_accepted in any::<bool>(),
     ) -> Facts {
         let deleted = deleted.then(|| at(99));
-        Facts { deleted, finalizer, unread_finalizers: false, abandoned, recorded: at(created), pod, name_limit: NAME_LIMIT, owner, pod_created: pod_created.map(at), in_sandbox, instance, has_younger, siblings, claimed_by, vm, finding, developer_mode, deletion_accepted }
+        Facts { deleted, finalizer, unread_finalizers: false, abandoned, recorded: at(created), age: SignedDuration::from_secs(age), pod, name_limit: NAME_LIMIT, owner, pod_created: pod_created.map(at), in_sandbox, instance, has_younger, siblings, claimed_by, vm, finding, developer_mode, deletion_accepted }
     }
 }
 
@@ -96,7 +96,8 @@ fn replaced(facts: &Facts) -> bool {
             || matches!(facts.in_sandbox, InSandbox::By(time) if time < sibling.recorded);
         let after = |time: Timestamp| sibling.recorded.as_second() - time.as_second();
         let in_turn = facts.pod_created.is_some_and(|created| after(created) < 240);
-        let overlaps = matches!(facts.vm, VmState::Present(_)) && pod_may_run(facts.owner);
+        let is_there = matches!(&facts.vm, VmState::Present(vm) if vm.stage == Stage::Present);
+        let overlaps = is_there && pod_may_run(facts.owner);
         this_pods
             && !stayed
             && (!overlaps || in_turn || after(facts.recorded) >= 600)
@@ -159,7 +160,7 @@ proptest! {
     fn a_living_peerpod_is_superseded_retired_or_left_alone(facts in any_facts()) {
         let facts = Facts { deleted: None, finalizer: true, ..facts };
         let decision = decide(facts.clone());
-        prop_assert!(!matches!(decision, Decision::Delete(_) | Decision::Tidy | Decision::Release(_) | Decision::Wait(_)));
+        prop_assert!(!matches!(decision, Decision::Delete(_) | Decision::Tidy | Decision::Release(_) | Decision::Wait(Wait::PodRuns | Wait::PodEnds(_) | Wait::VmDeletion(_))));
         let has_ended = facts.finding == Some(PeerPodFinding::Ended) && facts.owner == Owner::Finished;
         let goes = match facts.developer_mode {
             true => Decision::Keep(Blocked::DeveloperMode),

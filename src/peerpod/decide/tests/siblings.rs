@@ -201,6 +201,9 @@ fn a_vm_that_may_be_of_an_earlier_start_takes_no_place_while_the_pod_may_run() {
         let facts = seen(pod_created, recorded);
         assert_eq!(decide(facts.clone()), expected, "{pod_created:?}, {recorded}");
         assert!(!contradicted(&facts), "a later one may take the place");
+        let young = decide(Facts { age: SignedDuration::from_mins(9), ..facts.clone() });
+        let expected_young = if expected == unclear { Decision::Wait(Wait::Start) } else { expected.clone() };
+        assert_eq!(young, expected_young, "a failed start may still be cleaned up");
         let waits = decide(Facts { deleted: Some(at(99)), ..facts }) == Decision::Wait(Wait::PodRuns);
         assert_eq!(waits, expected == unclear, "{pod_created:?}, {recorded}");
     }
@@ -214,11 +217,14 @@ fn a_vm_that_may_be_of_an_earlier_start_takes_no_place_while_the_pod_may_run() {
     for ended in [Owner::Gone, Owner::Finished] {
         assert_eq!(decide(Facts { owner: ended, ..overlapping.clone() }), Decision::Supersede);
     }
-    assert_eq!(
-        decide(Facts { vm: VmState::Absent, ..overlapping }),
-        Decision::Supersede,
-        "there is no VM to lose"
-    );
+    let remains = VmState::Present(Vm { stage: Stage::Remains(Bears::Name), start: Some(5), ..own_vm() });
+    for vm in [VmState::Absent, remains] {
+        assert_eq!(
+            decide(Facts { vm, ..overlapping.clone() }),
+            Decision::Supersede,
+            "there is no VM to lose"
+        );
+    }
 }
 
 #[test]

@@ -85,7 +85,7 @@ fn the_webhook_is_asked_about_new_peer_pods_of_other_namespaces_alone() {
     let expected = json!({ "service": {
         "name": service["metadata"]["name"],
         "namespace": "ns",
-        "path": "/mutate-v1-pod/kata-\"x\"",
+        "path": "/mutate-v1-pod",
         "port": service["spec"]["ports"][0]["port"],
     } });
     assert_eq!(webhook["clientConfig"], expected);
@@ -126,6 +126,7 @@ fn its_pods_are_what_service_and_budget_select_and_run_what_the_configuration_sa
         "--health-addr=:8081",
         "--metrics-addr=:8080",
         "--runtime-class=kata-remote",
+        "--refuse-other-classes=true",
         "--extended-resource=a.b/c",
         "--sizing=sum",
         "--log-format=json",

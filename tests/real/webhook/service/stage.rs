@@ -166,7 +166,7 @@ impl<'a> Stage<'a> {
     /// The same, but a creation may be refused because no webhook answers yet, or one of the former runtime class. Every admitted
     /// Pod must still be changed.
     pub async fn under_load_with_refusals(&self, work: impl Future<Output = Result<()>>) -> Result<usize> {
-        let may_be = ["failed calling webhook", "create the Pod again"];
+        let may_be = ["failed calling webhook", "create the Pod again in a minute"];
         self.loaded(work, |refusal| may_be.iter().any(|it| refusal.contains(it))).await
     }
 
