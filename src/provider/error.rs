@@ -70,7 +70,7 @@ impl ErrorClass {
                  time, 10 s later"
             }
             Self::Transient => {
-                "the call may work later: the operator tries again with pauses from 1 s to 5 min, with more than 3,000 such PeerPods less often"
+                "the call may work later: the operator tries again with pauses from 1 s to 5 min"
             }
             Self::Throttled { .. } => {
                 "the cloud asked for fewer calls: the operator makes none to this cloud for the time that it \
@@ -90,7 +90,7 @@ impl ErrorClass {
             }
             Self::Refused => {
                 "the cloud refuses the call in the present state of the VM, or of what belongs to it: the operator \
-                 tries again with pauses from 1 s to 5 min"
+                 tries again with pauses from 1 s to 5 min, with more than 3,000 such PeerPods less often"
             }
             Self::NotSupported => {
                 "this operator does not support it: the operator does nothing until the PeerPod or the settings \
