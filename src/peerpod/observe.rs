@@ -97,10 +97,7 @@ impl Observer {
             if deleted.is_none() && siblings.newest.is_empty() && !may_be_left {
                 return Ok(Some(facts));
             }
-            let state = self.pod_state(peerpod, pod).await?;
-            facts.owner = state.owner;
-            facts.pod_created = state.created;
-            facts.in_sandbox = self.in_sandbox(peerpod, &state);
+            self.observe_pod(peerpod, pod, &mut facts).await?;
             if deleted.is_none() && is_left_by_an_ended_pod(&facts) {
                 return Ok(Some(facts));
             }
@@ -140,13 +137,24 @@ impl Observer {
     ) -> Result<(), ApiError> {
         facts.vm = self.vm_state(peerpod, facts.recorded, provider).await;
         if let (VmState::Present(_), Some(pod)) = (&facts.vm, owner(peerpod)) {
-            let state = self.pod_state(peerpod, pod).await?;
-            facts.owner = state.owner;
-            facts.pod_created = state.created;
-            facts.in_sandbox = self.in_sandbox(peerpod, &state);
+            self.observe_pod(peerpod, pod, facts).await?;
             self.ask(peerpod, siblings, provider, facts).await;
             facts.claimed_by = self.claimant(peerpod, &facts.vm).await?;
         }
+        Ok(())
+    }
+
+    /// What the decision depends on of the Pod.
+    async fn observe_pod(
+        &self,
+        peerpod: &PeerPod,
+        pod: &OwnerReference,
+        facts: &mut Facts,
+    ) -> Result<(), ApiError> {
+        let state = self.pod_state(peerpod, pod).await?;
+        facts.owner = state.owner;
+        facts.pod_created = state.created;
+        facts.in_sandbox = self.in_sandbox(peerpod, &state);
         Ok(())
     }
 

@@ -28,7 +28,8 @@ const PARKED_SHARE: Duration = Duration::from_millis(100);
 /// The least delay after a cloud asked for fewer calls, or when the calls to it queue.
 const LEAST_PAUSE: Duration = Duration::from_secs(1);
 
-/// How often a PeerPod that waits for its Pod, or of which the sweep found out something, is reconciled without an event, unless many are stuck.
+/// How often a PeerPod that waits for its Pod, or of which the sweep found out something, is reconciled without an event, unless
+/// many are stuck.
 pub(super) const POD_RESYNC: Duration = Duration::from_secs(60);
 
 /// The delays between reconciles of each PeerPod.

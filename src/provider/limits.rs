@@ -21,7 +21,8 @@ const CALL_DEADLINE: Duration = Duration::from_secs(60);
 /// A list may have many pages, each of which is a call of its own.
 const LIST_DEADLINE: Duration = Duration::from_secs(300);
 
-/// Pauses calls while the cloud asks for fewer. All providers for the place of the settings share it, also across a change of settings.
+/// Pauses calls while the cloud asks for fewer. All providers for the place of the settings share it, also across a change of
+/// settings.
 #[derive(Clone, Debug, Default)]
 pub struct Limits {
     closed_until: Arc<Mutex<Option<Instant>>>,

@@ -165,4 +165,4 @@ impl Provider for WithPrevious {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

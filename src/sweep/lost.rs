@@ -42,12 +42,12 @@ pub fn suspects(
         let runs = running.contains(&*stem_of(&owner(peerpod)?.name, cloud.name_limit));
         (!runs).then(|| (Arc::clone(peerpod), state))
     };
-    of_cloud(cloud, peerpods).filter(|it| it.metadata.deletion_timestamp.is_none()).filter_map(lost).collect()
+    live(cloud, peerpods).filter_map(lost).collect()
 }
 
 /// The PeerPods that are not being deleted.
-pub fn live(cloud: &Cloud, peerpods: &[Arc<PeerPod>]) -> Vec<Arc<PeerPod>> {
-    of_cloud(cloud, peerpods).filter(|it| it.metadata.deletion_timestamp.is_none()).cloned().collect()
+pub fn live<'a>(cloud: &Cloud, peerpods: &'a [Arc<PeerPod>]) -> impl Iterator<Item = &'a Arc<PeerPod>> {
+    of_cloud(cloud, peerpods).filter(|it| it.metadata.deletion_timestamp.is_none())
 }
 
 /// The PeerPods whose VM the listing shows, perhaps running and by the name of their Pod.

@@ -107,7 +107,7 @@ impl Search {
     /// Those of these PeerPods whose Pod exists and has ended.
     pub(crate) async fn left_by_ended_pods(
         &self,
-        peerpods: &[Arc<PeerPod>],
+        peerpods: &[&Arc<PeerPod>],
     ) -> Result<Vec<Arc<PeerPod>>, ApiError> {
         let mut ended: HashMap<&str, bool> =
             peerpods.iter().filter_map(|it| Some((&*owner(it)?.uid, false))).collect();
@@ -122,8 +122,8 @@ impl Search {
             }
         })
         .await?;
-        let has_ended = |it: &&Arc<PeerPod>| owner(it).is_some_and(|pod| ended.get(&*pod.uid) == Some(&true));
-        Ok(peerpods.iter().filter(has_ended).cloned().collect())
+        let has_ended = |it: &Arc<PeerPod>| owner(it).is_some_and(|pod| ended.get(&*pod.uid) == Some(&true));
+        Ok(peerpods.iter().filter(|it| has_ended(it)).map(|it| Arc::clone(it)).collect())
     }
 
     /// Leaves out what PeerPods record that the API server has now.

@@ -32,10 +32,9 @@ pub struct Answer {
 }
 
 /// What becomes of Pods of another runtime class.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OtherClasses {
     /// They are admitted unchanged: the registration sends Pods of all classes.
-    #[default]
     Admit,
     /// They are refused: the registration sends Pods of one class. If that is another one, this webhook is being replaced, and the
     /// Pod would stay unchanged.

@@ -1,7 +1,7 @@
 use super::*;
 
 /// A cloud that answers so when it is asked for a VM.
-struct Answers(Result<Vm, Error>);
+pub(in crate::provider) struct Answers(pub(in crate::provider) Result<Vm, Error>);
 
 #[async_trait]
 impl Provider for Answers {

@@ -13,7 +13,7 @@ use super::*;
 use crate::{
     provider::{
         Accepted, Claim, Finding, InstanceId, NAME_LIMIT, OwnVm, Pages, ServedCloud, Vm,
-        contract::memory::Memory, ownership, places,
+        contract::memory::Memory, ownership, places, previous_endpoints::tests::Answers,
     },
     settings::{Catalogue, Key, Raw, Schema, SettingsError, State},
 };
@@ -135,35 +135,15 @@ async fn settings_serve_no_cloud_that_has_settings_of_its_own_and_none_but_their
 
 #[tokio::test]
 async fn a_former_place_that_asks_for_fewer_calls_stops_no_call_to_the_present_one() {
-    struct Busy;
-
-    #[async_trait]
-    impl Provider for Busy {
-        async fn describe(&self, _: &InstanceId, _: &Claim) -> Result<Vm, Error> {
-            let retry_after = Duration::from_secs(600);
-            Err(Error::new(ErrorClass::Throttled { retry_after }, "busy"))
-        }
-
-        async fn delete(&self, _: &OwnVm) -> Result<Accepted, Error> {
-            Ok(Accepted::default())
-        }
-
-        async fn list(&self, _: Pages<'_>) -> Result<(), Error> {
-            Ok(())
-        }
-
-        async fn examine(&self) -> Result<Vec<Finding>, Error> {
-            Ok(Vec::new())
-        }
-    }
-
     let [there, nowhere] = ["0dd2f0c5-6a3d-44a7-9b5e-2f7a6c2f9a11", "0dd2f0c5-6a3d-44a7-9b5e-2f7a6c2f9a12"]
         .map(|id| InstanceId::parse(CLOUD, id).unwrap());
     let region = Region::default();
     region.0.lock().unwrap().insert(there.clone(), Vm::named(there.clone(), "podvm-web-1a2b3c4d"));
     let openers = Openers::default().with(CLOUD, move |_, opening| {
         let is_here = opening.recorded.is_none_or(|it| it.address == "here");
-        if is_here { Ok(Box::new(region.clone())) } else { Ok(Box::new(Busy)) }
+        let retry_after = Duration::from_secs(600);
+        let busy = Answers(Err(Error::new(ErrorClass::Throttled { retry_after }, "busy")));
+        if is_here { Ok(Box::new(region.clone())) } else { Ok(Box::new(busy)) }
     });
     let (key, address) = ("old".to_owned(), "elsewhere".to_owned());
     let former = places::Former { key, address, host: None, moved: None, until: None };

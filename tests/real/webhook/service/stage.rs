@@ -79,13 +79,10 @@ impl<'a> Stage<'a> {
     async fn set(shared: &'a Shared, name: &'static str) -> Result<Self> {
         let (client, runtime_class) = (shared.testbed.client(), format!("kata-{name}"));
         let namespace = shared.testbed.namespace(name).await?;
-        let class = json!({ "apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "handler": "kata-remote",
-            "metadata": { "name": runtime_class } });
-        shared.testbed.apply(name, &[class]).await?;
         let configs: Api<PeerPodConfig> = Api::namespaced(client.clone(), NAMESPACE);
         let pods = Api::namespaced(client, &namespace);
         let stage = Self { shared, configs, name, runtime_class, pods };
-        stage.configure(name).await?;
+        stage.begin().await?;
         stage.is_called().await?;
         stage.until(name, "WebhookRunning").await?;
         Ok(stage)
@@ -102,14 +99,19 @@ impl<'a> Stage<'a> {
 
     /// The same stage, whose configuration is for another runtime class from now on.
     pub async fn of_another_class(&self, runtime_class: &str) -> Result<Self> {
-        let class = json!({ "apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "handler": "kata-remote",
-            "metadata": { "name": runtime_class } });
-        self.shared.testbed.apply(runtime_class, &[class]).await?;
         let (configs, pods) = (self.configs.clone(), self.pods.clone());
         let runtime_class = runtime_class.to_owned();
         let stage = Self { shared: self.shared, configs, name: self.name, runtime_class, pods };
-        stage.configure(stage.name).await?;
+        stage.begin().await?;
         Ok(stage)
+    }
+
+    /// Makes the stage's runtime class and configuration.
+    async fn begin(&self) -> Result<()> {
+        let class = json!({ "apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "handler": "kata-remote",
+            "metadata": { "name": self.runtime_class } });
+        self.shared.testbed.apply(&self.runtime_class, &[class]).await?;
+        self.configure(self.name).await
     }
 
     /// Waits until all Pods of the webhook serve the stage's runtime class.
