@@ -1,8 +1,10 @@
 //! The examination of a region, before a VM must be deleted there.
 
-use super::{ACTIONS, IbmCloud, Instance};
+use operator_kit::Message;
+
+use super::{ACTIONS, IbmCloud, Instance, MOST_READ};
 use crate::provider::{
-    Error, Finding, Listed, POD_VM, Provider as _,
+    Error, ErrorClass, Finding, Listed, POD_VM, Provider as _,
     finding::{DELETE, LOOK_UP, answered},
 };
 
@@ -16,18 +18,32 @@ impl IbmCloud {
     }
 
     async fn examined_instances(&self) -> Result<Vec<Finding>, Error> {
-        let (mut all, mut pod_vms) = (0, 0);
+        let (mut all, mut pod_vms, mut ids) = (0, 0, Vec::new());
         let count = |instances: Vec<Instance>| {
             all += instances.len();
-            pod_vms += instances.iter().filter(|instance| instance.name.starts_with(POD_VM)).count();
+            let named = instances.into_iter().filter(|instance| instance.name.starts_with(POD_VM));
+            for instance in named {
+                pod_vms += 1;
+                ids.extend((ids.len() < MOST_READ).then_some(instance.id));
+            }
             false
         };
-        let look_up = match answered(self.pages("listing the instances", count).await)? {
+        let listed = self.pages("listing the instances", count).await;
+        let read = match listed {
+            Ok(()) => self.reads_one_of(&ids).await,
+            Err(error) => Err(error),
+        };
+        let look_up = match answered(read)? {
             Err(error) => Finding::tried(LOOK_UP, Err(error)),
-            Ok(()) if pod_vms > 0 => {
-                Finding::tried(LOOK_UP, Ok(format!("VPC shows {pod_vms} instances named {POD_VM}…")))
+            Ok(true) => Finding::tried(LOOK_UP, Ok(format!("VPC shows {pod_vms} instances named {POD_VM}…"))),
+            Ok(false) if pod_vms > 0 => {
+                let text = format!(
+                    "VPC lists {pod_vms} instances named {POD_VM}… and shows none of them by itself: the credentials lack {}",
+                    ACTIONS[0]
+                );
+                Finding::tried(LOOK_UP, Err(Error::new(ErrorClass::Unauthorized, Message::public(text))))
             }
-            Ok(()) => {
+            Ok(false) => {
                 let text = format!(
                     "VPC shows {all} instances, and none named {POD_VM}…: it hides what the credentials may not see, so they may \
                      lack {} or {}",

@@ -18,9 +18,9 @@
 //!
 //! | answer | what it means here |
 //! |---|---|
-//! | 404 `not_found` in the recorded region, to a token of the recorded account that can see pod VMs | absence |
+//! | 404 `not_found` in the recorded region, to a token of the recorded account that can read pod VMs | absence |
 //! | the same while the settings name no region, and the nodes are no longer all in that one | nothing |
-//! | the same to credentials that have shown no pod VM of late in the resource group of the settings | nothing: VPC may hide what they may not see |
+//! | the same to credentials that have read no pod VM of late in the resource group of the settings | nothing: VPC may hide what they may not see |
 //! | any other error | nothing |
 
 mod answer;
@@ -82,6 +82,9 @@ const DELETION: Duration = Duration::from_secs(10);
 
 /// How many instances a page of a list may have: as many as the API allows.
 const PAGE: &str = "100";
+
+/// How many of the listed pod VMs are read to prove the right to read. One of them may just have gone.
+const MOST_READ: usize = 3;
 
 /// One region of one account.
 struct IbmCloud {
@@ -158,11 +161,11 @@ impl IbmCloud {
         Err(too_many_pages(doing))
     }
 
-    async fn find(&self, id: &InstanceId) -> Result<Instance, Error> {
+    async fn find(&self, id: &str) -> Result<Instance, Error> {
         let path = format!("instances/{id}");
         let reply = accepted(self.call("reading the instance", Method::GET, &path, &[]).await?)?;
         let instance: Instance = reply.json()?;
-        if instance.id != id.as_str() {
+        if instance.id != id {
             return Err(reply.unreadable("instance", "it has another identifier"));
         }
         self.sight.note(&instance);
@@ -171,7 +174,7 @@ impl IbmCloud {
 
     /// Fails unless the credentials can see pod VMs here. To other credentials VPC may answer as if there were none.
     async fn ensure_sight(&self) -> Result<(), Error> {
-        if self.sight.sees(self.lists_a_pod_vm()).await? {
+        if self.sight.sees(self.shows_a_pod_vm()).await? {
             return Ok(());
         }
         let message = format!(
@@ -183,21 +186,34 @@ impl IbmCloud {
         Err(Error::new(ErrorClass::Unauthorized, Message::public(message)))
     }
 
-    async fn lists_a_pod_vm(&self) -> Result<bool, Error> {
-        let mut sees = false;
+    async fn shows_a_pod_vm(&self) -> Result<bool, Error> {
+        let mut ids = Vec::new();
         let look = |instances: Vec<Instance>| {
-            sees = instances.iter().any(|instance| self.sight.note(instance));
-            sees
+            let pod_vms = instances.into_iter().filter(|instance| self.sight.counts(instance));
+            ids.extend(pod_vms.map(|instance| instance.id).take(MOST_READ));
+            !ids.is_empty()
         };
         self.pages("looking for pod VMs", look).await?;
-        Ok(sees)
+        self.reads_one_of(&ids).await
+    }
+
+    /// Whether VPC shows one of these listed instances by itself. The right to list is not the right to read, without which VPC may
+    /// answer as if there were no instance.
+    async fn reads_one_of(&self, ids: &[String]) -> Result<bool, Error> {
+        for id in ids {
+            match self.find(id).await {
+                Err(gone) if gone.class == ErrorClass::NotFound => {}
+                found => return found.map(|_| true),
+            }
+        }
+        Ok(false)
     }
 }
 
 #[async_trait]
 impl Provider for IbmCloud {
     async fn describe(&self, id: &InstanceId, _: &Claim) -> Result<Vm, Error> {
-        let instance = match self.find(id).await {
+        let instance = match self.find(id.as_str()).await {
             Err(gone) if gone.class == ErrorClass::NotFound => {
                 self.vpc.ensure_only().await?;
                 self.ensure_sight().await?;
@@ -218,7 +234,7 @@ impl Provider for IbmCloud {
             reply => return reply.map(|_| Accepted { look_after: DELETION }),
         };
         // VPC may refuse a second deletion while the first one is under way.
-        let is_leaving = self.find(id).await?.is_leaving();
+        let is_leaving = self.find(id.as_str()).await?.is_leaving();
         if is_leaving { Ok(Accepted { look_after: DELETION }) } else { Err(refused) }
     }
 

@@ -39,17 +39,20 @@ impl Sight {
         if self.group.is_some() { " in IBMCLOUD_RESOURCE_GROUP_ID" } else { "" }
     }
 
-    /// Notes what VPC has shown. Returns whether that is a pod VM in the group where pod VMs are made.
-    pub(super) fn note(&self, instance: &Instance) -> bool {
-        let is_there = self.group.as_deref().is_none_or(|group| instance.group() == Some(group));
-        let is_pod_vm = is_there && instance.name.starts_with(POD_VM);
-        if is_pod_vm {
+    /// Notes an instance that VPC has shown by itself, not in a list: the right to list is not the right to read.
+    pub(super) fn note(&self, instance: &Instance) {
+        if self.counts(instance) {
             *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
         }
-        is_pod_vm
     }
 
-    /// Whether the credentials can see a pod VM. `look` lists them if that is not known of late, and says whether there is one.
+    /// Whether this is a pod VM in the group where pod VMs are made.
+    pub(super) fn counts(&self, instance: &Instance) -> bool {
+        let is_there = self.group.as_deref().is_none_or(|group| instance.group() == Some(group));
+        is_there && instance.name.starts_with(POD_VM)
+    }
+
+    /// Whether the credentials can see a pod VM. If that is not known of late, `look` says whether VPC shows one.
     pub(super) async fn sees(
         &self,
         look: impl Future<Output = Result<bool, Error>> + Send,
@@ -100,8 +103,10 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_pod_vm_proves_sight_for_a_while() {
         let sight = Sight::new(None);
-        assert!(!sight.note(&instance("database", "a")) && !sight.is_proven());
-        assert!(sight.note(&instance("podvm-web-1a2b3c4d", "a")) && sight.is_proven());
+        sight.note(&instance("database", "a"));
+        assert!(!sight.is_proven());
+        sight.note(&instance("podvm-web-1a2b3c4d", "a"));
+        assert!(sight.is_proven());
         advance(COUNTS).await;
         assert!(!sight.is_proven(), "the rights may have been taken since");
     }
@@ -109,10 +114,12 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_pod_vm_of_another_resource_group_proves_nothing() {
         let sight = Sight::new(Some("a".to_owned()));
-        assert!(!sight.note(&instance("podvm-web-1a2b3c4d", "b")) && !sight.is_proven());
+        sight.note(&instance("podvm-web-1a2b3c4d", "b"));
         let unknown = json!({ "id": "0717_1", "name": "podvm-web-1a2b3c4d", "status": "running" });
-        assert!(!sight.note(&serde_json::from_value(unknown).unwrap()) && !sight.is_proven());
-        assert!(sight.note(&instance("podvm-web-1a2b3c4d", "a")) && sight.is_proven());
+        sight.note(&serde_json::from_value(unknown).unwrap());
+        assert!(!sight.is_proven());
+        sight.note(&instance("podvm-web-1a2b3c4d", "a"));
+        assert!(sight.is_proven());
     }
 
     /// A look that takes a second.

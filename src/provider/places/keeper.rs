@@ -40,8 +40,9 @@ const CREATOR: &str = "peerpod-operator-places";
 /// How long the first read may take before it counts as failed.
 const READ_PATIENCE: Duration = Duration::from_secs(10);
 
-/// How long a host may take to identify itself.
-const HOST_PATIENCE: Duration = Duration::from_secs(15);
+/// How long a host may take to identify itself. It is longer than a login of two requests may take, as a login that is cut off leaves
+/// neither a session nor a note that the password was refused.
+const HOST_PATIENCE: Duration = Duration::from_secs(50);
 
 /// The status of a write to an object that changed since it was read.
 const CONFLICT: u16 = 409;

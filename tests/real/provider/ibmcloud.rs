@@ -95,6 +95,8 @@ fn what_only_looks_like_absence_is_none() -> Result<()> {
         // VPC hides VMs from credentials without the right to see them. They see neither this VM nor any other.
         cloud.peer.principal(&Principal::operator(&["is.instance.instance.delete"])).await?;
         doubted("credentials that may see nothing", &id, ErrorClass::Unauthorized).await?;
+        cloud.peer.principal(&Principal::operator(&ACTIONS[1..])).await?;
+        doubted("credentials that may list and not read", &id, ErrorClass::Unauthorized).await?;
         cloud.peer.principal(&Principal::operator(&ACTIONS)).await?;
 
         // Neither another region nor the credentials of another account can see a live instance.
@@ -181,6 +183,10 @@ fn check_says_which_permission_may_be_missing_and_deletes_nothing() -> Result<()
         cloud.peer.principal(&Principal::operator(&ACTIONS[..3])).await?;
         let (_, report) = check(cloud.dir(), &cloud.settings(), &[]).await?;
         ensure!(outcomes(&report) == ["works", "works", "fails", "untried"], "{report}");
+        cloud.peer.principal(&Principal::operator(&ACTIONS[1..])).await?;
+        let (_, report) = check(cloud.dir(), &cloud.settings(), &[]).await?;
+        ensure!(outcomes(&report) == ["works", "fails", "works", "untried"], "{report}");
+        ensure!(findings(&report)[1].1.contains(ACTIONS[0]), "{report}");
         let mut settings = cloud.settings();
         settings.secret.insert("IBMCLOUD_API_KEY".to_owned(), "another-api-key".to_owned());
         let (output, report) = check(cloud.dir(), &settings, &[]).await?;
