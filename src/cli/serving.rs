@@ -86,7 +86,12 @@ pub(super) fn block_on<E: Display>(
 ) -> ExitCode {
     // One thread: the work waits for others, or takes microseconds, and every further thread needs memory.
     let ended = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
-        Ok(runtime) => runtime.block_on(work).map_err(|problem| problem.to_string()),
+        Ok(runtime) => {
+            let ended = runtime.block_on(work).map_err(|problem| problem.to_string());
+            // A lookup of a name, or a file system, may hang for as long as it likes.
+            runtime.shutdown_background();
+            ended
+        }
         Err(problem) => Err(format!("cannot start: {problem}")),
     };
     match ended {

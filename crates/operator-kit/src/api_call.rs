@@ -84,7 +84,12 @@ impl ApiError {
 
     /// Whether the API server says that the object of this name does not exist, or differs from the precondition of the request.
     pub fn is_gone_or_changed(&self, name: &str) -> bool {
-        self.is_absence_of(name) || self.code() == Some(409)
+        self.is_absence_of(name) || self.is_conflict()
+    }
+
+    /// Whether the object exists already, or differs from the precondition of the request.
+    pub fn is_conflict(&self) -> bool {
+        self.code() == Some(409) && !self.is_of_webhook()
     }
 
     /// Whether nothing can be created in the namespace because it is being deleted.
@@ -95,7 +100,12 @@ impl ApiError {
     /// Whether a JSON patch was refused because one of its tests failed. An object that the schema refuses is answered
     /// by the same code, but with causes.
     pub fn is_failed_test(&self) -> bool {
-        self.code() == Some(422) && self.causes().is_empty()
+        self.code() == Some(422) && self.causes().is_empty() && !self.is_of_webhook()
+    }
+
+    /// Whether an admission webhook refused the call. The API server passes the webhook's code on, whatever it is.
+    fn is_of_webhook(&self) -> bool {
+        self.status().is_some_and(|status| status.message.starts_with("admission webhook "))
     }
 
     /// The API server's text about an object that it rejects as invalid.

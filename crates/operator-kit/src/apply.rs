@@ -34,6 +34,8 @@ where
     K: Resource<DynamicType = ()> + Clone + Debug + Serialize + DeserializeOwned,
 {
     let (name, object) = (wanted.name_any(), document(wanted)?);
+    // Without force, an object that another program creates meanwhile is a conflict.
+    let mut params = PatchParams::apply(manager);
     if let Some(current) = api_call::get_opt(api, &name).await? {
         if !current.managed_fields().iter().any(|it| it.manager.as_deref() == Some(manager)) {
             return Ok(Applied::Foreign);
@@ -41,9 +43,9 @@ where
         if !differs(&document(&current)?, &object, manager) {
             return Ok(Applied::AsWanted);
         }
+        params = params.force();
     }
     info!(kind = %K::kind(&()), namespace = wanted.namespace(), name, "applying");
-    let params = PatchParams::apply(manager).force();
     api_call::bounded(api.patch(&name, &params, &Patch::Apply(&object))).await?;
     Ok(Applied::Written)
 }
@@ -80,16 +82,16 @@ mod tests {
         Call::get(A).answer(Answer::object(&json!({ "metadata": metadata, "data": { "size": size } })))
     }
 
-    fn written() -> Call {
+    fn written(query: &str) -> Call {
         let object = json!({ "apiVersion": "v1", "kind": "ConfigMap", "data": { "size": "1" } });
-        Call::patch(format!("{A}?force=true&fieldManager=kit")).body_with(object)
+        Call::patch(format!("{A}?{query}fieldManager=kit")).body_with(object)
     }
 
     #[tokio::test]
     async fn only_what_is_missing_or_differs_is_written() {
         let missing = Call::get(A).answer(Answer::not_found("configmaps", "a"));
-        assert_eq!(applied([missing, written()]).await.unwrap(), Applied::Written);
-        assert_eq!(applied([stored("2", "kit"), written()]).await.unwrap(), Applied::Written);
+        assert_eq!(applied([missing, written("")]).await.unwrap(), Applied::Written);
+        assert_eq!(applied([stored("2", "kit"), written("force=true&")]).await.unwrap(), Applied::Written);
         assert_eq!(applied([stored("1", "kit")]).await.unwrap(), Applied::AsWanted);
     }
 

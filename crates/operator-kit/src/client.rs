@@ -121,6 +121,8 @@ where
     let mut https = TimeoutConnector::new(
         config.rustls_https_connector_with_connector(connector).map_err(ClientError::Credentials)?,
     );
+    // The timeout of the TCP connection covers neither a proxy's answer nor TLS, and no request's deadline covers a watch.
+    https.set_connect_timeout(Some(2 * CONNECT_TIMEOUT));
     https.set_read_timeout(Some(SILENCE));
     https.set_reset_reader_on_write(true);
     let service = ServiceBuilder::new()

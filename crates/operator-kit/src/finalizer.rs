@@ -32,7 +32,7 @@ impl Written {
         match answer {
             Ok(_) => Ok(Self::Done),
             Err(error) if error.is_absence_of(name) => Ok(Self::Gone),
-            Err(error) if error.code() == Some(409) || error.is_failed_test() => Ok(Self::Outdated),
+            Err(error) if error.is_conflict() || error.is_failed_test() => Ok(Self::Outdated),
             Err(error) => Err(error),
         }
     }
@@ -130,6 +130,20 @@ mod tests {
         assert_eq!(released(&Answer::not_found("widgets", "a")).await.ok(), Some(Written::Gone));
         for other in not_of("a") {
             assert!(released(&other).await.is_err(), "{other:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_refusal_of_a_webhook_is_an_error_whatever_its_code() {
+        let mut widget = Widget::new("a", WidgetSpec::default());
+        widget.metadata.finalizers = Some(vec![FINALIZER.into()]);
+        for code in [409, 422] {
+            let path = "/apis/example.com/v1/namespaces/shop/widgets/a?fieldManager=kit";
+            let refused =
+                Answer::error(code, "", "admission webhook \"a.example.com\" denied the request: no");
+            let server = ApiServer::expecting([Call::patch(path).answer(refused)]);
+            let api = Api::<Metadata<Widget>>::namespaced(server.client(), "shop");
+            assert!(release(&api, &widget, FINALIZER, "kit").await.is_err(), "{code}");
         }
     }
 

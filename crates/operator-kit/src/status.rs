@@ -1,5 +1,11 @@
 //! Writes the status of an object and its events *(client required)*.
 
+use std::{
+    collections::HashMap,
+    hash::{DefaultHasher, Hash, Hasher},
+    sync::{Mutex, PoisonError},
+};
+
 use json_patch::{Patch as JsonPatch, PatchOperation, ReplaceOperation, TestOperation, jsonptr::PointerBuf};
 use kube::{
     Api, Client, Resource, ResourceExt,
@@ -21,10 +27,23 @@ use crate::{
 /// The API server's limit for an event's note, in bytes.
 const NOTE_LIMIT: usize = 1024;
 
+/// After how many events the memory of published events begins anew. kube's recorder keeps each for 6 minutes, to count repeats of it
+/// instead of publishing them, and looks through all of them at each event. Thousands of objects may have an event each at once.
+const REMEMBERED_EVENTS: usize = 1000;
+
+/// Of how many objects the last written status is remembered.
+const REMEMBERED_STATUSES: usize = 4096;
+
 /// Writes the status and the events of a controller's objects.
 pub struct Publisher {
+    /// For objects, of which it reads a part.
     client: Client,
-    recorder: Recorder,
+    /// For events.
+    whole: Client,
+    /// Writes events, and how many it has written.
+    recorder: Mutex<(Recorder, usize)>,
+    /// The hash of the status that was written last, by the uid of the object, until a cache shows it.
+    written: Mutex<HashMap<String, u64>>,
     field_manager: &'static str,
     /// What the controller does with them, for its events.
     action: &'static str,
@@ -39,8 +58,16 @@ impl Publisher {
         field_manager: &'static str,
         action: &'static str,
     ) -> Self {
-        let recorder = Recorder::new(client.clone(), field_manager.into());
-        Self { client: reading(client, projection), recorder, field_manager, action }
+        let recorder = Mutex::new((Recorder::new(client.clone(), field_manager.into()), 0));
+        let written = Mutex::default();
+        Self {
+            client: reading(client, projection),
+            whole: client.clone(),
+            recorder,
+            written,
+            field_manager,
+            action,
+        }
     }
 
     /// Makes the status be this, and nothing else.
@@ -90,7 +117,7 @@ impl Publisher {
         Written::by(&name, api_call::bounded(api.patch_status(&name, &params, &replaced)).await).map(drop)
     }
 
-    /// The same, if the object that was read has another status.
+    /// The same, if the object has another status, as far as is known: the object may have been read before the last write.
     pub async fn status_if_changed<K>(&self, object: &K, status: &K::Status) -> Result<(), ApiError>
     where
         K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
@@ -99,7 +126,41 @@ impl Publisher {
             + std::fmt::Debug
             + DeserializeOwned,
     {
-        if object.status() == Some(status) { Ok(()) } else { self.status(object, status).await }
+        if object.status() == Some(status) && !self.wrote_another(object, status) {
+            return Ok(());
+        }
+        self.remember(object, status);
+        self.status(object, status).await
+    }
+
+    /// Whether this process wrote another status than this one, which the object has, and the object was read before that.
+    fn wrote_another<K: Resource>(&self, object: &K, status: &impl Serialize) -> bool {
+        let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
+        let uid = object.meta().uid.as_deref().unwrap_or_default();
+        if written.get(uid).is_some_and(|last| *last != hash(status)) {
+            return true;
+        }
+        written.remove(uid);
+        false
+    }
+
+    fn remember<K: Resource>(&self, object: &K, status: &impl Serialize) {
+        let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
+        if written.len() >= REMEMBERED_STATUSES {
+            // Of objects that were deleted since, no cache shows anything.
+            *written = HashMap::new();
+        }
+        written.insert(object.meta().uid.clone().unwrap_or_default(), hash(status));
+    }
+
+    /// The recorder for one more event.
+    fn recorder(&self) -> Recorder {
+        let mut recorder = self.recorder.lock().unwrap_or_else(PoisonError::into_inner);
+        if recorder.1 == REMEMBERED_EVENTS {
+            *recorder = (Recorder::new(self.whole.clone(), self.field_manager.into()), 0);
+        }
+        recorder.1 += 1;
+        recorder.0.clone()
     }
 
     /// Publishes an event. An event that cannot be published is logged; a terminating namespace accepts none.
@@ -117,7 +178,7 @@ impl Publisher {
             action: self.action.to_owned(),
             secondary: None,
         };
-        match api_call::bounded(self.recorder.publish(&event, &object.object_ref(&()))).await {
+        match api_call::bounded(self.recorder().publish(&event, &object.object_ref(&()))).await {
             Err(error) if error.is_of_terminating_namespace() => {
                 debug!(%error, "the namespace is terminating, so it accepts no event");
             }
@@ -125,6 +186,12 @@ impl Publisher {
             Ok(()) => {}
         }
     }
+}
+
+fn hash(status: &impl Serialize) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    json!(status).hash(&mut hasher);
+    hasher.finish()
 }
 
 #[cfg(test)]
@@ -199,5 +266,25 @@ mod tests {
             assert!(written([apply().answer(answer)]).await.is_ok());
         }
         assert!(written([apply().answer(Answer::page_not_found())]).await.is_err());
+    }
+
+    #[tokio::test]
+    async fn a_status_that_an_old_copy_has_is_written_over_a_newer_one() {
+        let mut widget = Widget::new("a", WidgetSpec::default());
+        widget.metadata.namespace = Some("shop".into());
+        widget.metadata.uid = Some("u".into());
+        widget.status = Some(WidgetStatus { size: Some(2) });
+        let apply = |size: u32| {
+            let status = json!({ "size": size });
+            Call::patch(format!("{STATUS}?force=true&fieldManager=kit"))
+                .body_with(json!({ "status": status }))
+                .answer(applied(&status))
+        };
+        let server = ApiServer::expecting([apply(3), apply(2)]);
+        let publisher = Publisher::new(&server.client(), &WIDGET, "kit", "Making");
+        // The copy stays the one before the first write, and then is the one after the second.
+        for size in [2, 3, 2, 2] {
+            assert!(publisher.status_if_changed(&widget, &WidgetStatus { size: Some(size) }).await.is_ok());
+        }
     }
 }

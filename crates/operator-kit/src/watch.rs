@@ -10,12 +10,18 @@ use std::{
     hash::{BuildHasher, Hash, RandomState},
     mem::take,
     sync::Arc,
+    time::Duration,
 };
 
 use futures::{Stream, StreamExt, stream};
 use kube::{
     Resource,
-    runtime::{WatchStreamExt, reflector::Store, watcher},
+    runtime::{
+        WatchStreamExt,
+        reflector::Store,
+        utils::Backoff,
+        watcher::{self, DefaultBackoff},
+    },
 };
 use tracing::warn;
 
@@ -23,6 +29,9 @@ use crate::crd::Crds;
 
 /// How many objects one page of the first list has: enough for few round trips, few enough for little memory.
 const PAGE: u32 = 100;
+
+/// The longest pause after an error. An outage delays what follows it by as much, deletions of VMs among it.
+const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 
 /// A watch whose first list comes page by page.
 pub fn paged() -> watcher::Config {
@@ -123,11 +132,36 @@ pub fn cause(error: &watcher::Error) -> Option<&kube::Error> {
     }
 }
 
+/// A watch that pauses after an error: for longer each time, up to 10 s, and for less than a second again after 2 minutes without one.
+///
+/// kube's own `default_backoff` begins anew at every item, and a watch gives an item before each list. So while lists fail, its pauses
+/// stay short.
+pub fn backing_off<T: Send>(
+    watch: impl Stream<Item = Result<T, watcher::Error>> + Send,
+) -> impl Stream<Item = Result<T, watcher::Error>> + Send {
+    watch.backoff(ByTime(DefaultBackoff::default()))
+}
+
+/// A backoff that time alone resets.
+struct ByTime(DefaultBackoff);
+
+impl Iterator for ByTime {
+    type Item = Duration;
+
+    fn next(&mut self) -> Option<Duration> {
+        self.0.next().map(|pause| pause.min(LONGEST_PAUSE))
+    }
+}
+
+impl Backoff for ByTime {
+    fn reset(&mut self) {}
+}
+
 fn without_errors<T: Send>(
     watch: impl Stream<Item = Result<T, watcher::Error>> + Send,
     log: impl Fn(&watcher::Error) + Send,
 ) -> impl Stream<Item = Result<T, watcher::Error>> + Send {
-    watch.default_backoff().filter(move |item| {
+    backing_off(watch).filter(move |item| {
         if let Err(error) = item {
             log(error);
         }
@@ -137,8 +171,6 @@ fn without_errors<T: Send>(
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use futures::{FutureExt, stream};
     use k8s_openapi::api::core::v1::Pod;
     use kube::runtime::{reflector, watcher::Event};
@@ -237,5 +269,16 @@ mod tests {
         assert_eq!(all.next().await.unwrap().unwrap(), "late");
         assert!(start.elapsed() > Duration::from_millis(400), "it did not wait");
         assert!(all.next().await.is_none());
+    }
+
+    /// kube's watch gives `Init` before each list.
+    #[tokio::test(start_paused = true)]
+    async fn the_pauses_grow_while_every_list_fails() {
+        let lists = (0..40).flat_map(|_| [Ok(Event::<Pod>::Init), Err(watcher::Error::NoResourceVersion)]);
+        let start = Instant::now();
+        let given = retry_watch("Pods", stream::iter(lists)).count().await;
+        assert_eq!(given, 40);
+        let average = start.elapsed() / 40;
+        assert!(average > LONGEST_PAUSE / 2 && average <= LONGEST_PAUSE, "{average:?}");
     }
 }

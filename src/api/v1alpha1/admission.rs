@@ -33,6 +33,8 @@ pub struct Admission {
     #[schemars(length(min = 3, max = 308))]
     #[x_kube(validation = Rule::new("self.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*/([A-Za-z0-9][-A-Za-z0-9_.]{0,61})?[A-Za-z0-9]$') && self.indexOf('/') <= 244 && !self.contains('kubernetes.io/') && !self.startsWith('requests.')")
         .message("extendedResource must be a name with a domain of its own, such as kata.peerpods.io/vm"))]
+    #[x_kube(validation = Rule::new("self == oldSelf")
+        .message("extendedResource cannot change, because running peer pods keep the former one: delete the PeerPodConfig and create it again"))]
     pub extended_resource: String,
 
     /// Number of webhook Pods.

@@ -25,6 +25,7 @@ use kube::{
 use operator_kit::{
     Leadership, Permission,
     api_call::{ApiError, bounded},
+    watch::backing_off,
 };
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
@@ -126,7 +127,7 @@ impl Rotation {
     async fn lead(&self) {
         let secrets = watcher::watch_object(self.secrets(), &self.secret).default_backoff();
         let selected = watcher::Config::default().labels(&self.configurations);
-        let configurations = watcher(self.configurations(), selected).default_backoff();
+        let configurations = backing_off(watcher(self.configurations(), selected));
         pin_mut!(secrets, configurations);
         let mut known = Known::default();
         loop {

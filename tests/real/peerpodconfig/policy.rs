@@ -14,7 +14,11 @@ use peerpod_operator::{
     NAMESPACE,
     api::v1alpha1::{AdmissionMode, PeerPodConfig, PeerPodConfigSpec, Sizing},
     peerpodconfig::resources::{Owner, policy},
-    webhook::{self, Options, marker::COUNTED, mutate::ANNOTATIONS},
+    webhook::{
+        self, Options,
+        marker::COUNTED,
+        mutate::{ANNOTATIONS, MOST_RESOURCES},
+    },
 };
 use serde_json::{Map, Value, json};
 use testbed::wait;
@@ -399,6 +403,30 @@ fn where_the_policy_differs_it_differs_as_it_says() -> Result<()> {
         policy.compare(&policy.compare(&many(100)).await?).await?;
         let refused = dry_run(&policy.pods, &many(400)).await.err().context("it was accepted")?;
         ensure!(format!("{refused:#}").contains("cost limit exceeded"), "{refused:#}");
+        Ok(())
+    })
+}
+
+#[test]
+fn the_policy_refuses_a_negative_amount_and_a_container_with_many_resources() -> Result<()> {
+    beside_others(async |scene| {
+        let policy = Policy::install(scene, Sizing::Kubernetes).await?;
+        let asking = |resources: Map<String, Value>| {
+            let resources = json!({ "requests": resources, "limits": resources });
+            policy.pod(json!({ "containers": [{ "name": "a", "image": "i", "resources": resources }] }))
+        };
+        let many = |count: usize| {
+            asking((0..count).map(|number| (format!("example.com/r{number}"), json!("0"))).collect())
+        };
+        let accepted = policy.compare(&many(MOST_RESOURCES)).await?;
+        assert_eq!(accepted["spec"]["containers"][0]["resources"]["requests"][VM], "1");
+        let negative = asking([("cpu".to_owned(), json!("-1"))].into_iter().collect());
+        for (pod, why) in
+            [(many(MOST_RESOURCES + 1), "more than 64 resources"), (negative, "a negative amount")]
+        {
+            let refused = dry_run(&policy.pods, &pod).await.err().context("it was accepted")?;
+            ensure!(format!("{refused:#}").contains(why), "{refused:#}");
+        }
         Ok(())
     })
 }

@@ -11,7 +11,7 @@ use crate::{
     api::v1alpha1::Sizing,
     webhook::{
         marker::{COUNTED, POD},
-        mutate::{ANNOTATIONS, MOVED, MOVED_OF_POD, MOVED_PREFIX},
+        mutate::{ANNOTATIONS, MOST_RESOURCES, MOVED, MOVED_OF_POD, MOVED_PREFIX},
         sizing::{FIELDS, GPU},
     },
 };
@@ -79,6 +79,7 @@ pub(super) fn variables(sizing: Sizing, extended_resource: &str) -> Vec<(&'stati
 /// The changes to a Pod, all at once.
 pub(super) fn patch(sizing: Sizing, extended_resource: &str) -> String {
     let mut changes = vec![
+        few_resources(),
         lists_of_containers("initContainers", "variables.initContainers", None),
         lists_of_containers("containers", "object.spec.containers", Some(extended_resource)),
         annotations(),
@@ -94,6 +95,22 @@ pub(super) fn patch(sizing: Sizing, extended_resource: &str) -> String {
     changes.join(" + ")
 }
 
+/// What refuses the Pod: CEL has no other way than an error, which quotes this text.
+fn refused(why: &str) -> String {
+    format!("int({})", literal(why))
+}
+
+/// No change; or a refusal if a container has so many resources that whoever counts VMs may not read all of them.
+fn few_resources() -> String {
+    let few = ["requests", "limits"]
+        .map(|list| format!("size(it.?resources.?{list}.orValue({{}})) <= {MOST_RESOURCES}"));
+    let why = refused(&format!("a container has more than {MOST_RESOURCES} resources"));
+    format!(
+        "(variables.containers.all(it, {}) ? [] : [JSONPatch{{op: 'remove', path: string({why})}}])",
+        few.join(" && ")
+    )
+}
+
 /// The same amount, or 0 if there is none.
 fn or_zero(amount: impl Display) -> String {
     format!("({amount} < 0 ? 0 : {amount})")
@@ -103,9 +120,11 @@ fn or_zero(amount: impl Display) -> String {
 fn thousandths(text: &str) -> String {
     let quantity = format!("quantity({text})");
     format!(
-        "({text} == '' ? -1 : {quantity}.isGreaterThan(quantity('{MOST}')) ? quantity('{MOST}').asInteger() * 1000 : \
+        "({text} == '' ? -1 : {quantity}.sign() < 0 ? {} : \
+         {quantity}.isGreaterThan(quantity('{MOST}')) ? quantity('{MOST}').asInteger() * 1000 : \
          {quantity}.isInteger() ? {quantity}.asInteger() * 1000 : \
-         int({quantity}.asApproximateFloat() * 1000.0 + 0.5))"
+         int({quantity}.asApproximateFloat() * 1000.0 + 0.5))",
+        refused("a negative amount")
     )
 }
 
