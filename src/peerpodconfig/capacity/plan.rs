@@ -223,7 +223,7 @@ fn desired_of(
         _ if request.withheld.is_some() => return vec![DesiredCapacity::Withdraw; owned.len()],
         Err(_) => return vec![DesiredCapacity::Keep; owned.len()],
         Ok(None) => return vec![DesiredCapacity::Withdraw; owned.len()],
-        // No further peer pod may start. A missing resource does not affect those that run.
+        // The scheduler assigns no further peer pod. A missing resource does not affect those that run.
         Ok(Some(0)) => return vec![DesiredCapacity::Nothing; owned.len()],
         Ok(Some(limit)) => limit,
     };

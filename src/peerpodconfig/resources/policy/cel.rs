@@ -95,9 +95,9 @@ pub(super) fn patch(sizing: Sizing, extended_resource: &str) -> String {
     changes.join(" + ")
 }
 
-/// What refuses the Pod: CEL has no other way than an error, which quotes this text.
+/// What refuses the Pod: CEL has no other way than an error. That of a missing key names the key.
 fn refused(why: &str) -> String {
-    format!("int({})", literal(why))
+    format!("{{}}[{}]", literal(why))
 }
 
 /// No change; or a refusal if a container has so many resources that whoever counts VMs may not read all of them.
@@ -106,7 +106,7 @@ fn few_resources() -> String {
         .map(|list| format!("size(it.?resources.?{list}.orValue({{}})) <= {MOST_RESOURCES}"));
     let why = refused(&format!("a container has more than {MOST_RESOURCES} resources"));
     format!(
-        "(variables.containers.all(it, {}) ? [] : [JSONPatch{{op: 'remove', path: string({why})}}])",
+        "(variables.containers.all(it, {}) ? [] : [JSONPatch{{op: 'remove', path: {why}}}])",
         few.join(" && ")
     )
 }
@@ -120,7 +120,7 @@ fn or_zero(amount: impl Display) -> String {
 fn thousandths(text: &str) -> String {
     let quantity = format!("quantity({text})");
     format!(
-        "({text} == '' ? -1 : {quantity}.sign() < 0 ? {} : \
+        "({text} == '' ? -1 : {quantity}.isLessThan(quantity('0')) ? {} : \
          {quantity}.isGreaterThan(quantity('{MOST}')) ? quantity('{MOST}').asInteger() * 1000 : \
          {quantity}.isInteger() ? {quantity}.asInteger() * 1000 : \
          int({quantity}.asApproximateFloat() * 1000.0 + 0.5))",
