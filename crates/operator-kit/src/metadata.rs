@@ -72,6 +72,15 @@ where
     Ok(value.and_then(|value| serde_json::from_value(value).ok()))
 }
 
+/// The same, but the default if it is unreadable. So one object that a user wrote does not keep a whole list from being read.
+pub fn readable_or_default<'de, T, D>(deserializer: D) -> Result<T, D::Error>
+where
+    T: DeserializeOwned + Default,
+    D: Deserializer<'de>,
+{
+    Ok(if_readable(deserializer)?.unwrap_or_default())
+}
+
 /// An object of which only the metadata is requested.
 #[derive(Deserialize)]
 #[serde(bound = "")]
@@ -129,7 +138,7 @@ impl<K: Resource> Resource for Metadata<K> {
 
 #[cfg(test)]
 mod tests {
-    use k8s_openapi::api::core::v1::Pod;
+    use k8s_openapi::{api::core::v1::Pod, apimachinery::pkg::apis::meta::v1::Condition};
     use serde_json::json;
 
     use super::*;
@@ -172,6 +181,31 @@ mod tests {
             assert_eq!(entries[0].manager.as_deref(), Some("m"));
             assert_eq!(entries[0].time.is_some(), readable, "{text}");
         }
+    }
+
+    #[test]
+    fn conditions_that_cannot_be_read_are_none_and_the_rest_of_the_status_stays() {
+        #[derive(Deserialize)]
+        struct Status {
+            size: u8,
+            #[serde(default, deserialize_with = "readable_or_default")]
+            conditions: Vec<Condition>,
+        }
+        let condition =
+            |time: &str| json!([{ "type": "Ready", "status": "True", "lastTransitionTime": time }]);
+        for (conditions, readable) in [
+            (condition("2026-01-01T00:00:00Z"), 1),
+            (condition("9999-12-31T00:00:00Z"), 0),
+            (json!([{ "type": "Ready", "status": "True" }]), 0),
+            (json!("none"), 0),
+            (json!(null), 0),
+        ] {
+            let text = json!({ "size": 2, "conditions": conditions }).to_string();
+            let status: Status = serde_json::from_str(&text).unwrap();
+            assert_eq!((status.size, status.conditions.len()), (2, readable), "{text}");
+        }
+        let status: Status = serde_json::from_str(r#"{ "size": 2 }"#).unwrap();
+        assert!(status.conditions.is_empty());
     }
 
     #[test]

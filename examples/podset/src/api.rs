@@ -15,32 +15,19 @@ pub const CRDS: Crds =
 /// What a user wants.
 #[derive(CustomResource, KubeSchema, Clone, Debug, Deserialize, Serialize)]
 #[kube(
-    group = "app.example.com",
-    version = "v1alpha1",
-    kind = "PodSet",
-    namespaced,
-    status = "PodSetStatus",
-    category = "all",
-    doc = "PodSet keeps a number of Pods, all alike.",
+    group = "app.example.com", version = "v1alpha1", kind = "PodSet", namespaced,
+    status = "PodSetStatus", category = "all", doc = "PodSet keeps a number of Pods, all alike.",
+    // Longer names do not fit into a label.
+    validation = Rule::new("size(self.metadata.name) <= 63")
+        .message("the name of a PodSet may have at most 63 characters: it is a label of its Pods"),
     // It makes `kubectl scale` and a HorizontalPodAutoscaler work.
-    scale(
-        spec_replicas_path = ".spec.replicas",
-        status_replicas_path = ".status.availableReplicas",
-        label_selector_path = ".status.selector"
-    ),
+    scale(spec_replicas_path = ".spec.replicas", status_replicas_path = ".status.availableReplicas",
+        label_selector_path = ".status.selector"),
     printcolumn(name = "Desired", type_ = "integer", json_path = ".spec.replicas"),
     printcolumn(name = "Available", type_ = "integer", json_path = ".status.availableReplicas"),
-    printcolumn(
-        name = "Reason",
-        type_ = "string",
-        json_path = r#".status.conditions[?(@.type=="Available")].reason"#
-    ),
+    printcolumn(name = "Reason", type_ = "string", json_path = r#".status.conditions[?(@.type=="Available")].reason"#),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
 )]
-// Longer names do not fit into a label.
-#[kube(validation = Rule::new("size(self.metadata.name) <= 63").message(
-    "the name of a PodSet may have at most 63 characters: it is a label of its Pods"
-))]
 #[serde(rename_all = "camelCase")]
 pub struct PodSetSpec {
     /// The number of Pods.
@@ -70,7 +57,8 @@ pub struct PodSetStatus {
     pub selector: String,
 
     /// `Available`: whether there are as many Pods as wanted.
-    #[serde(default)]
+    // A user may write a time that cannot be read. It must not keep all PodSets from being read.
+    #[serde(default, deserialize_with = "operator_kit::metadata::readable_or_default")]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]
     pub conditions: Vec<Condition>,
 }

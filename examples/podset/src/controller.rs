@@ -5,23 +5,13 @@ use std::time::Duration;
 use futures::future::join_all;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
-use kube::{
-    Api, Client, ResourceExt,
-    api::{DeleteParams, ListParams, PostParams},
-    runtime::{Controller, controller::Action, reflector::Store},
-};
-use operator_kit::{
-    Permission,
-    api_call::{ApiError, bounded},
-    conditions::condition,
-    controller::Host,
-    families,
-    finalizer::Written,
-    metrics::Counter,
-    projection::{MOST, Part, Projection, reading},
-    status::Publisher,
-    watch,
-};
+use kube::api::{DeleteParams, ListParams, PostParams};
+use kube::runtime::{Controller, controller::Action, reflector::Store};
+use kube::{Api, Client, ResourceExt};
+use operator_kit::api_call::{ApiError, bounded};
+use operator_kit::projection::{MOST, Part, Projection, reading};
+use operator_kit::{Permission, conditions::condition, controller::Host, families, finalizer::Written};
+use operator_kit::{metrics::Counter, status::Publisher, watch};
 
 use crate::{
     NAME,
@@ -50,10 +40,13 @@ families! {
 static PODSET: Projection =
     Projection { metadata: &[], rest: &[("spec", Part::All), ("status", Part::All)], most: MOST };
 static POD: Projection = Projection {
-    metadata: &[("labels", Part::All), ("ownerReferences", Part::All)],
-    rest: &[("status", Part::Only(&[("phase", Part::All), ("conditions", Part::All)]))],
+    metadata: &[("labels", LABELS), ("ownerReferences", Part::All)],
+    rest: &[("status", Part::Only(&[("phase", Part::All), ("conditions", CONDITIONS)]))],
     most: MOST,
 };
+/// Other labels do not take the room of these, and a time of a condition that cannot be read does not keep all Pods from being read.
+const LABELS: Part = Part::Only(&[("app", Part::All), (VERSION.0, Part::All)]);
+const CONDITIONS: Part = Part::Only(&[("type", Part::All), ("status", Part::All)]);
 
 /// How often the operator looks at every PodSet without a cause. That costs no request if nothing is to do.
 const RESYNC: Duration = Duration::from_secs(600);

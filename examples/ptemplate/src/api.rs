@@ -19,12 +19,8 @@ const CONSUMER: &str = "quay.io/chrisp262/pt-device-plugin:consumer-latest";
 /// A kernel module with its device plugin on some nodes, and the Pods that use its devices there.
 #[derive(CustomResource, KubeSchema, Clone, Debug, Deserialize, Serialize)]
 #[kube(
-    group = "pt.example.com",
-    version = "v1alpha1",
-    kind = "Ptemplate",
-    namespaced,
-    status = "PtemplateStatus",
-    category = "all",
+    group = "pt.example.com", version = "v1alpha1", kind = "Ptemplate", namespaced,
+    status = "PtemplateStatus", category = "all",
     doc = "Ptemplate loads the kernel module ptemplate_char_dev by KMM, and runs a consumer of its devices on each node.",
     validation = Rule::new("size(self.metadata.name) <= 63")
         .message("the name of a Ptemplate may have at most 63 characters: it is a label of its consumers"),
@@ -114,7 +110,8 @@ pub struct PtemplateStatus {
 
     /// `ModuleApplied` and `ConsumerApplied`: whether the Module and the DaemonSet are as wanted. `DefinitionStale` is there if the
     /// installed CRD lacks fields.
-    #[serde(default)]
+    // A user may write a time that cannot be read. Without this, no Ptemplate could be read then.
+    #[serde(default, deserialize_with = "operator_kit::metadata::readable_or_default")]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]
     pub conditions: Vec<Condition>,
 }

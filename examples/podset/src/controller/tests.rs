@@ -1,7 +1,7 @@
 use kube::runtime::{reflector::store::Writer, watcher::Event};
 use operator_kit::{
     metrics::Registry,
-    testing::{Answer, ApiServer, Call},
+    testing::{Answer, ApiServer, Call, read_and_projected},
 };
 use serde_json::{Value, json};
 
@@ -39,7 +39,10 @@ fn running(name: &str) -> Value {
 }
 
 fn list(pods: &[&str]) -> Call {
-    let items: Vec<_> = pods.iter().map(|name| running(name)).collect();
+    list_of(pods.iter().map(|name| running(name)).collect())
+}
+
+fn list_of(items: Vec<Value>) -> Call {
     let list = json!({ "apiVersion": "v1", "kind": "PodList", "metadata": {}, "items": items });
     Call::get(format!("{PODS}?labelSelector=app%3Dweb%2Cversion%3Dv0.1")).answer(Answer::object(&list))
 }
@@ -121,6 +124,40 @@ async fn refused_pods_are_reported_and_tried_again() {
     let (reason, message) = told(&error);
     assert_eq!(reason, "PodsRefused");
     assert_eq!(message, format!("0 of 1 Pods are pending or running: {quota}"));
+}
+
+#[test]
+fn a_podset_is_read_though_a_condition_has_a_time_that_cannot_be() {
+    let mut written = json!(reported(1, &["web-poda"]));
+    written["status"]["conditions"][0]["lastTransitionTime"] = json!("9999-12-31T00:00:00Z");
+    let read: PodSet = serde_json::from_value(written).unwrap();
+    let status = read.status.unwrap();
+    assert_eq!((status.pod_names, status.conditions), (vec!["web-poda".to_owned()], vec![]));
+}
+
+#[test]
+fn a_podset_is_read_wherever_the_limit_cuts_its_conditions() {
+    let mut written = json!(reported(1, &["web-poda"]));
+    let condition = written["status"]["conditions"][0].take();
+    for length in (0..1000).step_by(32) {
+        let mut conditions = vec![condition.clone(); 50];
+        conditions[0]["message"] = json!("x".repeat(length));
+        written["status"]["conditions"] = json!(conditions);
+        let [whole, projected] = read_and_projected::<PodSet>(&PODSET, &written);
+        assert_eq!(whole.status.unwrap().conditions.len(), 50);
+        assert!(projected.status.unwrap().conditions.len() < 50);
+    }
+}
+
+#[tokio::test]
+async fn a_pod_counts_whatever_else_its_labels_and_conditions_have() {
+    let mut pod = running("web-poda");
+    for number in 0..1000 {
+        pod["metadata"]["labels"][format!("filler-{number}")] = json!("x".repeat(60));
+    }
+    pod["status"]["conditions"] =
+        json!([{ "type": "Ready", "status": "True", "lastTransitionTime": "9999-12-31T00:00:00Z" }]);
+    reconciled(&podset(1), &[], [list_of(vec![pod]), report(&["web-poda"])]).await.unwrap();
 }
 
 /// Reason and message of the condition of a PodSet without Pods after this failure.

@@ -79,6 +79,17 @@ fn the_largest_spec_is_read_as_a_whole() {
     assert_eq!(json!(projected), json!(whole));
 }
 
+#[test]
+fn a_ptemplate_is_read_though_its_conditions_cannot_be() {
+    let mut written = json!(ptemplate(&json!({ "selector": { "a": "b" } })));
+    let condition =
+        json!({ "type": "ModuleApplied", "status": "True", "lastTransitionTime": "9999-12-31T00:00:00Z" });
+    written["status"] = json!({ "consumers": ["a-consumer-x"], "conditions": [condition] });
+    let read: Ptemplate = serde_json::from_value(written).unwrap();
+    let status = read.status.unwrap();
+    assert_eq!((status.consumers.len(), status.conditions.len()), (1, 0));
+}
+
 fn missing(path: &str, resource: &str) -> Call {
     Call::get(path).answer(Answer::not_found(resource, path.rsplit('/').next().unwrap()))
 }
