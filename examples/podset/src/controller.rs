@@ -23,6 +23,8 @@ use crate::{
 pub const PERMISSIONS: &[Permission] = &[
     Permission::new(CRDS.group, &["podsets"], &["list", "watch"]),
     Permission::new(CRDS.group, &["podsets/status"], &["patch"]),
+    // For Pods that block the deletion of their PodSet, where OwnerReferencesPermissionEnforcement is on.
+    Permission::new(CRDS.group, &["podsets/finalizers"], &["update"]),
     Permission::new("", &["pods"], &["list", "watch", "create", "delete"]),
 ];
 

@@ -14,21 +14,21 @@ use operator_kit::{installed::Installed, metadata::Metadata, status::Publisher, 
 use serde_json::Value;
 use tracing::warn;
 
-use crate::{
-    NAME,
-    api::{CRDS, Ptemplate},
-    daemon_set::{SUFFIX, daemon_set},
-    module::{KMM, Module, module},
-    owned::{APP, MANAGED_BY},
-    status::{kmm_is_missing, status},
-};
+use crate::NAME;
+use crate::api::{CRDS, Ptemplate};
+use crate::daemon_set::{SUFFIX, daemon_set};
+use crate::module::{KMM, Module, module};
+use crate::owned::{APP, MANAGED_BY};
+use crate::status::{kmm_is_missing, status};
 
 /// The controller's rights, from which the role of the installation is generated.
 pub const PERMISSIONS: &[Permission] = &[
     Permission::new("pt.example.com", &["ptemplates"], &["list", "watch"]),
     Permission::new("pt.example.com", &["ptemplates/status"], &["patch"]),
-    Permission::new("kmm.sigs.x-k8s.io", &["modules"], &["get", "list", "watch", "create", "patch"]),
-    Permission::new("apps", &["daemonsets"], &["get", "list", "watch", "create", "patch"]),
+    // This and `delete` are for owner references that block the owner's deletion, where OwnerReferencesPermissionEnforcement is on.
+    Permission::new("pt.example.com", &["ptemplates/finalizers"], &["update"]),
+    Permission::new(KMM.group, &["modules"], &["get", "list", "watch", "create", "patch", "delete"]),
+    Permission::new("apps", &["daemonsets"], &["get", "list", "watch", "create", "patch", "delete"]),
     Permission::new("", &["pods"], &["list", "watch"]),
     Permission::new("apiextensions.k8s.io", &["customresourcedefinitions"], &["list", "watch"])
         .named(&["ptemplates.pt.example.com", "modules.kmm.sigs.x-k8s.io"]),

@@ -1,17 +1,13 @@
 //! The DaemonSet of the consumers *(no client)*.
 
 use k8s_openapi::api::apps::v1::{DaemonSet, DaemonSetSpec};
-use k8s_openapi::api::core::v1::{
-    Container, HostPathVolumeSource, PodSpec, PodTemplateSpec, ResourceRequirements, SecurityContext, Volume,
-    VolumeMount,
-};
+use k8s_openapi::api::core::v1::{Container, HostPathVolumeSource, PodSpec, PodTemplateSpec};
+use k8s_openapi::api::core::v1::{ResourceRequirements, SecurityContext, Volume, VolumeMount};
 use k8s_openapi::apimachinery::pkg::{api::resource::Quantity, apis::meta::v1::LabelSelector};
 use kube::{ResourceExt, api::ObjectMeta};
 
-use crate::{
-    api::{Ptemplate, PtemplateSpec},
-    owned::{APP, labels, metadata},
-};
+use crate::api::{Ptemplate, PtemplateSpec};
+use crate::owned::{APP, labels, metadata};
 
 /// What the name of a consumer's DaemonSet ends with.
 pub const SUFFIX: &str = "-consumer";

@@ -1,5 +1,4 @@
-//! An operator that loads a kernel module and runs its consumers for each Ptemplate. See the README beside it for a walk through the
-//! code.
+//! An operator that loads a kernel module and runs its consumers for each Ptemplate. The README beside it walks through the code.
 
 pub mod api;
 pub mod controller;
@@ -17,10 +16,8 @@ pub const NAME: &str = "ptemplate-operator";
 /// What the operator's installation is generated from.
 pub fn operator() -> serde_json::Result<Operator> {
     let spec = json!({
-        "maxdev": 5,
-        "defaultmsg": "ptemplate",
+        "maxdev": 5, "requiredDevices": 2, "defaultmsg": "ptemplate",
         "consumer": "quay.io/chrisp262/pt-device-plugin:consumer-latest",
-        "requiredDevices": 2,
         "imagePullSecret": { "name": "pt-char-pull-secret" },
         "selector": { "node-role.kubernetes.io/worker": "worker" },
     });

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::{Resource, ResourceExt, api::ObjectMeta};
 
 use crate::{NAME, api::Ptemplate};
@@ -14,12 +15,13 @@ pub const APP: &str = "app";
 
 /// The metadata of an object that is named after its Ptemplate.
 pub fn metadata(ptemplate: &Ptemplate, suffix: &str) -> ObjectMeta {
+    let blocking = |owner| vec![OwnerReference { block_owner_deletion: Some(true), ..owner }];
     ObjectMeta {
         name: Some(ptemplate.name_any() + suffix),
         namespace: ptemplate.namespace(),
         labels: Some(labels(ptemplate)),
-        // The garbage collector deletes it after its Ptemplate.
-        owner_references: ptemplate.controller_owner_ref(&()).map(|owner| vec![owner]),
+        // The garbage collector deletes it after its Ptemplate, or before it if that is deleted in the foreground.
+        owner_references: ptemplate.controller_owner_ref(&()).map(blocking),
         ..ObjectMeta::default()
     }
 }

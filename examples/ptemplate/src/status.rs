@@ -4,10 +4,8 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use operator_kit::{api_call::ApiError, apply::Applied, conditions::condition};
 
-use crate::{
-    api::{CRDS, Ptemplate, PtemplateStatus},
-    module::{KMM, Module},
-};
+use crate::api::{CRDS, Ptemplate, PtemplateStatus};
+use crate::module::{KMM, Module};
 
 /// The result of applying an object of a Ptemplate.
 pub type Outcome = Result<Applied, ApiError>;

@@ -91,6 +91,7 @@ fn only_living_pods_of_this_podset_count() {
 fn a_new_pod_counts_as_soon_as_the_api_server_has_it() {
     let mut new = pod(&podset(1));
     assert_eq!(new.metadata.generate_name.as_deref(), Some("web-pod"));
+    assert_eq!(new.owner_references()[0].block_owner_deletion, Some(true));
     new.metadata.name = Some("web-podabcde".into());
     new.status = serde_json::from_value(json!({ "phase": "Pending" })).unwrap();
     assert_eq!(Plan::of(&podset(1), &[new]).keep, ["web-podabcde"]);

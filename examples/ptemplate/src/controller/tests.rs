@@ -115,8 +115,12 @@ async fn both_objects_are_applied_and_the_consumers_reported() {
     let mut stored = module.clone();
     stored["metadata"] = json!({ "name": "a" });
     let pod = json!({ "imagePullSecrets": [{ "name": "key" }], "nodeSelector": { "a": "b" } });
+    let owner = json!({
+        "apiVersion": "pt.example.com/v1alpha1", "kind": "Ptemplate", "name": "a", "uid": "u",
+        "controller": true, "blockOwnerDeletion": true,
+    });
     let daemon_set = json!({
-        "metadata": { "labels": { "app": "a", "app.kubernetes.io/managed-by": "ptemplate-operator" } },
+        "metadata": { "ownerReferences": [owner], "labels": { "app": "a", "app.kubernetes.io/managed-by": "ptemplate-operator" } },
         "spec": { "selector": { "matchLabels": { "app": "a" } }, "template": { "spec": pod } },
     });
     let calls = [
