@@ -6,7 +6,8 @@ use futures::future::join_all;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{DeleteParams, ListParams, PostParams};
-use kube::runtime::{Controller, controller::Action, reflector::Store};
+use kube::runtime::reflector::{ObjectRef, Store};
+use kube::runtime::{Controller, controller::Action};
 use kube::{Api, Client, ResourceExt};
 use operator_kit::api_call::{ApiError, bounded};
 use operator_kit::projection::{MOST, Part, Projection, reading};
@@ -63,11 +64,21 @@ pub async fn run(host: Host, metrics: Metrics) {
     let labelled = watch::paged().labels(&format!("{}={}", VERSION.0, VERSION.1));
     // The watch must see everything that the plan depends on. A Pod's generation does not change with its phase.
     let (pods, pod_changes) = host.cached(CRDS, pods, labelled, |pod| {
-        (phase(pod).to_owned(), pod.labels().clone(), pod.metadata.deletion_timestamp.is_some())
+        let owners = pod.owner_references().iter().map(|it| (it.uid.clone(), it.controller));
+        let is_deleted = pod.metadata.deletion_timestamp.is_some();
+        (phase(pod).to_owned(), pod.labels().clone(), owners.collect::<Vec<_>>(), is_deleted)
     });
-    let controller = Controller::for_stream(podset_changes, podsets).owns_stream(pod_changes);
+    let controller = Controller::for_stream(podset_changes, podsets);
+    let controller = controller.watches_stream(pod_changes, |pod| podsets_of(&pod));
     let context = Context::new(&host.client, pods, metrics);
     host.run(controller, context, |podset, context| async move { context.reconcile(&podset).await }).await;
+}
+
+/// The PodSets to which a Pod belongs, by its owners and by its label. A Pod that lost one of these still has the other.
+fn podsets_of(pod: &Pod) -> Vec<ObjectRef<PodSet>> {
+    let namespace = pod.namespace().unwrap_or_default();
+    let owners = pod.owner_references().iter().filter(|it| it.kind == "PodSet").map(|it| &it.name);
+    owners.chain(pod.labels().get("app")).map(|name| ObjectRef::new(name).within(&namespace)).collect()
 }
 
 struct Context {

@@ -73,6 +73,16 @@ async fn reconciled(
     Context::new(&server.client(), pods.as_reader(), metrics).reconcile(podset).await
 }
 
+#[test]
+fn a_pod_without_its_label_or_its_owner_still_belongs_to_its_podset() {
+    let web = ObjectRef::<PodSet>::new("web").within("shop");
+    for lost in ["labels", "ownerReferences"] {
+        let mut pod = running("web-poda");
+        pod["metadata"][lost] = Value::Null;
+        assert_eq!(podsets_of(&serde_json::from_value(pod).unwrap()), [web.clone()], "without {lost}");
+    }
+}
+
 #[tokio::test]
 async fn missing_pods_are_created_and_reported_in_one_go() {
     let created = create().answer(Answer::object(&running("web-podb")));

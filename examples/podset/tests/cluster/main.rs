@@ -146,6 +146,25 @@ fn a_pod_that_is_killed_or_ends_is_replaced() -> Result<()> {
 }
 
 #[test]
+fn a_pod_that_loses_its_owner_or_its_label_is_replaced_at_once() -> Result<()> {
+    test(async |scene| {
+        scene.create("web", 2).await?;
+        let before = scene.reaches("web", 2).await?;
+        let without_owner = json!({ "metadata": { "ownerReferences": null } });
+        let without_label = json!({ "metadata": { "labels": { "app": null } } });
+        for (name, change) in before.iter().zip([without_owner, without_label]) {
+            scene.pods.patch(name, &PatchParams::default(), &Patch::Merge(change)).await?;
+        }
+        eventually("both are replaced", DEADLINE, async || {
+            let names = scene.podsets.get("web").await?.status.unwrap_or_default().pod_names;
+            ensure!(names.len() == 2 && !names.iter().any(|name| before.contains(name)), "{names:?}");
+            Ok(())
+        })
+        .await
+    })
+}
+
+#[test]
 fn a_number_out_of_range_is_refused_and_none_means_one() -> Result<()> {
     test(async |scene| {
         for (replicas, bound) in
