@@ -42,11 +42,13 @@ pub fn status(
         None => applied("ModuleApplied", module),
     };
     let mut conditions = vec![module, applied("ConsumerApplied", consumer)];
+    // The API server refuses an apply as a whole if the definition lacks one of its fields. The conditions would be lost, too.
+    if lacking.iter().any(|field| field == "status" || field == "status.consumers") {
+        consumers.clear();
+    }
     if !lacking.is_empty() {
         let lacking = format!("the installed CRD lacks {}: {}", lacking.join(", "), CRDS.install);
         conditions.push(say("DefinitionStale", true, "FieldsLacking", &lacking));
-        // The API server refuses an apply as a whole if the definition lacks one of its fields, so the conditions would be lost, too.
-        consumers.clear();
     }
     PtemplateStatus { consumers, conditions }
 }

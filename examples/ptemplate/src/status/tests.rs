@@ -43,9 +43,16 @@ fn a_missing_kmm_is_no_refusal() {
 }
 
 #[test]
-fn a_stale_definition_is_told_without_the_fields_that_it_lacks() {
-    let lacking = ["status.consumers".to_owned()];
-    let (conditions, consumers) = told(&Ok(Applied::AsWanted), &Ok(Applied::AsWanted), &lacking);
-    assert_eq!(conditions[2..], ["DefinitionStale=True:FieldsLacking"]);
-    assert!(consumers.is_empty());
+fn a_stale_definition_is_told_without_the_consumers_only_if_it_has_no_field_for_them() {
+    for (lacking, has_consumers) in [
+        ("spec.consumerimage", true),
+        ("status.conditions[].observedGeneration", true),
+        ("status.consumers", false),
+        ("status", false),
+    ] {
+        let lacking = ["spec.other".to_owned(), lacking.to_owned()];
+        let (conditions, consumers) = told(&Ok(Applied::AsWanted), &Ok(Applied::AsWanted), &lacking);
+        assert_eq!(conditions[2..], ["DefinitionStale=True:FieldsLacking"]);
+        assert_eq!(!consumers.is_empty(), has_consumers, "{lacking:?}");
+    }
 }
