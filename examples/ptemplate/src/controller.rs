@@ -7,9 +7,10 @@ use jiff::Timestamp;
 use k8s_openapi::api::{apps::v1::DaemonSet, core::v1::Pod};
 use kube::runtime::{Controller, controller::Action, reflector};
 use kube::{Api, Client, Resource, ResourceExt};
+use operator_kit::apply::{Applied, apply};
 use operator_kit::metrics::{Counter, Gauge};
 use operator_kit::projection::{Part, Projection, reading};
-use operator_kit::{Permission, api_call::ApiError, apply::apply, controller::Host, crd, families};
+use operator_kit::{Permission, api_call::ApiError, controller::Host, crd, families};
 use operator_kit::{installed::Installed, metadata::Metadata, status::Publisher, watch};
 use serde_json::Value;
 use tracing::warn;
@@ -51,6 +52,9 @@ static PTEMPLATE: Projection =
 
 /// When a Ptemplate is looked at again without a cause.
 const RESYNC: Duration = Duration::from_secs(600);
+
+/// The same while another program's object has a name that is needed. Watches do not show that object, as it lacks the label.
+const NAME_TAKEN: Duration = Duration::from_secs(30);
 
 struct Context {
     client: Client,
@@ -113,6 +117,7 @@ impl Context {
             warn!(?lacking, "the installed CRD is older than the operator: {}", CRDS.install);
         }
         let (both, pods) = ((&module, &consumer), self.consumers(ptemplate));
+        let is_taken = matches!(both, (Ok(Applied::Foreign), _) | (_, Ok(Applied::Foreign)));
         let status = status(ptemplate, both, pods, &lacking, Timestamp::now());
         self.publisher.status_if_changed(ptemplate, &status).await?;
         // The watch of CRDs tells the controller when KMM is installed. Only a KMM that is installed and does not answer yet is polled.
@@ -120,7 +125,7 @@ impl Context {
             module?;
         }
         consumer?;
-        Ok(Action::requeue(RESYNC))
+        Ok(Action::requeue(if is_taken { NAME_TAKEN } else { RESYNC }))
     }
 
     /// The names of the Pods of a Ptemplate's consumer.

@@ -158,3 +158,12 @@ async fn a_refused_object_does_not_keep_the_other_from_being_applied() {
     let error = reconciled(&ptemplate(&json!({ "selector": {} })), calls).await.unwrap_err();
     assert_eq!(error.code(), Some(403));
 }
+
+#[tokio::test]
+async fn a_name_that_is_taken_is_tried_again_before_the_resync() {
+    let theirs = Answer::object(&json!({ "metadata": { "name": "a-consumer" } }));
+    let calls =
+        [Call::get(MODULE).answer(Answer::page_not_found()), Call::get(DAEMON_SET).answer(theirs), report()];
+    let action = reconciled(&ptemplate(&json!({ "selector": {} })), calls).await.unwrap();
+    assert_eq!(action, Action::requeue(Duration::from_secs(30)));
+}
