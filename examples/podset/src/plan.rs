@@ -52,9 +52,9 @@ fn counts(podset: &PodSet, pod: &Pod) -> bool {
     // Labels alone prove nothing: anyone may set them. A Pod with another owner or none is never counted, changed or deleted.
     let uid = podset.metadata.uid.as_ref();
     let owned = pod.owner_references().iter().any(|it| it.controller == Some(true) && Some(&it.uid) == uid);
-    let labelled = labels(podset).iter().all(|(name, value)| pod.labels().get(name) == Some(value));
     let alive = pod.metadata.deletion_timestamp.is_none() && matches!(phase(pod), "Pending" | "Running");
-    owned && labelled && alive
+    // The cache has the Pods of all PodSets. Labels are built only for the few that are left.
+    owned && alive && labels(podset).iter().all(|(name, value)| pod.labels().get(name) == Some(value))
 }
 
 /// The phase of a Pod.
