@@ -1,6 +1,7 @@
 use kube::runtime::{reflector::store::Writer, watcher::Event};
 use operator_kit::{
     Leadership,
+    conditions::{MESSAGE_LIMIT, condition},
     http::Readiness,
     metrics::Registry,
     testing::{Answer, ApiServer, Call, read_and_projected},
@@ -9,6 +10,7 @@ use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
 use super::*;
+use crate::api::PtemplateStatus;
 
 const MODULE: &str = "/apis/kmm.sigs.x-k8s.io/v1beta1/namespaces/shop/modules/a";
 const DAEMON_SET: &str = "/apis/apps/v1/namespaces/shop/daemonsets/a-consumer";
@@ -77,6 +79,22 @@ fn the_largest_spec_is_read_as_a_whole() {
     });
     let [whole, projected] = read_and_projected::<Ptemplate>(&PTEMPLATE, &json!(ptemplate(&largest)));
     assert_eq!(json!(projected), json!(whole));
+}
+
+/// A status that is read in part differs from the one to write, and would be written again and again.
+#[test]
+fn a_status_of_the_largest_cluster_is_read_as_a_whole() {
+    let mut object = ptemplate(&json!({ "selector": {} }));
+    let consumers = (0..5000).map(|node| format!("{node:0>63}")).collect();
+    // An API server may write one character as six.
+    let message = "\u{1}".repeat(MESSAGE_LIMIT);
+    let conditions = ["ModuleApplied", "ConsumerApplied", "DefinitionStale"]
+        .map(|type_| condition((type_, false), ("Failed", &message), &[], Some(1), Timestamp::UNIX_EPOCH));
+    let conditions = conditions.into();
+    object.status = Some(PtemplateStatus { consumers, conditions });
+    let [whole, projected] = read_and_projected::<Ptemplate>(&PTEMPLATE, &json!(object));
+    assert_eq!(whole.status.as_ref().map(|it| it.consumers.len()), Some(5000));
+    assert!(projected.status == whole.status);
 }
 
 #[test]
