@@ -74,6 +74,8 @@ pub struct PtemplateSpec {
 
     /// Labels of the nodes.
     #[schemars(extend("maxProperties" = 16, "additionalProperties" = { "type": "string", "maxLength": 63 }))]
+    #[x_kube(validation = Rule::new("self.all(key, size(key) <= 317)")
+        .message("a key of the selector may have at most 317 characters, as a label of a node"))]
     pub selector: BTreeMap<String, String>,
 }
 

@@ -67,6 +67,8 @@ fn the_largest_spec_is_read_as_a_whole() {
     let text =
         |schema: &Value| "\u{1}".repeat(usize::try_from(schema["maxLength"].as_u64().unwrap()).unwrap());
     let secret = |name: &str| json!({ "name": text(&spec[name]["properties"]["name"]) });
+    let rule = &spec["selector"]["x-kubernetes-validations"][0]["rule"];
+    assert_eq!(rule, "self.all(key, size(key) <= 317)");
     let labels = spec["selector"]["maxProperties"].as_u64().unwrap();
     let value = text(&spec["selector"]["additionalProperties"]);
     let label = |index: u64| (format!("{index:0>317}"), json!(value));

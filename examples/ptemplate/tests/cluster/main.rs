@@ -193,6 +193,21 @@ fn both_spellings_are_accepted_and_a_contradiction_is_refused() -> Result<()> {
 }
 
 #[test]
+fn a_key_of_the_selector_that_no_label_can_have_is_refused() -> Result<()> {
+    test(async |scene| {
+        scene.create("a", json!({})).await?;
+        let [longest, longer] = [317, 318].map(|length| {
+            let key = "x".repeat(length);
+            json!({ "selector": { key: "y" } })
+        });
+        scene.patch_spec("a", longest).await?;
+        let error = scene.patch_spec("a", longer).await.unwrap_err().to_string();
+        ensure!(error.contains("a key of the selector may have at most 317 characters"), "{error}");
+        Ok(())
+    })
+}
+
+#[test]
 fn nothing_is_written_when_nothing_changes() -> Result<()> {
     test(async |scene| {
         scene.create("a", json!({ "imagePullSecret": { "name": "key" }, "defaultmsg": "hello" })).await?;
