@@ -81,9 +81,8 @@ pub async fn run(host: Host, metrics: Metrics) {
     let pod_changes = pod_changes.inspect(move |_| _ = gauge.set(count()));
     let (_, daemon_sets) = host.cached_metadata::<DaemonSet>(CRDS, owned.clone());
     // While KMM is not installed, a watch of Modules would fail. The watch begins once KMM is installed.
-    let later = host.clone();
-    let modules = kmm.clone().established();
-    let modules = modules.map(move |()| later.cached_metadata::<Module>(KMM, owned).1).flatten_stream();
+    let (later, installed) = (host.clone(), kmm.clone().established());
+    let modules = installed.map(move |()| later.cached_metadata::<Module>(KMM, owned).1).flatten_stream();
 
     let controller = Controller::for_stream(changes, ptemplates)
         // Objects are matched by name, because another program may have changed the owner reference.

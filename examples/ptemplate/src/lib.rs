@@ -16,10 +16,9 @@ pub const NAME: &str = "ptemplate-operator";
 /// What the operator's installation is generated from.
 pub fn operator() -> serde_json::Result<Operator> {
     let spec = json!({
-        "maxdev": 5, "requiredDevices": 2, "defaultmsg": "ptemplate",
+        "maxdev": 5, "requiredDevices": 2, "selector": { "node-role.kubernetes.io/worker": "worker" },
+        "defaultmsg": "ptemplate", "imagePullSecret": { "name": "pt-char-pull-secret" },
         "consumer": "quay.io/chrisp262/pt-device-plugin:consumer-latest",
-        "imagePullSecret": { "name": "pt-char-pull-secret" },
-        "selector": { "node-role.kubernetes.io/worker": "worker" },
     });
     Ok(Operator {
         name: NAME,

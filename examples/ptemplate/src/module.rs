@@ -28,8 +28,7 @@ pub fn module(ptemplate: &Ptemplate) -> Module {
     // One image for each kernel: KMM puts the node's version in.
     let image = "quay.io/chrisp262/pt-char-dev:${KERNEL_FULL_VERSION}-sb";
     let container = json!({
-        "imagePullPolicy": "Always",
-        "modprobe": { "moduleName": "ptemplate_char_dev", "parameters": parameters },
+        "imagePullPolicy": "Always", "modprobe": { "moduleName": "ptemplate_char_dev", "parameters": parameters },
         "kernelMappings": [{ "regexp": "^.+$", "containerImage": image }],
     });
     let mut fields = Map::from_iter([

@@ -15,8 +15,7 @@ pub fn kmm_is_missing(module: &Outcome) -> Option<String> {
     KMM.missing::<Module>(module.as_ref().err()?.cause()?)
 }
 
-/// The status of a Ptemplate: what became of the Module and the DaemonSet, the consumer's Pods, and the fields that the installed
-/// definition lacks.
+/// The status of a Ptemplate, with the names of its `consumers`. `lacking`: the fields that the installed definition lacks.
 pub fn status(
     ptemplate: &Ptemplate,
     (module, consumer): (&Outcome, &Outcome),
@@ -34,7 +33,12 @@ pub fn status(
                 say(type_, false, "NameTaken", "another program made an object of this name")
             }
             Ok(Applied::AsWanted | Applied::Written) => say(type_, true, "AsWanted", ""),
-            Err(error) => say(type_, false, "Refused", error.message().for_status()),
+            Err(error) => {
+                let reason = if error.is_refusal() { "Refused" } else { "Failed" };
+                // What is invalid comes from the Ptemplate, so its users may read what the API server says about it.
+                let message = error.invalid().map_or_else(|| error.in_namespace(), str::to_owned);
+                say(type_, false, reason, &message)
+            }
         }
     };
     let module = match kmm_is_missing(module) {

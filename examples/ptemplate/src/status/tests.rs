@@ -33,6 +33,25 @@ fn each_object_has_a_condition() {
 }
 
 #[test]
+fn an_outage_is_no_refusal_and_an_invalid_object_is_described() {
+    let reason_and_message = |outcome: &Outcome| {
+        let both = (&Ok(Applied::AsWanted), outcome);
+        let status = status(&ptemplate(), both, vec![], &[], Timestamp::UNIX_EPOCH);
+        let condition = &status.conditions[1];
+        (condition.reason.clone(), condition.message.clone())
+    };
+    let invalid = "DaemonSet.apps \"a-consumer\" is invalid: spec.template.spec.nodeSelector: Invalid value";
+    for (outcome, reason, message) in [
+        (error(422, invalid), "Refused", invalid),
+        (error(403, "private"), "Refused", "the API server answered with the status 403"),
+        (error(503, "private"), "Failed", "the API server answered with the status 503"),
+        (Err(ApiError::TimedOut), "Failed", "the API server did not answer within 20s"),
+    ] {
+        assert_eq!(reason_and_message(&outcome), (reason.to_owned(), message.to_owned()));
+    }
+}
+
+#[test]
 fn a_missing_kmm_is_no_refusal() {
     let missing = error(404, "404 page not found");
     let (conditions, _) = told(&missing, &Ok(Applied::AsWanted), &[]);
