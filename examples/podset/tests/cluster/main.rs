@@ -241,10 +241,12 @@ fn fifty_at_once_get_each_pod_once_though_the_operator_is_killed_meanwhile() -> 
         for name in &names {
             scene.reaches(name, 3).await?;
         }
-        ensure!(
-            scene.pods.list_metadata(&ListParams::default()).await?.items.len() == 150,
-            "some were made twice"
-        );
+        // A Pod too many may be deleted already, so the list does not show it. The log of the API server does. It may lack a Pod if the
+        // operator was killed before the answer.
+        let writes = scene.stage.writes(&scene.namespace)?.into_iter();
+        let created = writes.filter(|it| it.verb == "create" && it.resource == "pods" && it.code == 201);
+        let created = created.count();
+        ensure!(created <= 150, "some were made twice: {created} were created");
         Ok(())
     })
 }
