@@ -151,11 +151,7 @@ impl Iam {
         let mut call = Call::of(doing, form(&self.url, &fields), "the endpoint for tokens cannot be used")?;
         call.request.headers_mut().insert(ACCEPT, HeaderValue::from_static("application/json"));
         call.secrets.extend([Some(&secret), profile].into_iter().flatten().cloned());
-        let reply = self.client.send(call).await?;
-        if !reply.status.is_success() {
-            return Err(refused(&reply));
-        }
-        let fresh = reply.token()?;
+        let fresh = self.client.send(call).await?.success_or(refused)?.token()?;
         let account = account(fresh.value.expose_secret()).ok_or_else(|| {
             let message = format!("{doing} failed: the token does not say of which account it is");
             Error::new(ErrorClass::Transient, Message::public(message))

@@ -184,13 +184,12 @@ impl Api {
 
 /// The reply if it is a success, else its status and what it means.
 fn accepted(reply: Reply) -> Result<Reply, (StatusCode, Failure)> {
-    if reply.status.is_success() {
-        return Ok(reply);
-    }
-    let Problem { code, message, request_id } = serde_json::from_slice(&reply.body).unwrap_or_default();
-    let message = format!("{message} (request {request_id})");
-    let error = reply.error(&code, &message, class(reply.status, &code));
-    Err((reply.status, Failure { code, error }))
+    reply.success_or(|reply| {
+        let Problem { code, message, request_id } = serde_json::from_slice(&reply.body).unwrap_or_default();
+        let message = format!("{message} (request {request_id})");
+        let error = reply.error(&code, &message, class(reply.status, &code));
+        (reply.status, Failure { code, error })
+    })
 }
 
 /// The same error if the answer is about nothing specific that could be absent.

@@ -273,12 +273,8 @@ impl Api {
             }
             Proof::Token(token) => call.secrets.push(token.clone()),
         }
-        let reply = self.client.send(call).await?;
-        let text = std::str::from_utf8(&reply.body).unwrap_or_default();
-        if !reply.status.is_success() {
-            return Err(failure(&reply, text));
-        }
-        quick_xml::de::from_str(text).map_err(|problem| {
+        let reply = self.client.send(call).await?.success_or(failure)?;
+        quick_xml::de::from_str(text(&reply)).map_err(|problem| {
             let quotable = || reply.unreadable("XML", &problem.to_string());
             if service.gives_credentials { reply.no_credential() } else { quotable() }.into()
         })
@@ -336,8 +332,13 @@ async fn signed(
     Ok(Request::from_parts(head, body))
 }
 
-fn failure(reply: &Reply, text: &str) -> Failure {
-    let mut problems: Problems = quick_xml::de::from_str(text).unwrap_or_default();
+/// The body; empty if it is no text.
+fn text(reply: &Reply) -> &str {
+    std::str::from_utf8(&reply.body).unwrap_or_default()
+}
+
+fn failure(reply: &Reply) -> Failure {
+    let mut problems: Problems = quick_xml::de::from_str(text(reply)).unwrap_or_default();
     let request = problems.request.take();
     let inner = problems.errors.take().map_or(problems, |errors| *errors);
     let Problem { code, message } = inner.error.unwrap_or_default();

@@ -18,7 +18,7 @@ use super::{
 use crate::provider::{
     Error, ErrorClass,
     http::{
-        Call, Client, Fresh, Options,
+        Call, Client, Fresh, Options, Reply,
         identity::{read_file, variable},
         sensitive,
     },
@@ -94,10 +94,8 @@ impl Source {
                 let request = Request::get(uri).header("authorization", header).body(Bytes::new());
                 let doing = "asking the agent of EKS pod identity for credentials";
                 let reply = client.send(Call::of(doing, request, NO_AGENT)?).await?;
-                if !reply.status.is_success() {
-                    return Err(reply.error("", &String::from_utf8_lossy(&reply.body), None));
-                }
-                Ok(reply.credential::<Expiring>()?.into())
+                let refused = |it: &Reply| it.error("", &String::from_utf8_lossy(&it.body), None);
+                Ok(reply.success_or(refused)?.credential::<Expiring>()?.into())
             }
             Self::Node(metadata) => Ok(metadata.credentials().await?.into()),
         }

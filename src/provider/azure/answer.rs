@@ -114,21 +114,20 @@ pub(super) fn accepted_metadata(reply: Reply) -> Result<Reply, Error> {
 
 /// The reply, or the error that it means by these classes.
 fn judged(reply: Reply, classify: fn(u16, &str) -> Option<ErrorClass>) -> Result<Reply, Error> {
-    if reply.status.is_success() {
-        return Ok(reply);
-    }
-    let (code, message) = failure(&reply.body);
-    let error = reply.error(&code, &message, classify(reply.status.as_u16(), &code));
-    Err(match &*code {
-        "ResourceGroupNotFound" => {
-            let advice = format!("the resource group of the VM is gone: if the VM is, too, annotate the PeerPod {RELEASE_ANNOTATION}={RELEASE_ABANDON}");
-            Error { message: error.message.map(|text| format!("{text}; {advice}")), ..error }
+    reply.success_or(|reply| {
+        let (code, message) = failure(&reply.body);
+        let error = reply.error(&code, &message, classify(reply.status.as_u16(), &code));
+        match &*code {
+            "ResourceGroupNotFound" => {
+                let advice = format!("the resource group of the VM is gone: if the VM is, too, annotate the PeerPod {RELEASE_ANNOTATION}={RELEASE_ABANDON}");
+                Error { message: error.message.map(|text| format!("{text}; {advice}")), ..error }
+            }
+            "SubscriptionNotFound" | "InvalidAuthenticationTokenTenant" => error.advising(
+                "the credentials are for another tenant than that of the VM's subscription, or the subscription is in another \
+                 cloud (AZURE_AUTHORITY_HOST)",
+            ),
+            _ => error,
         }
-        "SubscriptionNotFound" | "InvalidAuthenticationTokenTenant" => error.advising(
-            "the credentials are for another tenant than that of the VM's subscription, or the subscription is in another cloud \
-             (AZURE_AUTHORITY_HOST)",
-        ),
-        _ => error,
     })
 }
 

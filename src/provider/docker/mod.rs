@@ -142,16 +142,15 @@ fn container(raw: &str) -> Result<ParsedId, IdProblem> {
 /// The reply if it is a success, else what it means. Only a reply that says that this very container does not exist is
 /// [`ErrorClass::NotFound`].
 fn accepted(reply: Reply, container: &str) -> Result<Reply, Error> {
-    if reply.status.is_success() {
-        return Ok(reply);
-    }
-    let [message] = reply.texts([&["/message"]]);
-    let text = message.to_ascii_lowercase();
-    let is_absent = reply.status == 404
-        && !container.is_empty()
-        && text.contains("no such container")
-        && text.contains(container);
-    Err(reply.error("", &message, is_absent.then_some(ErrorClass::NotFound)))
+    reply.success_or(|reply| {
+        let [message] = reply.texts([&["/message"]]);
+        let text = message.to_ascii_lowercase();
+        let is_absent = reply.status == 404
+            && !container.is_empty()
+            && text.contains("no such container")
+            && text.contains(container);
+        reply.error("", &message, is_absent.then_some(ErrorClass::NotFound))
+    })
 }
 
 impl Docker {

@@ -121,23 +121,22 @@ impl Page {
 /// The reply if it is a success, else what it means. A reply that says that the VM at `path` does not exist is
 /// [`ErrorClass::NotFound`].
 pub(super) fn accepted(reply: Reply, path: Option<&str>) -> Result<Reply, Error> {
-    if reply.status.is_success() {
-        return Ok(reply);
-    }
-    // Compute Engine's shape, that of other Google APIs, and that of token endpoints.
-    let [code, message] = reply.texts([
-        &["/error/errors/0/reason", "/error/status", "/error"],
-        &["/error/message", "/error_description"],
-    ]);
-    let status = reply.status.as_u16();
-    let error = reply.error(&code, &message, class(status, &code, &message, path));
-    Err(match (status, &*code) {
-        (404, "notFound") if error.class != ErrorClass::NotFound => {
-            error.advising("the project or the zone is unknown, or the credentials may not see it")
+    reply.success_or(|reply| {
+        // Compute Engine's shape, that of other Google APIs, and that of token endpoints.
+        let [code, message] = reply.texts([
+            &["/error/errors/0/reason", "/error/status", "/error"],
+            &["/error/message", "/error_description"],
+        ]);
+        let status = reply.status.as_u16();
+        let error = reply.error(&code, &message, class(status, &code, &message, path));
+        match (status, &*code) {
+            (404, "notFound") if error.class != ErrorClass::NotFound => {
+                error.advising("the project or the zone is unknown, or the credentials may not see it")
+            }
+            (403, "accessNotConfigured") => error.advising("enable the Compute Engine API in the project"),
+            (400, "invalidResourceUsage") => error.advising("the VM may be protected against deletion"),
+            _ => error,
         }
-        (403, "accessNotConfigured") => error.advising("enable the Compute Engine API in the project"),
-        (400, "invalidResourceUsage") => error.advising("the VM may be protected against deletion"),
-        _ => error,
     })
 }
 

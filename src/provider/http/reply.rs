@@ -59,6 +59,11 @@ impl Reply {
         Self { doing, turn, status: head.status, headers: head.headers, body, secrets, pacing }
     }
 
+    /// The reply if it is a success, else the error that `meaning` makes of it.
+    pub fn success_or<E>(self, meaning: impl FnOnce(&Self) -> E) -> Result<Self, E> {
+        if self.status.is_success() { Ok(self) } else { Err(meaning(&self)) }
+    }
+
     /// The body as this type.
     pub fn json<T: DeserializeOwned>(&self) -> Result<T, Error> {
         serde_json::from_slice(&self.body).map_err(|problem| self.unreadable("JSON", &problem.to_string()))

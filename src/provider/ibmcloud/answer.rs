@@ -99,12 +99,11 @@ impl Page {
 
 /// The reply if it is a success, else what it means.
 pub(super) fn accepted(reply: Reply) -> Result<Reply, Error> {
-    if reply.status.is_success() {
-        return Ok(reply);
-    }
-    let (code, message) = problem(&reply);
-    let is_absence = reply.status == StatusCode::NOT_FOUND && NOT_FOUND.contains(&&*code);
-    Err(reply.error(&code, &message, is_absence.then_some(ErrorClass::NotFound)))
+    reply.success_or(|reply| {
+        let (code, message) = problem(reply);
+        let is_absence = reply.status == StatusCode::NOT_FOUND && NOT_FOUND.contains(&&*code);
+        reply.error(&code, &message, is_absence.then_some(ErrorClass::NotFound))
+    })
 }
 
 /// The code and the message of an answer that is no success.

@@ -77,11 +77,10 @@ impl Search {
                 .body(Bytes::from(body.to_string()));
             let call = Call::of(DOING, request, "the endpoint of Global Search cannot be used")?;
             let identity = iam.identity().await?;
-            let reply = iam.send(&self.client, &identity, call).await?;
-            if !reply.status.is_success() {
-                let (code, message) = problem(&reply);
-                return Err(reply.error(&code, &message, None));
-            }
+            let reply = iam.send(&self.client, &identity, call).await?.success_or(|reply| {
+                let (code, message) = problem(reply);
+                reply.error(&code, &message, None)
+            })?;
             let Found { items, search_cursor } = reply.json()?;
             let is_end = items.is_empty();
             let pod_vms = items.into_iter().filter(|item| item.name.starts_with(POD_VM));

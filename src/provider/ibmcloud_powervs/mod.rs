@@ -134,11 +134,10 @@ impl Server {
 
 /// The reply if it is a success, else what it means. A status alone never means absence here.
 fn accepted(reply: Reply) -> Result<Reply, Error> {
-    if reply.status.is_success() {
-        return Ok(reply);
-    }
-    let [error, description, message] = reply.texts([&["/error"], &["/description"], &["/message"]]);
-    Err(reply.error(&error.replace(' ', "-"), &format!("{description} {message}"), None))
+    reply.success_or(|reply| {
+        let [error, description, message] = reply.texts([&["/error"], &["/description"], &["/message"]]);
+        reply.error(&error.replace(' ', "-"), &format!("{description} {message}"), None)
+    })
 }
 
 impl PowerVs {
