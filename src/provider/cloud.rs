@@ -179,6 +179,16 @@ impl Opening<'_> {
         let current = checked.map_err(|malformed| Error::unusable(&malformed))?.address;
         Ok(self.recorded.as_ref().map_or(current, |recorded| recorded.address.to_owned()))
     }
+
+    /// The place at this [address](Self::address). Fails if `read` finds no `what`, such as a workspace, there.
+    pub(super) fn place<P>(
+        &self,
+        checked: Result<Endpoint, Vec<Malformed>>,
+        what: &str,
+        read: impl FnOnce(&str) -> Option<P>,
+    ) -> Result<P, Error> {
+        read(&self.address(checked)?).ok_or_else(|| Error::unreadable_place(what))
+    }
 }
 
 impl InstanceTypeKey {

@@ -137,6 +137,12 @@ impl Error {
         Self::new(ErrorClass::Invalid, Message::new("the settings cannot be used", full.join("; ")))
     }
 
+    /// The error for an entry in the record of places that names no `what`, such as a workspace.
+    pub(super) fn unreadable_place(what: &str) -> Self {
+        let message = format!("an entry in the record of places names no {what}; delete that entry");
+        Self::new(ErrorClass::Invalid, Message::public(message))
+    }
+
     /// The same error with advice behind its text.
     #[must_use]
     pub(crate) fn advising(self, advice: &'static str) -> Self {

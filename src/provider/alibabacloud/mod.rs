@@ -88,10 +88,8 @@ struct Alibaba(Api);
 
 #[allow(clippy::needless_pass_by_value, reason = "every cloud is opened so")]
 fn open(values: &Values, opening: Opening<'_>) -> Result<Box<dyn Provider>, Error> {
-    let address = opening.address(settings::check(values))?;
-    let place = Place::recorded(&address).map_err(|_| {
-        Error::new(ErrorClass::Invalid, "the recorded place is no place of Alibaba Cloud; delete that entry")
-    })?;
+    let read = |address: &str| Place::recorded(address).ok();
+    let place = opening.place(settings::check(values), "region of Alibaba Cloud", read)?;
     Ok(Box::new(Alibaba(Api::new(&Settings::read(values), place, &opening)?)))
 }
 

@@ -133,16 +133,7 @@ impl<T> Default for Items<T> {
 }
 
 impl Api {
-    pub(super) fn new(settings: &Settings, opening: &Opening<'_>) -> Result<Self, Error> {
-        let recorded = opening.recorded.as_ref();
-        let place =
-            recorded.map_or_else(|| Place::of(settings), |recorded| Place::recorded(recorded.address));
-        if !place.problems().is_empty() {
-            return Err(Error::new(
-                ErrorClass::Invalid,
-                "the recorded place is no place of EC2; delete that entry",
-            ));
-        }
+    pub(super) fn new(settings: &Settings, place: Place, opening: &Opening<'_>) -> Result<Self, Error> {
         // It is for its own region alone. An earlier place may be in another one.
         let here = place.region == Place::of(settings).region;
         let sts_endpoint = settings.sts_endpoint_url.clone().filter(|_| here);

@@ -43,6 +43,7 @@ pub use self::settings::Settings;
 use self::{
     answer::{Addresses, Instances, Interfaces, Tag, Tags},
     api::Api,
+    settings::Place,
 };
 use super::{
     Accepted, Bears, CLUSTER_UID_TAG, Claim, Error, ErrorClass, Finding, IdProblem, InstanceId, OwnVm, Pages,
@@ -84,7 +85,9 @@ pub struct Aws(Api);
 
 #[allow(clippy::needless_pass_by_value, reason = "every cloud is opened so")]
 fn open(values: &Values, opening: Opening<'_>) -> Result<Box<dyn Provider>, Error> {
-    Ok(Box::new(Aws(Api::new(&Settings::read(values), &opening)?)))
+    let read = |address: &str| Some(Place::recorded(address)).filter(|place| place.problems().is_empty());
+    let place = opening.place(settings::check(values), "region of EC2", read)?;
+    Ok(Box::new(Aws(Api::new(&Settings::read(values), place, &opening)?)))
 }
 
 fn instance(raw: &str) -> Result<ParsedId, IdProblem> {

@@ -89,8 +89,7 @@ fn open(values: &Values, opening: Opening<'_>) -> Result<Box<dyn Provider>, Erro
     let place = recorded.map_or_else(|| settings.place(), |recorded| recorded.address.to_owned());
     let (namespace, name) = place.split_once('/').unwrap_or((&namespace, &place));
     if !is_name(namespace) || !is_name(name) {
-        let message = "an address in the record of places is no ConfigMap; delete that entry";
-        return Err(Error::new(ErrorClass::Invalid, message));
+        return Err(Error::unreadable_place("ConfigMap"));
     }
     let store = Store {
         api: Api::namespaced(client, namespace),

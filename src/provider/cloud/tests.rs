@@ -5,7 +5,10 @@ use std::{
 };
 
 use super::*;
-use crate::settings::{Common, Kind};
+use crate::{
+    provider::ErrorClass,
+    settings::{Common, Kind},
+};
 
 /// Where code must not name a cloud: the operator, and the generators of its packages.
 const SOURCES: [&str; 2] = ["src", "xtask/src/manifests"];
@@ -67,6 +70,20 @@ fn an_instance_type_and_what_overrules_it_are_settings_of_their_cloud() {
             assert!(cloud.keys().iter().any(|key| key.name == name), "{cloud} has no setting {name}");
         }
     }
+}
+
+#[test]
+fn a_recorded_place_that_cannot_be_read_is_an_entry_to_delete() {
+    let recorded = Recorded { address: "elsewhere", host: None, moved: None };
+    let former = Opening { recorded: Some(recorded), ..Opening::new(1) };
+    let place = |opening: &Opening<'_>| {
+        let checked = Ok(Endpoint { setting: "REGION", address: "here".to_owned() });
+        opening.place(checked, "region", |address| (address == "here").then(|| address.to_owned()))
+    };
+    assert_eq!(place(&Opening::new(1)), Ok("here".to_owned()));
+    let error = place(&former).unwrap_err();
+    assert_eq!(error.class, ErrorClass::Invalid);
+    assert_eq!(error.to_string(), "an entry in the record of places names no region; delete that entry");
 }
 
 /// Every file of Rust below this folder, without those of tests.

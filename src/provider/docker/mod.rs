@@ -111,18 +111,12 @@ fn power(state: &str) -> PowerState {
 
 fn open(values: &Values, opening: Opening<'_>) -> Result<Box<dyn Provider>, Error> {
     let settings = Settings::read(values);
-    let recorded = opening.recorded;
-    let address = recorded.as_ref().map_or(settings.host.as_str(), |recorded| recorded.address);
-    let authority = Settings::authority(address).ok_or_else(|| {
-        Error::new(
-            ErrorClass::Invalid,
-            "an address in the record of places is no Docker daemon's; delete that entry",
-        )
-    })?;
+    let authority = |address: &str| Settings::authority(address).map(str::to_owned);
+    let authority = opening.place(settings::check(values), "Docker daemon", authority)?;
     let scheme = if settings.certificates.is_some() { "https" } else { "http" };
     let base = format!("{scheme}://{authority}/v{}", settings.version);
-    let (expected, moved) =
-        recorded.map(|Recorded { host, moved, .. }| (host.map(str::to_owned), moved)).unwrap_or_default();
+    let recorded = opening.recorded.map(|Recorded { host, moved, .. }| (host.map(str::to_owned), moved));
+    let (expected, moved) = recorded.unwrap_or_default();
     Ok(Box::new(Docker { client: Client::new(settings.options()?)?, base, expected, moved }))
 }
 

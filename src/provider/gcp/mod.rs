@@ -65,18 +65,18 @@ struct Gcp {
 
 #[allow(clippy::needless_pass_by_value, reason = "every cloud is opened so")]
 fn open(values: &Values, opening: Opening<'_>) -> Result<Box<dyn Provider>, Error> {
-    let address = opening.address(settings::check(values))?;
-    let (base, project) = address
-        .rsplit_once("/projects/")
-        .filter(|(base, project)| is_safe(base) && id::is_project(project))
-        .ok_or_else(|| {
-            Error::new(ErrorClass::Invalid, "an address in the record of places is no project's")
-        })?;
+    let (base, project) = opening.place(settings::check(values), "project", recorded)?;
     Ok(Box::new(Gcp {
         api: Authorized::new(Source::new(Settings::read(values).credentials))?,
-        base: base.to_owned(),
-        project: project.to_owned(),
+        base,
+        project,
     }))
+}
+
+/// The base URL and the project of an address.
+fn recorded(address: &str) -> Option<(String, String)> {
+    let (base, project) = address.rsplit_once("/projects/")?;
+    (is_safe(base) && id::is_project(project)).then(|| (base.to_owned(), project.to_owned()))
 }
 
 /// The filter of a list that lets pod VMs pass.

@@ -78,19 +78,14 @@ impl Vpc {
     ) -> Result<(Self, Option<Recorded<'a>>), Error> {
         let recorded = opening.recorded.clone();
         if address != OF_THE_NODES {
-            let base = settings::base(address).map_err(|_| {
-                Error::new(ErrorClass::Invalid, "an address in the record of places is no endpoint of VPC")
-            })?;
+            let base = settings::base(address).map_err(|_| Error::unreadable_place("endpoint of VPC"))?;
             return Ok((Self::At(base), recorded));
         }
         let host = recorded.as_ref().and_then(|recorded| recorded.host);
         let (account, region) = match host.map(|host| host.split_once('/')) {
             Some(Some((account, region))) if is_region(region) => (Some(account), Some(region)),
             None => (None, None),
-            Some(_) => {
-                let message = "an entry in the record of places names no region; delete that entry";
-                return Err(Error::new(ErrorClass::Invalid, message));
-            }
+            Some(_) => return Err(Error::unreadable_place("region")),
         };
         let vpc = match (&recorded, &opening.cluster) {
             // The settings named this place before: its VMs are in the recorded region, wherever the nodes are now.

@@ -96,10 +96,7 @@ struct Servers {
 
 #[allow(clippy::needless_pass_by_value, reason = "every cloud is opened so")]
 fn open(values: &Values, opening: Opening<'_>) -> Result<Box<dyn Provider>, Error> {
-    let address = opening.address(settings::check(values))?;
-    let place = Place::recorded(&address).ok_or_else(|| {
-        Error::new(ErrorClass::Invalid, "an address in the record of places is no workspace's")
-    })?;
+    let place = opening.place(settings::check(values), "workspace", Place::recorded)?;
     let Settings { api_key, iam_endpoint, .. } = Settings::read(values);
     let iam = Iam::new(&iam_endpoint, api_key, None, &opening)?;
     let client = Client::new(Options { total: PATIENCE, ..Options::default() })?;

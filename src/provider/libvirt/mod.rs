@@ -129,10 +129,8 @@ fn open(values: &Values, Opening { calls, recorded, .. }: Opening<'_>) -> Result
     let Some(Recorded { address, host, moved }) = recorded else {
         return Ok(Box::new(Libvirt::new(&uri, &pool, calls)?));
     };
-    let host = host.map(Uuid::try_parse).transpose().map_err(|_| {
-        let message = "a host in the record of places is no UUID; delete that entry";
-        Error::new(ErrorClass::Invalid, message)
-    })?;
+    let host =
+        host.map(Uuid::try_parse).transpose().map_err(|_| Error::unreadable_place("UUID of a host"))?;
     Ok(Box::new(Libvirt::elsewhere(&uri, address, &pool, calls, Expected { host, moved })?))
 }
 

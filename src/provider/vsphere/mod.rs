@@ -76,13 +76,7 @@ struct Vsphere {
 
 #[allow(clippy::needless_pass_by_value, reason = "every cloud is opened so")]
 fn open(values: &Values, opening: Opening<'_>) -> Result<Box<dyn Provider>, Error> {
-    let address = opening.address(settings::check(values))?;
-    let place = Place::recorded(&address).ok_or_else(|| {
-        Error::new(
-            ErrorClass::Invalid,
-            "an address in the record of places is no folder of a vCenter; delete that entry",
-        )
-    })?;
+    let place = opening.place(settings::check(values), "folder of a vCenter", Place::recorded)?;
     let vcenter = VCenter::new(&place, &Settings::read(values), &opening)?;
     Ok(Box::new(Vsphere { vcenter, folder: place.folder }))
 }
