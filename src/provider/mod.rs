@@ -73,6 +73,7 @@ mod openers;
 pub mod ownership;
 pub mod places;
 mod previous_endpoints;
+mod region_place;
 mod registry;
 mod shared;
 mod sightings;

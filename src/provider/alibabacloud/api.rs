@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::{
     answer::{Assumed, Caller, Problem, class, next},
-    settings::{Place, Settings},
+    settings::Settings,
     sign::{Credential, request},
 };
 use crate::provider::{
@@ -21,12 +21,13 @@ use crate::provider::{
         Call, Client, Failure, Fresh, MOST_PAGES, Options, Pace, Reply, Tokens, identity::read_file,
         too_many_pages,
     },
+    region_place::RegionPlace,
 };
 
 /// The API of one region, with credentials of one account.
 pub(super) struct Api {
     client: Client,
-    pub(super) place: Place,
+    pub(super) place: RegionPlace,
     source: Source,
     identity: Tokens<Arc<Identity>>,
     /// The account of the VMs.
@@ -57,7 +58,7 @@ pub(super) struct Query<'a> {
 }
 
 impl Api {
-    pub(super) fn new(settings: &Settings, place: Place, opening: &Opening<'_>) -> Result<Self, Error> {
+    pub(super) fn new(settings: &Settings, place: RegionPlace, opening: &Opening<'_>) -> Result<Self, Error> {
         let token = settings.security_token.clone();
         let source = match (settings.key(), settings.role()) {
             (Some((id, secret)), _) => Source::Key(Credential { id, secret, token }),
@@ -167,7 +168,7 @@ impl Api {
         credential: Option<&Credential>,
         secret: &SecretString,
     ) -> Result<Reply, Error> {
-        let (url, version) = self.place.service(action);
+        let (url, version) = service(&self.place, action);
         let date = Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
         let nonce = format!("{:032x}", fastrand::u128(..));
         let request =
@@ -198,23 +199,20 @@ fn never_absent(error: Error) -> Error {
     Error { class, ..error }
 }
 
-impl Place {
-    /// The address and the version of the service that does this, as the library that cloud-api-adaptor uses knows it. That one's
-    /// table has some more regions, which are not open to customers.
-    pub(super) fn service(&self, action: &str) -> (String, &'static str) {
-        let region = self.region.as_str();
-        let is_of_hangzhou =
-            ["cn-hangzhou", "cn-shanghai-finance-1", "cn-shenzhen-finance-1"].contains(&region);
-        let is_old = is_of_hangzhou || ["cn-hangzhou-finance", "cn-north-2-gov-1"].contains(&region);
-        let (host, version) = match action {
-            "AssumeRoleWithOIDC" | "GetCallerIdentity" => ("sts.aliyuncs.com".to_owned(), "2015-04-01"),
-            _ if action.contains("Eip") && is_old => ("vpc.aliyuncs.com".to_owned(), "2016-04-28"),
-            _ if action.contains("Eip") => (format!("vpc.{region}.aliyuncs.com"), "2016-04-28"),
-            _ if is_of_hangzhou => ("ecs-cn-hangzhou.aliyuncs.com".to_owned(), "2014-05-26"),
-            _ if is_old => ("ecs.aliyuncs.com".to_owned(), "2014-05-26"),
-            _ => (format!("ecs.{region}.aliyuncs.com"), "2014-05-26"),
-        };
-        let of_alibaba = || format!("https://{host}");
-        (self.endpoint.clone().map_or_else(of_alibaba, |url| url.trim_end_matches('/').to_owned()), version)
-    }
+/// The address and the version of the service that does this, as the library that cloud-api-adaptor uses knows it. That one's
+/// table has some more regions, which are not open to customers.
+pub(super) fn service(place: &RegionPlace, action: &str) -> (String, &'static str) {
+    let region = place.region.as_str();
+    let is_of_hangzhou = ["cn-hangzhou", "cn-shanghai-finance-1", "cn-shenzhen-finance-1"].contains(&region);
+    let is_old = is_of_hangzhou || ["cn-hangzhou-finance", "cn-north-2-gov-1"].contains(&region);
+    let (host, version) = match action {
+        "AssumeRoleWithOIDC" | "GetCallerIdentity" => ("sts.aliyuncs.com".to_owned(), "2015-04-01"),
+        _ if action.contains("Eip") && is_old => ("vpc.aliyuncs.com".to_owned(), "2016-04-28"),
+        _ if action.contains("Eip") => (format!("vpc.{region}.aliyuncs.com"), "2016-04-28"),
+        _ if is_of_hangzhou => ("ecs-cn-hangzhou.aliyuncs.com".to_owned(), "2014-05-26"),
+        _ if is_old => ("ecs.aliyuncs.com".to_owned(), "2014-05-26"),
+        _ => (format!("ecs.{region}.aliyuncs.com"), "2014-05-26"),
+    };
+    let of_alibaba = || format!("https://{host}");
+    (place.endpoint.clone().map_or_else(of_alibaba, |url| url.trim_end_matches('/').to_owned()), version)
 }

@@ -41,13 +41,13 @@ pub use self::settings::Settings;
 use self::{
     answer::{Address, Instance, Interface},
     api::{Api, Query},
-    settings::Place,
 };
 use super::{
     Accepted, Bears, Claim, Error, ErrorClass, Finding, IdProblem, InstanceId, OwnVm, POD_VM, Pages,
     ParsedId, Provider, Stage, Vm,
     cloud::{AdaptorVolume, Cloud, InstanceTypeKey, Opening, VolumeSource},
     cluster_proof::cluster_uid,
+    region_place::RegionPlace,
 };
 use crate::settings::Values;
 
@@ -88,8 +88,7 @@ struct Alibaba(Api);
 
 #[allow(clippy::needless_pass_by_value, reason = "every cloud is opened so")]
 fn open(values: &Values, opening: Opening<'_>) -> Result<Box<dyn Provider>, Error> {
-    let read = |address: &str| Place::recorded(address).ok();
-    let place = opening.place(settings::check(values), "region of Alibaba Cloud", read)?;
+    let place = opening.place(settings::check(values), "region of Alibaba Cloud", RegionPlace::recorded)?;
     Ok(Box::new(Alibaba(Api::new(&Settings::read(values), place, &opening)?)))
 }
 

@@ -2,8 +2,10 @@
 
 use secrecy::SecretString;
 
-use crate::provider::http::identity::{unsafe_url, variable};
-use crate::settings::{Endpoint, Malformed, Values, key::settings};
+use crate::{
+    provider::{http::identity::variable, region_place::RegionPlace},
+    settings::{Endpoint, Malformed, Values, key::settings},
+};
 
 settings! {
     /// Where pod VMs on ECS are made, of what, and with which rights.
@@ -49,35 +51,6 @@ settings! {
     }
 }
 
-/// Where VMs are: a region of Alibaba Cloud, or of one with the same API.
-pub(super) struct Place {
-    pub region: String,
-    /// The address of all services, if it is not Alibaba Cloud's.
-    pub endpoint: Option<String>,
-}
-
-impl Place {
-    /// Reads the address that [`check`] gave.
-    pub(super) fn recorded(address: &str) -> Result<Self, Malformed> {
-        let (region, endpoint) =
-            address.split_once(' ').map_or((address, None), |(region, url)| (region, Some(url)));
-        Self::new(region, endpoint)
-    }
-
-    /// The region becomes part of a host's name, and credentials go to the endpoint.
-    fn new(region: &str, endpoint: Option<&str>) -> Result<Self, Malformed> {
-        let is_part = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
-        if region.is_empty() || !region.bytes().all(is_part) {
-            let problem = "it is no region, such as cn-beijing".to_owned();
-            return Err(Malformed::new("REGION", problem));
-        }
-        if let Some(problem) = endpoint.and_then(|url| unsafe_url("ALIBABA_CLOUD_ENDPOINT", url)) {
-            return Err(problem);
-        }
-        Ok(Self { region: region.to_owned(), endpoint: endpoint.map(str::to_owned) })
-    }
-}
-
 impl Settings {
     /// Identifier and secret of the access key.
     pub(super) fn key(&self) -> Option<(SecretString, SecretString)> {
@@ -105,8 +78,8 @@ pub(super) fn check(values: &Values) -> Result<Endpoint, Vec<Malformed>> {
                        ALIBABA_CLOUD_OIDC_PROVIDER_ARN and ALIBABA_CLOUD_OIDC_TOKEN_FILE";
         return Err(vec![Malformed::new("ALIBABACLOUD_ACCESS_KEY_ID", problem)]);
     }
-    let Place { region, endpoint } =
-        Place::new(&settings.region, settings.endpoint.as_deref()).map_err(|malformed| vec![malformed])?;
-    let address = endpoint.map_or_else(|| region.clone(), |endpoint| format!("{region} {endpoint}"));
-    Ok(Endpoint { setting: "REGION", address })
+    let place = RegionPlace { region: settings.region, endpoint: settings.endpoint };
+    let problems = place.problems("REGION", "cn-beijing", "ALIBABA_CLOUD_ENDPOINT");
+    let endpoint = Endpoint { setting: "REGION", address: place.to_string() };
+    if problems.is_empty() { Ok(endpoint) } else { Err(problems) }
 }

@@ -1,6 +1,7 @@
 use secrecy::SecretString;
 
 use super::{
+    api::service,
     sign::{Credential, request},
     *,
 };
@@ -52,9 +53,12 @@ fn settings_say_where_vms_are_and_refuse_what_is_no_place() {
     assert_eq!(endpoint(&[&ROLE]).as_deref(), Ok("cn-beijing"));
     let private = [("REGION", "eu-central-1"), ("ALIBABA_CLOUD_ENDPOINT", "https://a:1")];
     let address = endpoint(&[&KEY, &private]).unwrap();
+    // This spelling is recorded.
     assert_eq!(address, "eu-central-1 https://a:1");
-    let place = Place::recorded(&address).unwrap();
+    let place = RegionPlace::recorded(&address).unwrap();
     assert_eq!((&*place.region, place.endpoint.as_deref()), ("eu-central-1", Some("https://a:1")));
+    let slash = [("ALIBABA_CLOUD_ENDPOINT", "https://a/b/")];
+    assert_eq!(endpoint(&[&KEY, &slash]).as_deref(), Ok("cn-beijing https://a/b/"));
     assert_eq!(endpoint(&[]), Err(vec!["ALIBABACLOUD_ACCESS_KEY_ID"]));
     assert_eq!(endpoint(&[&KEY[..1], &ROLE]), Err(vec!["ALIBABACLOUD_ACCESS_KEY_ID"]));
     assert_eq!(endpoint(&[&ROLE[1..]]), Err(vec!["ALIBABACLOUD_ACCESS_KEY_ID"]));
@@ -68,8 +72,8 @@ fn settings_say_where_vms_are_and_refuse_what_is_no_place() {
 #[test]
 fn every_region_has_its_own_address_but_some_of_the_oldest() {
     let urls = |address: &str| {
-        let place = Place::recorded(address).unwrap();
-        ["DeleteInstance", "ReleaseEipAddress", "GetCallerIdentity"].map(|action| place.service(action).0)
+        let place = RegionPlace::recorded(address).unwrap();
+        ["DeleteInstance", "ReleaseEipAddress", "GetCallerIdentity"].map(|action| service(&place, action).0)
     };
     let sts = "https://sts.aliyuncs.com";
     assert_eq!(

@@ -14,7 +14,7 @@ use super::{
     Settings,
     credentials::{Expiring, Source},
     metadata::{METADATA, Metadata},
-    settings::Place,
+    settings::OF_THE_NODE,
 };
 use crate::provider::{
     Error, ErrorClass,
@@ -25,12 +25,13 @@ use crate::provider::{
         identity::{form, variable},
         too_many_pages,
     },
+    region_place::RegionPlace,
 };
 
 /// The Query API of one region, with credentials of one account.
 pub(super) struct Api {
     client: Client,
-    pub(super) place: Place,
+    pub(super) place: RegionPlace,
     /// The endpoint of STS, if it is not that of the place.
     sts_endpoint: Option<String>,
     region: OnceCell<String>,
@@ -133,9 +134,9 @@ impl<T> Default for Items<T> {
 }
 
 impl Api {
-    pub(super) fn new(settings: &Settings, place: Place, opening: &Opening<'_>) -> Result<Self, Error> {
+    pub(super) fn new(settings: &Settings, place: RegionPlace, opening: &Opening<'_>) -> Result<Self, Error> {
         // It is for its own region alone. An earlier place may be in another one.
-        let here = place.region == Place::of(settings).region;
+        let here = place.region == settings.place().region;
         let sts_endpoint = settings.sts_endpoint_url.clone().filter(|_| here);
         Ok(Self {
             client: Client::new(Options::default())?,
@@ -162,15 +163,20 @@ impl Api {
 
     async fn whose(&self, identity: &Identity) -> Result<String, Error> {
         let account = &identity.account;
-        if self.place.region.is_some() {
+        if self.named_region().is_some() {
             return Ok(account.clone());
         }
         Ok(format!("{account}/{}", self.region().await?))
     }
 
+    /// The region of the place. `None`: the one in which this program runs.
+    fn named_region(&self) -> Option<&str> {
+        Some(&*self.place.region).filter(|region| *region != OF_THE_NODE)
+    }
+
     /// The region in which VMs are.
     pub(super) async fn region(&self) -> Result<&str, Error> {
-        if let Some(region) = &self.place.region {
+        if let Some(region) = self.named_region() {
             return Ok(region);
         }
         let region = self.region.get_or_try_init(async || match &self.source {

@@ -43,7 +43,6 @@ pub use self::settings::Settings;
 use self::{
     answer::{Addresses, Instances, Interfaces, Tag, Tags},
     api::Api,
-    settings::Place,
 };
 use super::{
     Accepted, Bears, CLUSTER_UID_TAG, Claim, Error, ErrorClass, Finding, IdProblem, InstanceId, OwnVm, Pages,
@@ -53,6 +52,7 @@ use super::{
         Failure,
         Pace::{Read, Write},
     },
+    region_place::RegionPlace,
 };
 use crate::settings::Values;
 
@@ -85,8 +85,7 @@ pub struct Aws(Api);
 
 #[allow(clippy::needless_pass_by_value, reason = "every cloud is opened so")]
 fn open(values: &Values, opening: Opening<'_>) -> Result<Box<dyn Provider>, Error> {
-    let read = |address: &str| Some(Place::recorded(address)).filter(|place| place.problems().is_empty());
-    let place = opening.place(settings::check(values), "region of EC2", read)?;
+    let place = opening.place(settings::check(values), "region of EC2", RegionPlace::recorded)?;
     Ok(Box::new(Aws(Api::new(&Settings::read(values), place, &opening)?)))
 }
 

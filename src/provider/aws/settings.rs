@@ -1,11 +1,17 @@
 //! The settings of Amazon EC2, and where they point.
 
-use std::fmt;
-
 use secrecy::SecretString;
 
-use crate::provider::http::identity::{is_safe, variable};
-use crate::settings::{Endpoint, Malformed, Values, key::settings};
+use crate::{
+    provider::{
+        http::identity::{unsafe_url, variable},
+        region_place::RegionPlace,
+    },
+    settings::{Endpoint, Malformed, Values, key::settings},
+};
+
+/// The region that is asked for at the instance metadata.
+pub(super) const OF_THE_NODE: &str = "instance-metadata";
 
 settings! {
     /// Where pod VMs on EC2 are made, of what, and with which rights.
@@ -56,6 +62,13 @@ settings! {
 }
 
 impl Settings {
+    /// Where VMs are. Identity webhooks tell the region, too.
+    pub(super) fn place(&self) -> RegionPlace {
+        let region = self.region.clone().or_else(|| variable("AWS_REGION"));
+        let region = region.unwrap_or_else(|| OF_THE_NODE.to_owned());
+        RegionPlace { region, endpoint: self.endpoint_url.clone() }
+    }
+
     /// The role and the file with the token for it: of the settings, else as EKS injects them.
     pub(super) fn role(&self) -> [Option<String>; 2] {
         let or_injected = |set: &Option<String>, name| set.clone().or_else(|| variable(name));
@@ -66,67 +79,13 @@ impl Settings {
     }
 }
 
-/// The region that is asked for at the instance metadata.
-const OF_THE_NODE: &str = "instance-metadata";
-
-/// Where VMs are: a region of Amazon's cloud, or of one with the same API.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Place {
-    /// The region. None: the one in which this program runs.
-    pub region: Option<String>,
-    /// The endpoint of all services, if it is not Amazon's.
-    pub endpoint: Option<String>,
-}
-
-impl Place {
-    pub(super) fn of(settings: &Settings) -> Self {
-        // Identity webhooks tell the region, too.
-        let region = settings.region.clone().or_else(|| variable("AWS_REGION"));
-        Self { region, endpoint: settings.endpoint_url.clone() }
-    }
-
-    /// Why it is no place. The region becomes part of a host's name, and credentials are sent to the endpoint.
-    pub(super) fn problems(&self) -> Vec<Malformed> {
-        let is_region =
-            |region: &String| region.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
-        let mut problems = Vec::new();
-        if !self.region.as_ref().is_none_or(is_region) {
-            problems.push(Malformed::new("AWS_REGION", "it is no region, such as eu-west-1"));
-        }
-        problems.extend(endpoint_problem("AWS_ENDPOINT_URL", self.endpoint.as_deref()));
-        problems
-    }
-
-    /// Reads what [`Display`](fmt::Display) wrote.
-    pub(super) fn recorded(address: &str) -> Self {
-        let (region, endpoint) =
-            address.split_once(' ').map_or((address, None), |(region, url)| (region, Some(url)));
-        Self {
-            region: Some(region).filter(|region| *region != OF_THE_NODE).map(str::to_owned),
-            endpoint: endpoint.map(str::to_owned),
-        }
-    }
-}
-
-impl fmt::Display for Place {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.region.as_deref().unwrap_or(OF_THE_NODE))?;
-        self.endpoint.iter().try_for_each(|endpoint| write!(f, " {endpoint}"))
-    }
-}
-
-/// Why no credentials may be sent to this endpoint.
-fn endpoint_problem(setting: &'static str, url: Option<&str>) -> Option<Malformed> {
-    let problem = "it must begin with https:// and have neither a user nor a query";
-    url.filter(|url| !is_safe(url)).map(|_| Malformed::new(setting, problem))
-}
-
 /// Where these settings look for VMs.
 pub(super) fn check(values: &Values) -> Result<Endpoint, Vec<Malformed>> {
     let settings = Settings::read(values);
-    let place = Place::of(&settings);
-    let mut problems = place.problems();
-    problems.extend(endpoint_problem("AWS_ENDPOINT_URL_STS", settings.sts_endpoint_url.as_deref()));
+    let place = settings.place();
+    let mut problems = place.problems("AWS_REGION", "eu-west-1", "AWS_ENDPOINT_URL");
+    let sts_endpoint = settings.sts_endpoint_url.as_deref();
+    problems.extend(sts_endpoint.and_then(|url| unsafe_url("AWS_ENDPOINT_URL_STS", url)));
     let key = [settings.access_key_id.is_some(), settings.secret_access_key.is_some()];
     for (first, second, [has_first, has_second]) in [
         ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", key),

@@ -27,7 +27,10 @@ fn the_documented_policy_is_the_one_that_is_tested() {
 
 #[test]
 fn settings_say_where_vms_are_and_refuse_what_is_no_place() {
-    use crate::settings::{Raw, Snapshot};
+    use crate::{
+        provider::http::identity::variable,
+        settings::{Raw, Snapshot},
+    };
 
     let parse = |pairs: &[(&str, &str)]| {
         let mut raw = Raw::default();
@@ -35,13 +38,18 @@ fn settings_say_where_vms_are_and_refuse_what_is_no_place() {
         raw.settings.extend(pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).into())));
         Snapshot::parse(&raw, crate::provider::CATALOGUE)
     };
+    // These spellings are recorded. An identity webhook may have told the region.
+    let node = variable("AWS_REGION").unwrap_or_else(|| "instance-metadata".to_owned());
     for (pairs, address) in [
         (&[("AWS_REGION", "eu-west-1")][..], "eu-west-1"),
         (&[("AWS_REGION", "eu-west-1"), ("AWS_ENDPOINT_URL", "https://a:1")], "eu-west-1 https://a:1"),
+        (&[("AWS_REGION", "RegionOne"), ("AWS_ENDPOINT_URL", "https://a/b/")], "RegionOne https://a/b/"),
+        (&[], &*node),
+        (&[("AWS_ENDPOINT_URL", "https://a:1/")], &*format!("{node} https://a:1/")),
     ] {
         let snapshot = parse(pairs).unwrap();
         assert_eq!(snapshot.endpoint().unwrap().address, address);
-        let place = settings::Place::recorded(address);
+        let place = RegionPlace::recorded(address).unwrap();
         assert_eq!(place.to_string(), address);
     }
     for wrong in [
