@@ -40,6 +40,12 @@ impl Finding {
     }
 }
 
+/// A number of things, as people say it: `1 instance`, `2 instances`.
+pub(super) fn counted(count: usize, thing: &str) -> String {
+    let plural = if count == 1 { "" } else { "s" };
+    format!("{count} {thing}{plural}")
+}
+
 /// An answer to judge. Fails if the cloud did not answer: an examination finds nothing out then.
 pub(super) fn answered<T>(answer: Result<T, Error>) -> Result<Result<T, Error>, Error> {
     match answer {
@@ -98,6 +104,11 @@ pub(super) fn ensure_rights(needed: &[&str], has: impl Fn(&str) -> bool) -> Resu
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn one_thing_is_not_several() {
+        assert_eq!([0, 1, 2].map(|count| counted(count, "VM")), ["0 VMs", "1 VM", "2 VMs"]);
+    }
 
     #[test]
     fn a_deletion_that_a_dry_run_would_have_refused_works_and_one_that_was_accepted_does_not() {

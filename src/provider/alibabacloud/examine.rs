@@ -3,7 +3,7 @@
 use super::{Alibaba, api::Query};
 use crate::provider::{
     Error, ErrorClass, Finding, POD_VM,
-    finding::{DELETE, LOOK_UP, dry_run, examine},
+    finding::{DELETE, LOOK_UP, counted, dry_run, examine},
 };
 
 /// The names and values of an action's parameters.
@@ -40,7 +40,7 @@ impl Alibaba {
         let vm = vm.as_deref().unwrap_or(NONE);
         let interfaces = self.interfaces(("NetworkInterfaceName", "peerpod-nic-none")).await;
         let addresses = self.addresses(&[("EipName", "peerpod-eip-none")]).await;
-        let shown = |count: usize| format!("ECS shows {count} instances named {POD_VM}…");
+        let shown = |count| format!("ECS shows {} named {POD_VM}…", counted(count, "instance"));
         let read = "the list was read";
         let mut findings = vec![
             Finding::tried(LOOK_UP, vms.map(|vms| shown(vms.len()))),

@@ -2,11 +2,11 @@
 
 use futures::future::join_all;
 
-use super::{Aws, Instances, api::Done};
+use super::{Aws, api::Done};
 use crate::provider::{
     Error, Finding, POD_VM,
-    finding::{DELETE, LOOK_UP, dry_run, examine},
-    http::Pace::{Read, Write},
+    finding::{DELETE, LOOK_UP, counted, dry_run, examine},
+    http::Pace::Write,
 };
 
 /// The names and values of an action's parameters.
@@ -36,38 +36,20 @@ impl Aws {
     }
 
     async fn examined_rights(&self) -> Vec<Finding> {
-        let (machine, listed) = self.machines().await;
+        let mut machines = Vec::new();
+        let listed = self.instances(&mut |page| machines.extend(page.into_iter().map(|vm| vm.id))).await;
+        let shown = counted(machines.len(), "instance");
+        let listed = listed.map(|()| format!("EC2 shows {shown} named {POD_VM}…"));
         // Another cloud with the same API may ignore `DryRun`, and terminate what it is asked about.
         let honours_dry_run = self.0.place.endpoint.is_none();
         let rights = NEEDED.map(|(subject, action, nothing)| {
-            let machine = machine.as_deref().filter(|_| action == TERMINATE && honours_dry_run);
-            let machine = machine.map(|id| ("InstanceId.1", id));
+            let machine = machines.first().filter(|_| action == TERMINATE && honours_dry_run);
+            let machine = machine.map(|id| ("InstanceId.1", id.as_str()));
             let parameters = machine.map_or_else(|| nothing.to_vec(), |machine| vec![machine]);
             self.would(subject, action, parameters)
         });
         let listed = Finding::tried(LOOK_UP, listed);
         [listed].into_iter().chain(join_all(rights).await).collect()
-    }
-
-    /// One pod VM, and how many are on the first page.
-    async fn machines(&self) -> (Option<String>, Result<String, Error>) {
-        let pod_vms = format!("{POD_VM}*");
-        let parameters =
-            [("Filter.1.Name", "tag:Name"), ("Filter.1.Value.1", &*pod_vms), ("MaxResults", "100")];
-        let doing = "listing the instances";
-        match self.0.call::<Instances>(doing, Read, "DescribeInstances", &parameters).await {
-            Err(failure) => (None, Err(failure.into())),
-            Ok(page) => {
-                let more = page.next_token.as_ref().is_some_and(|token| !token.is_empty());
-                let all: Vec<_> = page.all().map(|instance| instance.id).collect();
-                let (count, plural) = (all.len(), if all.len() == 1 { "" } else { "s" });
-                let text = format!(
-                    "EC2 shows {count}{} instance{plural} named {POD_VM}…",
-                    if more { " or more" } else { "" }
-                );
-                (all.into_iter().next(), Ok(text))
-            }
-        }
     }
 
     /// Whether EC2 would do this.

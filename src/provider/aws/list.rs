@@ -20,7 +20,8 @@ impl Aws {
         self.tagged(&left, |tags| pages(tags.into_iter().map(side_resource).collect())).await
     }
 
-    async fn instances(&self, pages: Pages<'_>) -> Result<(), Error> {
+    /// Pages of the instances that are named like pod VMs and are not terminated.
+    pub(super) async fn instances(&self, pages: Pages<'_>) -> Result<(), Error> {
         let pod_vms = format!("{POD_VM}*");
         let parameters = [
             ("Filter.1.Name", "tag:Name"),

@@ -8,7 +8,7 @@ use super::{
 };
 use crate::provider::{
     Error, Finding, POD_VM,
-    finding::{DELETE, LOOK_UP, answered, ensure_rights, examine},
+    finding::{DELETE, LOOK_UP, answered, counted, ensure_rights, examine},
 };
 
 /// The version of the API for permissions.
@@ -56,7 +56,7 @@ impl Azure {
         let take =
             |things: Vec<Thing>| count += things.iter().filter(|it| it.kind.eq_ignore_ascii_case(VM)).count();
         self.things(take).await?;
-        Ok(format!("the resource group has {count} VMs named {POD_VM}…"))
+        Ok(format!("the resource group has {} named {POD_VM}…", counted(count, "VM")))
     }
 
     /// Asks what the credentials may do in the group of the settings.

@@ -3,7 +3,10 @@
 use operator_kit::Message;
 
 use super::Byom;
-use crate::provider::{Error, ErrorClass, Finding, finding::answered};
+use crate::provider::{
+    Error, ErrorClass, Finding,
+    finding::{answered, counted},
+};
 
 impl Byom {
     /// Reads the pool, tries a write that changes nothing, and logs in to one machine.
@@ -14,9 +17,9 @@ impl Byom {
         };
         let (name, pool) = (&self.store.full_name, &read.pool);
         let told = format!(
-            "the ConfigMap {name} has {} allocated and {} available machines",
+            "the ConfigMap {name} has {} allocated and {}",
             pool.allocations.len(),
-            pool.available.len()
+            counted(pool.available.len(), "available machine")
         );
         let written = self.store.try_write(&read).await;
         let written = written.map(|()| format!("the ConfigMap {name} may be updated (dry run)"));

@@ -25,7 +25,7 @@ use super::{
     Accepted, Claim, Error, ErrorClass, Finding, IdProblem, InstanceId, Listed, OwnVm, POD_VM, Pages,
     ParsedId, PowerState, Provider, Resource, Stage, Vm,
     cloud::{AdaptorVolume, Cloud, Opening, Recorded, VolumeSource},
-    finding::answered,
+    finding::{answered, counted},
     http::{Call, Client, Reply, encoded},
 };
 use crate::settings::Values;
@@ -239,7 +239,7 @@ impl Provider for Docker {
 
     async fn examine(&self) -> Result<Vec<Finding>, Error> {
         let listed = answered(self.pod_vms().await)?
-            .map(|all| format!("the daemon has {} containers named {POD_VM}…", all.len()));
+            .map(|all| format!("the daemon has {} named {POD_VM}…", counted(all.len(), "container")));
         // No container has this identifier, and Docker looks for it after it has asked for the right.
         let removed = match self.remove("removing a container that does not exist", NONE).await {
             Err(gone) if gone.class == ErrorClass::NotFound => Ok("removals are allowed".to_owned()),

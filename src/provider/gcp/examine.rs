@@ -10,7 +10,7 @@ use super::{
 };
 use crate::provider::{
     Error, Finding, POD_VM,
-    finding::{DELETE, LOOK_UP, answered, ensure_rights},
+    finding::{DELETE, LOOK_UP, answered, counted, ensure_rights},
 };
 
 /// What deletions need. `compute.instances.list` is tried by a list.
@@ -41,7 +41,8 @@ impl Gcp {
                 "Compute Engine tells the rights on a VM alone, and the project shows none",
             ),
         };
-        let listed = listed.map(|()| format!("the project {} has {count} VMs named {POD_VM}…", self.project));
+        let (project, shown) = (&self.project, counted(count, "VM"));
+        let listed = listed.map(|()| format!("the project {project} has {shown} named {POD_VM}…"));
         Ok(vec![Finding::tried("credentials", token), Finding::tried(LOOK_UP, listed), rights])
     }
 

@@ -5,7 +5,7 @@ use operator_kit::Message;
 use super::{ACTIONS, IbmCloud, Instance, MOST_READ};
 use crate::provider::{
     Error, ErrorClass, Finding, Listed, POD_VM, Provider as _,
-    finding::{DELETE, LOOK_UP, answered},
+    finding::{DELETE, LOOK_UP, answered, counted},
 };
 
 const LOOK_UP_TAGS: &str = "look up tags";
@@ -35,19 +35,24 @@ impl IbmCloud {
         };
         let look_up = match answered(read)? {
             Err(error) => Finding::tried(LOOK_UP, Err(error)),
-            Ok(true) => Finding::tried(LOOK_UP, Ok(format!("VPC shows {pod_vms} instances named {POD_VM}…"))),
+            Ok(true) => {
+                let shown = counted(pod_vms, "instance");
+                Finding::tried(LOOK_UP, Ok(format!("VPC shows {shown} named {POD_VM}…")))
+            }
             Ok(false) if pod_vms > 0 => {
                 let text = format!(
-                    "VPC lists {pod_vms} instances named {POD_VM}… and shows none of them by itself: the credentials lack {}",
+                    "VPC lists {} named {POD_VM}… and shows none of them by itself: the credentials lack {}",
+                    counted(pod_vms, "instance"),
                     ACTIONS[0]
                 );
                 Finding::tried(LOOK_UP, Err(Error::new(ErrorClass::Unauthorized, Message::public(text))))
             }
             Ok(false) => {
                 let text = format!(
-                    "VPC shows {all} instances, and none named {POD_VM}…: it hides what the credentials may not see, so they may \
-                     lack {} or {}",
-                    ACTIONS[0], ACTIONS[1]
+                    "VPC shows {}, and none named {POD_VM}…: it hides what the credentials may not see, so they may lack {} or {}",
+                    counted(all, "instance"),
+                    ACTIONS[0],
+                    ACTIONS[1]
                 );
                 Finding::untried(LOOK_UP, text)
             }
@@ -66,8 +71,8 @@ impl IbmCloud {
                 format!("Global Search shows no tag of a pod VM, so the credentials may lack {}", ACTIONS[3]);
             return Ok(Finding::untried(LOOK_UP_TAGS, text));
         }
-        let shown =
-            listed.map(|()| format!("Global Search shows tags of {tagged} instances named {POD_VM}…"));
+        let shown = counted(tagged, "instance");
+        let shown = listed.map(|()| format!("Global Search shows tags of {shown} named {POD_VM}…"));
         Ok(Finding::tried(LOOK_UP_TAGS, shown))
     }
 }

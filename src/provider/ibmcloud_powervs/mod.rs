@@ -38,7 +38,7 @@ use super::{
     Accepted, Claim, Error, ErrorClass, Finding, IdProblem, InstanceId, Listed, OwnVm, POD_VM, Pages,
     ParsedId, PowerState, Provider, Resource, Stage, Vm,
     cloud::{Cloud, Opening},
-    finding::{DELETE, LOOK_UP, answered},
+    finding::{DELETE, LOOK_UP, answered, counted},
     http::{Call, Client, Options, Reply},
     ibm_iam::Iam,
 };
@@ -165,7 +165,7 @@ impl PowerVs {
         let servers = answered(self.servers("listing the servers").await)?;
         let listed = servers.map(|servers| {
             let count = servers.iter().filter(|server| server.name.starts_with(POD_VM)).count();
-            format!("the workspace has {count} servers named {POD_VM}…")
+            format!("the workspace has {} named {POD_VM}…", counted(count, "server"))
         });
         let why = format!("only a deletion shows whether the credentials have {}", ACTIONS[3]);
         Ok(vec![Finding::tried(LOOK_UP, listed), Finding::untried(DELETE, why)])

@@ -5,7 +5,7 @@ use libvirt_client::{Domain, ErrorCode};
 use operator_kit::Message;
 
 use super::{Libvirt, definition, parse};
-use crate::provider::{Error, ErrorClass, Finding, POD_VM};
+use crate::provider::{Error, ErrorClass, Finding, POD_VM, finding::counted};
 
 /// What libvirt has no dry run for.
 const NO_DRY_RUN: &str = "libvirt has no dry run, so check deletes nothing; if the connection may write, only an access rule of the \
@@ -39,8 +39,8 @@ impl Libvirt {
         };
         let machines = machines.map(|listed| {
             let pod_vms = listed.iter().filter(|domain| domain.name.starts_with(POD_VM)).count();
-            let (all, plural) = (listed.len(), if listed.len() == 1 { "" } else { "s" });
-            format!("libvirt shows {all} domain{plural}, {pod_vms} of them named {POD_VM}…")
+            let all = counted(listed.len(), "domain");
+            format!("libvirt shows {all}, {pod_vms} of them named {POD_VM}…")
         });
         Ok(vec![
             Finding::tried("hypervisor", daemon),
@@ -117,10 +117,10 @@ impl Libvirt {
         };
         let pool = self.client.pool_lookup_by_name(name).await.map_err(explain)?;
         let (volumes, xml) = join(self.client.pool_volumes(&pool), self.client.pool_xml(&pool)).await;
-        let (volumes, folder) =
-            (volumes.map_err(explain)?.len(), definition::pool_folder(&xml.map_err(explain)?));
+        let volumes = counted(volumes.map_err(explain)?.len(), "volume");
+        let folder = definition::pool_folder(&xml.map_err(explain)?);
         let place = folder.as_ref().map_or_else(|| "no folder".to_owned(), |it| format!("the folder {it}"));
-        Ok(FoundPool { text: format!("{name} is active, with {volumes} volumes and {place}"), folder })
+        Ok(FoundPool { text: format!("{name} is active, with {volumes} and {place}"), folder })
     }
 
     /// Looks a volume up as before its deletion.

@@ -14,7 +14,7 @@ use crate::{
     api::v1alpha1::{RELEASE_ABANDON, RELEASE_ANNOTATION},
     provider::{
         Error, ErrorClass, Finding, InstanceId, Listed, POD_VM,
-        finding::{DELETE, LOOK_UP, answered, ensure_rights, examine},
+        finding::{DELETE, LOOK_UP, answered, counted, ensure_rights, examine},
         http::{MOST_PAGES, Pace::Read, too_many_pages},
     },
 };
@@ -166,6 +166,6 @@ impl Vsphere {
             Ok(())
         };
         self.machines("listing the VMs", folder, count).await?;
-        Ok(format!("the folder has {pod_vms} VMs named {POD_VM}…"))
+        Ok(format!("the folder has {} named {POD_VM}…", counted(pod_vms, "VM")))
     }
 }

@@ -147,7 +147,10 @@ fn check_lists_containers_and_removes_none() -> Result<()> {
         docker.podman.make(&Container { running: false, ..running(&name) }).await?;
         let (output, cloud) = check(docker.dir.path(), &docker.settings(), &[]).await?;
         ensure!(output.status.success() && outcomes(&cloud) == ["works"; 2], "{cloud}");
-        ensure!(cloud.to_string().contains("1 containers") && docker.podman.has_container(&name)?, "{cloud}");
+        ensure!(
+            cloud.to_string().contains("1 container named") && docker.podman.has_container(&name)?,
+            "{cloud}"
+        );
         Ok(())
     })
 }

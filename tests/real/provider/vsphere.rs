@@ -428,7 +428,7 @@ fn check_names_the_privilege_that_is_missing_and_deletes_nothing() -> Result<()>
         cloud.peer.make(&Machine::named(&vm_name("web"))).await?;
         let (output, report) = check(cloud.dir.path(), &cloud.settings(), &[]).await?;
         ensure!(output.status.success() && outcomes(&report) == ["works", "works", "works"], "{report}");
-        ensure!(findings(&report)[1].1.contains("1 VMs"), "{report}");
+        ensure!(findings(&report)[1].1.contains("1 VM named"), "{report}");
         cloud.peer.grant(USER, PATH, &PRIVILEGES[..2], true).await?;
         let (output, report) = check(cloud.dir.path(), &cloud.settings(), &[]).await?;
         ensure!(!output.status.success() && outcomes(&report) == ["works", "works", "fails"], "{report}");
