@@ -117,8 +117,8 @@ pub struct Vm {
     pub start: Option<u32>,
     /// Whether it exists, is being deleted, or has left only its belongings.
     pub stage: Stage,
-    /// What was made for it alone and must be deleted with it, in the provider's own spelling (libvirt: paths of volumes). Never
-    /// a user's data.
+    /// What was made for it alone and must be deleted with it, in the provider's own spelling (libvirt: paths of volumes). Where
+    /// another VM may get the identifier later, it says which VM was described (byom: its allocation). Never a user's data.
     pub belongings: Vec<String>,
     /// The UID of the cluster whose VM it is, by the tag [`CLUSTER_UID_TAG`], if it has that tag and the cloud shows it.
     pub cluster_uid: Option<String>,

@@ -27,14 +27,6 @@ pub(super) struct Instance {
     pub(super) status: String,
     pub(super) creation_timestamp: String,
     pub(super) labels: BTreeMap<String, String>,
-    disks: Vec<Disk>,
-}
-
-#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
-#[serde(rename_all = "camelCase", default)]
-struct Disk {
-    auto_delete: bool,
-    source: String,
 }
 
 /// A page of a list of all zones. `kind` distinguishes it from any other JSON, which would be an empty list.
@@ -89,12 +81,6 @@ impl Instance {
             "SUSPENDING" | "SUSPENDED" | "STOPPED" | "TERMINATED" => PowerState::Stopped,
             _ => PowerState::Unknown,
         }
-    }
-
-    /// The paths of the disks that Compute Engine deletes with it.
-    pub(super) fn own_disks(&self) -> impl Iterator<Item = String> {
-        let own = self.disks.iter().filter(|disk| disk.auto_delete);
-        own.filter_map(|Disk { source, .. }| Some(source[source.find("projects/")?..].to_owned()))
     }
 }
 

@@ -45,6 +45,9 @@ pub static CLOUD: Cloud = Cloud {
 /// A custom role with the permissions that deletions need, and no others.
 pub const ROLE: &str = include_str!("role.yaml");
 
+/// What reads a VM, for errors.
+const LOOKING_UP: &str = "looking up the VM";
+
 /// How long Compute Engine usually needs to stop and delete a VM.
 const DELETION: Duration = Duration::from_secs(45);
 
@@ -140,14 +143,12 @@ impl Gcp {
 
     /// The VM and its path. Fails with [`ErrorClass::NotFound`] if there is none.
     async fn find(&self, id: &InstanceId) -> Result<(String, Instance), Error> {
-        let doing = "looking up the VM";
         if id.scope().is_some() {
-            let reply = accepted(self.call(doing, Method::GET, id.as_str(), "").await?, Some(id.as_str()))?;
-            return Ok((id.to_string(), reply.json()?));
+            return Ok((id.to_string(), self.at(id.as_str()).await?));
         }
         let mut found = Vec::new();
         let take = |page: Page| found.extend(page.into_instances().filter(|(_, vm)| vm.name == id.as_str()));
-        self.pages(doing, &format!("name = \"{id}\""), ONE, take).await?;
+        self.pages(LOOKING_UP, &format!("name = \"{id}\""), ONE, take).await?;
         let Some((zone, instance)) = found.pop() else {
             let message = "the project has no VM of the recorded name in any zone";
             return Err(Error::new(ErrorClass::NotFound, message));
@@ -161,51 +162,40 @@ impl Gcp {
         Ok((self.path(&zone, id.as_str()), instance))
     }
 
+    /// The VM at this path. Fails with [`ErrorClass::NotFound`] if there is none.
+    async fn at(&self, path: &str) -> Result<Instance, Error> {
+        accepted(self.call(LOOKING_UP, Method::GET, path, "").await?, Some(path))?.json()
+    }
+
     /// The path of a VM in a zone, which is spelled `zones/ZONE`.
     fn path(&self, zone: &str, name: &str) -> String {
         format!("projects/{}/{zone}/instances/{name}", self.project)
-    }
-
-    /// The VM's path, by its disks: a zonal disk is in the zone of its VM. Only without one Compute Engine is asked.
-    async fn path_of(&self, vm: &Vm) -> Result<String, Error> {
-        if vm.id.scope().is_some() {
-            return Ok(vm.id.to_string());
-        }
-        let here = format!("projects/{}/", self.project);
-        let zone =
-            |disk: &String| disk.strip_prefix(&here)?.split_once("/disks/").map(|(zone, _)| zone.to_owned());
-        let zone = vm.belongings.iter().filter_map(zone).find(|zone| zone.starts_with("zones/"));
-        match zone {
-            Some(zone) => Ok(self.path(&zone, vm.id.as_str())),
-            None => Ok(self.find(&vm.id).await?.0),
-        }
     }
 }
 
 #[async_trait]
 impl Provider for Gcp {
     async fn describe(&self, id: &InstanceId, _: &Claim) -> Result<Vm, Error> {
-        let (_, instance) = self.find(id).await?;
+        let (path, instance) = self.find(id).await?;
         Ok(Vm {
             created: instance.creation_timestamp.parse().ok(),
             stage: if instance.is_leaving() { Stage::Leaving } else { Stage::Present },
-            belongings: instance.own_disks().collect(),
+            belongings: vec![path],
             ..Vm::named(id.clone(), instance.name)
         })
     }
 
     async fn delete(&self, vm: &OwnVm) -> Result<Accepted, Error> {
-        let path = self.path_of(vm.vm()).await?;
-        let reply = self.call("deleting the VM", Method::DELETE, &path, "").await?;
-        let reply = match accepted(reply, Some(&path)) {
+        // The VM that was described. By now another zone may have one of its name.
+        let Some(path) = vm.vm().belongings.first() else {
+            return Err(Error::new(ErrorClass::Transient, "the VM was described without its path"));
+        };
+        let reply = self.call("deleting the VM", Method::DELETE, path, "").await?;
+        let reply = match accepted(reply, Some(path)) {
             // It refuses a second deletion while the first one is under way.
             Err(refused) if refused.class == ErrorClass::Refused => {
-                let (_, instance) = self.find(&vm.vm().id).await?;
-                return if instance.is_leaving() {
-                    Ok(Accepted { look_after: DELETION })
-                } else {
-                    Err(refused)
-                };
+                let is_leaving = self.at(path).await?.is_leaving();
+                return if is_leaving { Ok(Accepted { look_after: DELETION }) } else { Err(refused) };
             }
             reply => reply?,
         };

@@ -178,6 +178,25 @@ fn a_name_that_two_zones_have_is_refused() -> Result<()> {
 }
 
 #[test]
+fn a_deletion_is_of_the_vm_that_was_described_whichever_has_its_name_by_then() -> Result<()> {
+    run(async {
+        let gcp = Gcp::start().await?;
+        let name = vm_name("web");
+        let described = Instance::running(&name);
+        gcp.peer.make(&described).await?;
+        let provider = gcp.open()?;
+        let own = own(&*provider, &CLOUD, &name, "web").await?;
+        gcp.peer.remove(&described).await?;
+        let other = Instance { zone: OTHER_ZONE, ..described };
+        gcp.peer.make(&other).await?;
+        let gone = provider.delete(&own).await;
+        ensure!(gone.is_err_and(|error| error.class == ErrorClass::NotFound));
+        ensure!(gcp.peer.state(&other).await?.instance, "the other one is gone");
+        Ok(())
+    })
+}
+
+#[test]
 fn a_protected_vm_stays_and_its_refusal_says_why() -> Result<()> {
     run(async {
         let gcp = Gcp::start().await?;
