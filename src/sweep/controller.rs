@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use futures::{StreamExt, future::join_all};
+use futures::future::join_all;
 use jiff::Timestamp;
 use operator_kit::status::Publisher;
 use tokio::time::sleep;
@@ -81,16 +81,10 @@ impl Sweeper {
 
     /// Sweeps while this process leads, without end.
     pub async fn run(self) -> Infallible {
-        let mut changes = std::pin::pin!(self.shared.leadership.changes());
-        loop {
-            if self.options.mode != Mode::Off {
-                self.shared.leadership.while_leading(Box::pin(self.rounds())).await;
-                self.forget();
-            }
-            if changes.next().await.is_none() {
-                pending::<()>().await;
-            }
+        if self.options.mode == Mode::Off {
+            pending::<()>().await;
         }
+        self.shared.leadership.each_term(|| Box::pin(self.rounds()), || self.forget()).await
     }
 
     /// The rounds at all clouds, in parallel: a slow cloud delays no other.

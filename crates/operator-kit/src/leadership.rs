@@ -1,6 +1,12 @@
 //! Whether this process may act. It is asked before each step.
 
-use std::{future::poll_fn, pin::pin, sync::Arc, task::Poll};
+use std::{
+    convert::Infallible,
+    future::{pending, poll_fn},
+    pin::pin,
+    sync::Arc,
+    task::Poll,
+};
 
 use futures::Stream;
 use tokio::{sync::watch, time::Instant};
@@ -78,6 +84,25 @@ impl Leadership {
             work.as_mut().poll(context).map(Some)
         })
         .await
+    }
+
+    /// Does `work` anew in each term in which this process leads, and drops it with the term, like
+    /// [`while_leading`](Self::while_leading). Then calls `after`. It has no end of its own: drop it when the process stops.
+    pub async fn each_term<W: Future>(&self, work: impl Fn() -> W, after: impl Fn()) -> Infallible {
+        // Before the first look, so that no term begins unseen.
+        let mut states = self.0.subscribe();
+        loop {
+            if self.leads() {
+                let term = async {
+                    work().await;
+                    pending::<Infallible>().await
+                };
+                self.while_leading(term).await;
+                after();
+            }
+            // It fails only without a sender, which `self` has.
+            let _ = states.changed().await;
+        }
     }
 
     fn leads_in(&self, term: u64) -> bool {
@@ -178,6 +203,39 @@ mod tests {
         leadership.end();
         leadership.begin(Instant::now() + 60 * SECOND);
         assert_eq!(work.now_or_never(), Some(None));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn each_term_has_its_own_work_and_its_own_end() {
+        let leadership = Leadership::none();
+        let [begun, ended] = [AtomicUsize::new(0), AtomicUsize::new(0)];
+        let work = || async {
+            begun.fetch_add(1, Ordering::SeqCst);
+            sleep(SECOND).await;
+        };
+        let after = || {
+            ended.fetch_add(1, Ordering::SeqCst);
+        };
+        let mut terms = pin!(leadership.each_term(work, after));
+        let mut look = || {
+            assert!(terms.as_mut().now_or_never().is_none());
+            (begun.load(Ordering::SeqCst), ended.load(Ordering::SeqCst))
+        };
+        assert_eq!(look(), (0, 0), "it does not lead");
+        leadership.begin(Instant::now() + 60 * SECOND);
+        assert_eq!(look(), (1, 0));
+        advance(2 * SECOND).await;
+        assert_eq!(look(), (1, 0), "its work is done, and the term goes on");
+        // Between two looks.
+        leadership.end();
+        leadership.begin(Instant::now() + 60 * SECOND);
+        assert_eq!(look(), (2, 1));
+        leadership.end();
+        assert_eq!(look(), (2, 2));
+        assert_eq!(look(), (2, 2));
+        leadership.begin(Instant::now() + SECOND);
+        leadership.end();
+        assert_eq!(look(), (2, 2), "the term was over before anyone looked");
     }
 
     #[tokio::test(start_paused = true)]

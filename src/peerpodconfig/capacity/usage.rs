@@ -6,13 +6,10 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     convert::Infallible,
-    future::pending,
-    pin::pin,
     sync::Arc,
     time::Duration,
 };
 
-use futures::StreamExt;
 use kube::Api;
 use operator_kit::Leadership;
 use tokio::time::{Instant, sleep};
@@ -45,15 +42,9 @@ impl Capacity {
         leadership: &Leadership,
         metrics: &Metrics,
     ) -> Infallible {
-        let mut changes = pin!(leadership.changes());
-        loop {
-            leadership.while_leading(self.follow_usage(&requests, metrics)).await;
-            // The process that leads shows them.
-            metrics.capacities(BTreeMap::new());
-            if changes.next().await.is_none() {
-                pending::<()>().await;
-            }
-        }
+        let work = || Box::pin(self.follow_usage(&requests, metrics));
+        // The process that leads shows them.
+        leadership.each_term(work, || metrics.capacities(BTreeMap::new())).await
     }
 
     async fn follow_usage(&self, requests: &impl Fn() -> Vec<NodeRequest>, metrics: &Metrics) -> Infallible {

@@ -113,18 +113,7 @@ impl Keeper {
 
     /// Works while this process leads, until `stop`.
     pub(super) async fn run(self, stop: CancellationToken) {
-        let mut changes = pin!(self.leadership.changes());
-        loop {
-            let leading = async {
-                // This process does not lead, or no longer: wait for a change.
-                let _ = Box::pin(self.leadership.while_leading(self.lead())).await;
-                changes.next().await
-            };
-            tokio::select! {
-                () = stop.cancelled() => return,
-                change = leading => if change.is_none() { return },
-            }
-        }
+        stop.run_until_cancelled(self.leadership.each_term(|| Box::pin(self.lead()), || ())).await;
     }
 
     /// Does the leader's work, without end.

@@ -108,19 +108,7 @@ impl Rotation {
 
     /// Runs whenever this process leads, until `stop`.
     pub async fn run(self, leadership: Leadership, stop: CancellationToken) {
-        let changes = leadership.changes();
-        pin_mut!(changes);
-        loop {
-            let leading = async {
-                // Without leadership it waits for a change.
-                let _ = Box::pin(leadership.while_leading(self.lead())).await;
-                changes.next().await
-            };
-            tokio::select! {
-                () = stop.cancelled() => return,
-                change = leading => if change.is_none() { return },
-            }
-        }
+        stop.run_until_cancelled(leadership.each_term(|| Box::pin(self.lead()), || ())).await;
     }
 
     /// Runs as the leader, without end.
