@@ -142,7 +142,7 @@ impl Objects {
         let patch = Patch::Merge(json!({
             "metadata": { "managedFields": fields, "resourceVersion": there.metadata.resource_version },
         }));
-        let params = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
+        let params = PatchParams::apply(FIELD_MANAGER);
         api_call::bounded(wanted.api(&self.client).patch(&wanted.name, &params, &patch)).await?;
         Ok(true)
     }
@@ -150,7 +150,7 @@ impl Objects {
     /// Gives the fields of others back: they were not what made the object invalid, and the next write must not remove them.
     async fn give_back(&self, wanted: &Wanted, there: &DynamicObject) {
         let fields = Patch::Merge(json!({ "metadata": { "managedFields": there.managed_fields() } }));
-        let params = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
+        let params = PatchParams::apply(FIELD_MANAGER);
         if let Err(error) =
             api_call::bounded(wanted.api(&self.client).patch(&wanted.name, &params, &fields)).await
         {

@@ -207,7 +207,7 @@ fn admit(
 }
 
 async fn patch(nodes: &Api<NodeView>, write: &NodeWrite) -> Result<NodeView, ApiError> {
-    let params = PatchParams { field_manager: Some(FIELD_MANAGER.into()), ..PatchParams::default() };
+    let params = PatchParams::apply(FIELD_MANAGER);
     let patch = Patch::Merge(body(write));
     api_call::bounded(nodes.patch_status(&write.node, &params, &patch)).await
 }

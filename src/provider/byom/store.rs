@@ -19,9 +19,6 @@ use crate::{
 /// The key of the pool in its `ConfigMap`.
 const STATE: &str = "allocation-state";
 
-/// The status of a write to an object that changed since it was read.
-const CONFLICT: u16 = 409;
-
 /// How long to pause if the API server asks for fewer calls and does not say how long.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
@@ -85,7 +82,7 @@ impl Store {
         let params = PostParams { dry_run, field_manager: Some(FIELD_MANAGER.to_owned()) };
         match bounded(self.api.replace(&self.name, &params, object)).await {
             Ok(_) => Ok(true),
-            Err(error) if error.code() == Some(CONFLICT) => Ok(false),
+            Err(error) if error.is_conflict() => Ok(false),
             Err(error) => Err(self.explain("writing", &error)),
         }
     }

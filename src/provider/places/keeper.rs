@@ -44,9 +44,6 @@ const READ_PATIENCE: Duration = Duration::from_secs(10);
 /// neither a session nor a note that the password was refused.
 const HOST_PATIENCE: Duration = Duration::from_secs(50);
 
-/// The status of a write to an object that changed since it was read.
-const CONFLICT: u16 = 409;
-
 /// The longest pause between attempts.
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
@@ -208,7 +205,7 @@ impl Keeper {
             };
             let written = match self.write(&records, &before, version).await {
                 // The watch brings what another process wrote.
-                Err(error) if error.code() == Some(CONFLICT) => return Ok(None),
+                Err(error) if error.is_conflict() => return Ok(None),
                 written => written.map_err(|error| self.unwritable(&error))?,
             };
             self.announce(&records, &before, cloud, &key, endpoint);
@@ -259,7 +256,7 @@ impl Keeper {
     async fn write(&self, records: &Records, before: &Records, version: &str) -> Result<ConfigMap, ApiError> {
         let data = records.changed_since(before).map_err(kube::Error::SerdeError)?;
         let patch = json!({ "metadata": { "resourceVersion": version }, "data": data });
-        let params = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
+        let params = PatchParams::apply(FIELD_MANAGER);
         bounded(self.api.patch(PLACES, &params, &Patch::Merge(patch))).await
     }
 

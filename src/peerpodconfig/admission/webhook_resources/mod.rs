@@ -153,7 +153,7 @@ impl WebhookResources {
         if is_left() {
             return Ok(());
         }
-        let params = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
+        let params = PatchParams::apply(FIELD_MANAGER);
         let patch = json!({ "metadata": { "uid": there.uid(), "ownerReferences": owners } });
         let patched = bounded(api.patch_metadata(&name, &params, &Patch::Strategic(patch))).await;
         unless_changed(&name, patched)
