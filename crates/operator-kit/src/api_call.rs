@@ -76,11 +76,6 @@ impl ApiError {
         self.status().map(|status| status.code)
     }
 
-    /// Whether the object is not as the request expected: another process wrote it first.
-    pub fn is_conflict(&self) -> bool {
-        self.code() == Some(409)
-    }
-
     /// Whether the API server says that the object of this name does not exist. A 404 alone does not say so: it may come from a
     /// proxy, or from an API server without the CRD.
     pub fn is_absence_of(&self, name: &str) -> bool {
