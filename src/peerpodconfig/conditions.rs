@@ -161,9 +161,9 @@ reasons! {
     /// The webhook cannot use `TLS_MIN_VERSION` or `TLS_CIPHER_SUITES` of the ConfigMap. It keeps the last values that
     /// worked. Correct the ConfigMap.
     TlsRefused => SettingsRefused(true), Warning;
-    /// The operator has another ConfigMap or Secret mounted than this PeerPodConfig names. It may not be able to delete
-    /// the VMs that cloud-api-adaptor creates. Name the ones that the operator has mounted, or install the operator with
-    /// the ones that are named.
+    /// The operator has another ConfigMap or Secret mounted than this PeerPodConfig names, and no `--provider` for its cloud. It
+    /// may not be able to delete the VMs that cloud-api-adaptor creates. Name the ones that the operator has mounted, or install
+    /// the operator with the ones that are named, for a further cloud by `--provider`.
     NotMounted => SettingsDiverge(true), Warning;
 }
 

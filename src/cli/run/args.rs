@@ -86,7 +86,8 @@ pub struct RunArgs {
     #[arg(long, value_name = "IMAGE", env = "RELATED_IMAGE_CAA", default_value = "")]
     pub adaptor_image: String,
 
-    /// Name of the ConfigMap that is mounted at --settings-dir. A PeerPodConfig that names another one gets a condition
+    /// Name of the ConfigMap that is mounted at --settings-dir. A PeerPodConfig that names another one gets a condition, unless a
+    /// --provider is for its cloud
     #[arg(
         long,
         value_name = "NAME",
@@ -95,7 +96,8 @@ pub struct RunArgs {
     )]
     pub settings_config_map: String,
 
-    /// Name of the Secret that is mounted at --credentials-dir. A PeerPodConfig that names another one gets a condition
+    /// Name of the Secret that is mounted at --credentials-dir. A PeerPodConfig that names another one gets a condition, unless a
+    /// --provider is for its cloud
     #[arg(
         long,
         value_name = "NAME",
@@ -195,6 +197,7 @@ impl RunArgs {
         self.controllers.contains(&ControllerName::PeerPod).then(|| peerpodconfig::Mounted {
             config_map: self.settings_config_map.clone(),
             secret: self.credentials_secret.clone(),
+            further: self.providers.iter().map(|provider| provider.cloud).collect(),
         })
     }
 }
@@ -215,7 +218,10 @@ mod tests {
     use clap::Parser as _;
 
     use super::Cloud;
-    use crate::cli::{Cli, Command};
+    use crate::{
+        cli::{Cli, Command},
+        peerpodconfig::Mounted,
+    };
 
     #[test]
     fn whoever_deletes_no_machines_has_no_settings_for_it() {
@@ -224,9 +230,17 @@ mod tests {
             let Command::Run(args) = Cli::try_parse_from(arguments).unwrap().command else {
                 panic!("not run")
             };
-            args.mounted().map(|it| (it.config_map, it.secret))
+            args.mounted()
         };
-        assert_eq!(mounted(&[]), Some(("peer-pods-cm".to_owned(), "mine".to_owned())));
+        let all = |further: &[&str]| {
+            Some(Mounted {
+                config_map: "peer-pods-cm".to_owned(),
+                secret: "mine".to_owned(),
+                further: further.iter().filter_map(|name| Cloud::named(name)).collect(),
+            })
+        };
+        assert_eq!(mounted(&[]), all(&[]));
+        assert_eq!(mounted(&["--provider=aws=/a,/b;gcp=/c,/d"]), all(&["aws", "gcp"]));
         assert_eq!(mounted(&["--controllers=peerpodconfig"]), None);
     }
 

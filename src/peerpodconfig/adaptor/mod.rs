@@ -118,7 +118,8 @@ impl Adaptor {
         let unmet = preconditions::unmet(config, summary, sources, observed.unmanaged.as_ref());
         let is_obstructed = unmet.is_some();
         let mounted = self.options.mounted.as_ref();
-        let diverging = mounted.and_then(|mounted| settings::not_mounted(&config.spec, mounted));
+        let cloud = sources.settings.cloud;
+        let diverging = mounted.and_then(|mounted| settings::not_mounted(&config.spec, cloud, mounted));
         let mut findings = Findings { all: unmet.into_iter().chain(diverging).collect(), again: None };
         if findings.all.iter().any(|it| matches!(it.reason, Reason::InvalidSpec | Reason::SettingsMissing)) {
             return Ok(findings);

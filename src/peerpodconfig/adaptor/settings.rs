@@ -10,7 +10,7 @@ use super::super::{
     resources::AdaptorSettings,
     sources::Sources,
 };
-use crate::api::v1alpha1::PeerPodConfigSpec;
+use crate::{api::v1alpha1::PeerPodConfigSpec, provider::Cloud};
 
 /// On the DaemonSet: the hash of the settings in force, and since when they are in force while Pods run on older ones.
 pub(super) const SETTINGS: &str = "peerpods.confidentialcontainers.org/settings";
@@ -23,6 +23,8 @@ pub struct Mounted {
     pub config_map: String,
     /// The name of the Secret.
     pub secret: String,
+    /// The further clouds that it has settings for. The names of the objects with those are unknown.
+    pub further: Vec<&'static Cloud>,
 }
 
 /// What cloud-api-adaptor cannot start without.
@@ -60,8 +62,16 @@ pub(super) fn hint(spec: &PeerPodConfigSpec, missing: &[&str]) -> Option<String>
     })
 }
 
-/// The condition when cloud-api-adaptor creates VMs with settings that the operator does not have.
-pub(super) fn not_mounted(spec: &PeerPodConfigSpec, mounted: &Mounted) -> Option<Finding> {
+/// The condition when cloud-api-adaptor creates VMs with settings that the operator does not have. `cloud`: the one of its settings.
+pub(super) fn not_mounted(
+    spec: &PeerPodConfigSpec,
+    cloud: Option<&'static Cloud>,
+    mounted: &Mounted,
+) -> Option<Finding> {
+    // The operator deletes the VMs of a further cloud with other objects than the mounted ones, whatever they are named.
+    if cloud.is_some_and(|cloud| mounted.further.contains(&cloud)) {
+        return None;
+    }
     let differing: Vec<_> = [
         ("configMapName", &spec.config_map_name, &mounted.config_map),
         ("cloudSecretName", &spec.cloud_secret_name, &mounted.secret),
@@ -146,15 +156,18 @@ mod tests {
 
     #[test]
     fn settings_that_the_operator_does_not_have_are_named() {
-        let mounted = Mounted { config_map: "peer-pods-cm".into(), secret: "peer-pods-secret".into() };
-        let finding = |config_map: &str, secret: &str| {
+        let further = Cloud::named("aws").into_iter().collect();
+        let mounted =
+            Mounted { config_map: "peer-pods-cm".into(), secret: "peer-pods-secret".into(), further };
+        let of_cloud = |cloud: &str, config_map: &str, secret: &str| {
             let spec = PeerPodConfigSpec {
                 cloud_secret_name: secret.to_owned(),
                 config_map_name: config_map.to_owned(),
                 ..PeerPodConfigSpec::default()
             };
-            not_mounted(&spec, &mounted).map(|finding| finding.message)
+            not_mounted(&spec, Cloud::named(cloud), &mounted).map(|finding| finding.message)
         };
+        let finding = |config_map: &str, secret: &str| of_cloud("libvirt", config_map, secret);
         assert_eq!(finding("peer-pods-cm", "peer-pods-secret"), None);
         let message = finding("other", "peer-pods-secret").unwrap();
         assert!(
@@ -172,5 +185,9 @@ mod tests {
             message.contains("configMapName is a") && message.contains("cloudSecretName is b"),
             "{message}"
         );
+        assert_eq!(of_cloud("aws", "a", "b"), None, "the operator has settings of that cloud's own");
+        for other in ["gcp", ""] {
+            assert_eq!(of_cloud(other, "a", "b"), Some(message.clone()), "{other}");
+        }
     }
 }
