@@ -94,11 +94,31 @@ fn values_that_cancel_each_other_are_named_and_so_is_what_the_release_does_not_m
                 ),
             ),
             (
-                json!({ "provider": "aws", "admission": policy, "webhook": { "enabled": false } }),
+                json!({ "provider": "aws", "admission": policy, "webhook": { "enabled": false }, "peerPodConfig": { "create": true } }),
                 &["admission.mode (webhook.enabled is false)"],
                 None,
             ),
-            (json!({ "provider": "aws", "admission": policy }), &[], None),
+            (
+                json!({ "provider": "aws", "admission": policy, "peerPodConfig": { "create": true } }),
+                &[],
+                None,
+            ),
+            (
+                json!({
+                    "provider": "aws",
+                    "admission": { "mode": "Policy", "sizing": "Sum", "excludedNamespaces": ["a"] },
+                    "webhook": { "enabled": false },
+                    "peerPodConfig": { "spec": { "instanceType": "large" } },
+                }),
+                &[
+                    "admission.excludedNamespaces (peerPodConfig.create is false)",
+                    "admission.mode (peerPodConfig.create is false)",
+                    "admission.sizing (peerPodConfig.create is false)",
+                    "peerPodConfig.spec (peerPodConfig.create is false)",
+                    "webhook.enabled (peerPodConfig.create is false)",
+                ],
+                None,
+            ),
         ] {
             let told = installed(&helm, &values).await?;
             ensure!(in_vain(&told)? == vain, "{values}: {told}");

@@ -99,8 +99,11 @@ fn a_values_file_of_cloud_api_adaptors_charts_is_taken_and_what_it_says_in_vain_
         let vain = in_vain(&told)?;
         let expected = [
             "alibabacloud.rrsa.enable",
+            "daemonset.podLabels (peerPodConfig.create is false)",
+            "daemonset.updateStrategy (peerPodConfig.create is false)",
             "global",
             "kata-deploy",
+            "limit (peerPodConfig.create is false)",
             "resourceCtrl.authProxy",
             "resourceCtrl.image",
             "resourceCtrl.namePrefix",
@@ -116,11 +119,22 @@ fn a_values_file_of_cloud_api_adaptors_charts_is_taken_and_what_it_says_in_vain_
             "webhook.image",
             "webhook.namePrefix",
             "webhook.namespaceOverride",
+            "webhook.replicas (peerPodConfig.create is false)",
             "webhook.resources",
             "webhook.tlsMinVersion",
+            "webhook.webhook.annotations (peerPodConfig.create is false)",
             "webhook.webhook.failurePolicy",
+            "webhook.webhook.labels (peerPodConfig.create is false)",
+            "webhook.webhook.podVMExtendedResource (peerPodConfig.create is false)",
+            "webhook.webhook.targetRuntimeClass (peerPodConfig.create is false)",
         ];
         ensure!(vain == expected, "{vain:?}");
+        let mut applied = theirs();
+        applied["peerPodConfig"] = json!({ "create": true });
+        let told = installed(&helm, &applied).await?;
+        let expected: Vec<_> =
+            expected.into_iter().filter(|it| !it.contains("peerPodConfig.create")).collect();
+        ensure!(in_vain(&told)? == expected, "{told}");
         let told = installed(&helm, &json!({ "provider": "aws" })).await?;
         ensure!(!told.contains("have no effect here"), "{told}");
         for provider in CLOUDS {
@@ -223,7 +237,8 @@ fn a_values_file_of_cloud_api_adaptors_chart_installs_for_each_provider() -> Res
         ] {
             let values = of_provider(name, &settings, &credentials);
             let told = installed(&helm, &values).await.with_context(|| name.to_owned())?;
-            ensure!(in_vain(&told)? == ["kata-deploy"], "{name}: {told}");
+            let strategy = "daemonset.updateStrategy (peerPodConfig.create is false)";
+            ensure!(in_vain(&told)? == [strategy, "kata-deploy"], "{name}: {told}");
             let objects = helm.rendered(&["--values", &values_file(&helm, &values)?]).await?;
             let made = data(&objects, "ConfigMap")?;
             for (key, value) in settings.as_object().context("settings")? {

@@ -188,6 +188,10 @@
 {{- $class := (include "peerpod-operator.peerPodConfigSpec" . | fromYaml).admission.runtimeClassName -}}
 {{- $limit := not (has ($settings.PEERPODS_LIMIT_PER_NODE | default "") (list "" "10" "-1")) -}}
 {{- $runtimeClass := not (has ($settings.RUNTIMECLASS_NAME | default "") (list "" "kata-remote" $class)) -}}
+{{- /* What the PeerPodConfig alone gets, where the user says something else than the default. */ -}}
+{{- $applied := .Values.peerPodConfig.create -}}
+{{- $unapplied := "peerPodConfig.create is false" -}}
+{{- $webhook := .Values.webhook.webhook -}}
 {{- $vain := list -}}
 {{- range list
   (list "providerConfigs" $configs (not $provider) "provider is empty")
@@ -203,7 +207,20 @@
   (list "secrets.existingSshKeySecretName" .Values.secrets.existingSshKeySecretName (not $reference) "secrets.mode is create")
   (list "secrets.existingByomHostKeySecretName" .Values.secrets.existingByomHostKeySecretName (not $reference) "secrets.mode is create")
   (list "secrets.existingTlsSecretName" .Values.secrets.existingTlsSecretName (not $reference) "secrets.mode is create")
-  (list "admission.mode" (not (has .Values.admission.mode (list "Webhook" "None"))) (not .Values.webhook.enabled) "webhook.enabled is false")
+  (list "admission.mode" (not (has .Values.admission.mode (list "Webhook" "None"))) (and $applied (not .Values.webhook.enabled)) "webhook.enabled is false")
+  (list "admission.mode" (ne .Values.admission.mode "Webhook") (not $applied) $unapplied)
+  (list "admission.sizing" (ne .Values.admission.sizing "Kubernetes") (not $applied) $unapplied)
+  (list "admission.excludedNamespaces" .Values.admission.excludedNamespaces (not $applied) $unapplied)
+  (list "daemonset.podLabels" .Values.daemonset.podLabels (not $applied) $unapplied)
+  (list "daemonset.updateStrategy" .Values.daemonset.updateStrategy (not $applied) $unapplied)
+  (list "limit" (ne (include "peerpod-operator.text" .Values.limit) "10") (not $applied) $unapplied)
+  (list "peerPodConfig.spec" .Values.peerPodConfig.spec (not $applied) $unapplied)
+  (list "webhook.enabled" (not .Values.webhook.enabled) (not $applied) $unapplied)
+  (list "webhook.replicas" (ne (int .Values.webhook.replicas) 2) (not $applied) $unapplied)
+  (list "webhook.webhook.annotations" $webhook.annotations (not $applied) $unapplied)
+  (list "webhook.webhook.labels" $webhook.labels (not $applied) $unapplied)
+  (list "webhook.webhook.podVMExtendedResource" (ne $webhook.podVMExtendedResource "kata.peerpods.io/vm") (not $applied) $unapplied)
+  (list "webhook.webhook.targetRuntimeClass" (ne $webhook.targetRuntimeClass "kata-remote") (not $applied) $unapplied)
   (list (printf "providerConfigs.%s.PEERPODS_LIMIT_PER_NODE" $provider) $limit $deployed "limit counts")
   (list (printf "providerConfigs.%s.RUNTIMECLASS_NAME" $provider) $runtimeClass $deployed "webhook.webhook.targetRuntimeClass counts")
 -}}
