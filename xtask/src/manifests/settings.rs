@@ -82,7 +82,7 @@ pub(super) fn env_file(provider: &Cloud, place: Place) -> String {
         }
         Place::Secret => {
             "The Secret peer-pods-secret: the credentials of cloud-api-adaptor and of the operator. It \
-             must exist, even if it is empty. An empty value means none."
+             must exist, even if it is empty. An empty value means none. A value must be on one line."
         }
     });
     if place == Place::Secret && provider.mounts(AdaptorSecret::SshKey) {
