@@ -177,7 +177,7 @@ fn their_reaper_webhook_and_adaptor_are_replaced_step_by_step_and_no_machine_is_
         // The value that switched their reaper off would also switch this operator off. No webhook really runs here.
         let set =
             format!("resourceCtrl.enabled=true,peerPodConfig.create=true,admission.mode=Policy,{NOWHERE}");
-        let upgrade = ["--reset-then-reuse-values", "--values", values, "--set", &set];
+        let upgrade = ["--reset-then-reuse-values", "--take-ownership", "--values", values, "--set", &set];
         hook::during(alone.testbed, install::APPLY_JOB, helm.upgrade(&upgrade)).await?;
         let kinds = "mutatingwebhookconfigurations,deployments,daemonsets,services,issuers,certificates";
         let left = names(cluster, kinds).await?;
