@@ -141,6 +141,15 @@ fn uninstalling_waits_for_what_is_going_and_refuses_while_machines_are_left() ->
         scene.lives(&vm).await?;
         ensure!(scene.peerpods.get(&vm.name()).await?.metadata.deletion_timestamp.is_none());
 
+        // The release can be upgraded again after a rollback to the revision that is marked.
+        let history = helm.run(&["history", RELEASE, "--max=1", "--output=json"]).await?;
+        let history: Value = serde_json::from_str(&history)?;
+        ensure!(history[0]["status"] == "uninstalling", "{history}");
+        let stuck = helm.upgrade(&["--set", &values]).await.err().context("it was upgraded")?;
+        ensure!(format!("{stuck:#}").contains("has no deployed releases"), "{stuck:#}");
+        helm.run(&["rollback", RELEASE, &history[0]["revision"].to_string()]).await?;
+        helm.upgrade(&["--set", &values]).await?;
+
         // The Pod is deleted, and the deletion of its machine hangs for a while. The operator stays until the machine is gone.
         alone.libvirtd.pause()?;
         scene.pods.delete("web").await?;
