@@ -5,7 +5,7 @@
 //! without a Pod. A Pod that a PeerPod only pretends to have does not keep a VM for long: the garbage collector deletes that PeerPod.
 //!
 //! On a cloud that reuses identifiers, a Pod may have a VM that no PeerPod records for it yet. There, Pods of the same name count,
-//! too.
+//! too. A VM that was absent and came back may bear a name that is no longer true. Then each PeerPod that names it counts.
 
 use jiff::{SignedDuration, Timestamp};
 use kube::{Api, Resource as _, ResourceExt as _, api::ListParams, runtime::reflector::ObjectRef};
@@ -69,8 +69,8 @@ impl Observer {
         peerpod: &PeerPod,
         vm: &Vm,
     ) -> Result<Option<ObjectRef<PeerPod>>, ApiError> {
-        let Claimants { living, going } = if vm.stage == Stage::Remains(Bears::Id) {
-            // They do not bear the name of a Pod.
+        let Claimants { living, going } = if vm.reappeared || vm.stage == Stage::Remains(Bears::Id) {
+            // Its name does not say which Pod needs it.
             self.index.claimants_of_any_name(peerpod, MOST_PODS + 1)
         } else {
             self.index.claimants(peerpod, MOST_PODS + 1)

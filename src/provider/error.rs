@@ -11,7 +11,8 @@ use crate::settings::Malformed;
 pub enum ErrorClass {
     /// What was asked for does not exist. For deletion this is success.
     NotFound,
-    /// The cloud says that it does not exist. The cloud may not show yet what was made a moment ago.
+    /// The cloud says that it does not exist, and may say otherwise later: it may not show yet what was made a moment ago, or bring
+    /// back what went a moment ago.
     Unsettled {
         /// When to ask again.
         look_after: Duration,
@@ -66,8 +67,9 @@ impl ErrorClass {
                 "it does not exist: the deletion of a VM is done; any other call is tried again"
             }
             Self::Unsettled { .. } => {
-                "the cloud does not show a VM that was recorded less than 2 min before its deletion: the operator asks a second \
-                 time, 10 s later"
+                "the absence may not last: the cloud may not show yet a VM that was recorded less than 2 min before its deletion, so \
+                 the operator asks a second time, 10 s later; or the pool of byom may lose a machine again that is available for less \
+                 than 30 s, so the operator asks again after that time"
             }
             Self::Transient => {
                 "the call may work later: the operator tries again with pauses from 1 s to 5 min"

@@ -4,8 +4,9 @@
 //!
 //! - [`Provider::describe`] reads; it never changes anything. It gives the VM, or what remains of it ([`Stage::Remains`]). It
 //!   fails with [`ErrorClass::NotFound`] only if nothing is left. A wrong scope, missing rights and a cloud that does not answer
-//!   have classes of their own. Callers release finalizers on `NotFound`, so a provider in doubt must not report it. An
-//!   identifier with a [scope](InstanceId::scope) is looked up in that scope, whatever the settings name.
+//!   have classes of their own. Callers release finalizers on `NotFound`, so a provider in doubt must not report it. While the
+//!   absence may still be undone, it fails with [`ErrorClass::Unsettled`]. An identifier with a [scope](InstanceId::scope) is looked
+//!   up in that scope, whatever the settings name.
 //! - [`Provider::delete`] deletes the VM and everything in [`Vm::belongings`], and nothing else. It may return before the VM is
 //!   gone, and says when to look again. A caller may repeat it at any time, also after half a success: a step that is already
 //!   done is a success. `describe` finds the VM or its remains until all belongings are gone, so that a retry still finds what is
@@ -122,6 +123,9 @@ pub struct Vm {
     pub belongings: Vec<String>,
     /// The UID of the cluster whose VM it is, by the tag [`CLUSTER_UID_TAG`], if it has that tag and the cloud shows it.
     pub cluster_uid: Option<String>,
+    /// Whether it was absent before, to the same claim. Then a Pod of any name may run on it. Only clouds that
+    /// [reuse identifiers](Cloud::reuses_ids) say so.
+    pub reappeared: bool,
 }
 
 /// How much of a VM still exists.
@@ -261,6 +265,7 @@ impl Vm {
             stage: Stage::Present,
             belongings,
             cluster_uid: None,
+            reappeared: false,
         }
     }
 }

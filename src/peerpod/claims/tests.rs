@@ -80,6 +80,7 @@ async fn a_living_peerpod_claims_a_vm_only_if_its_pod_may_have_a_vm_of_that_name
         claimant(&own, vm, std::slice::from_ref(other), []).await.unwrap().is_some()
     };
     let remains = Vm { stage: Stage::Remains(Bears::Id), ..vm(&own) };
+    let reappeared = Vm { reappeared: true, ..vm(&own) };
     for (pod, expected) in [
         (None, false),
         (Some(("db", "x")), false),
@@ -91,6 +92,7 @@ async fn a_living_peerpod_claims_a_vm_only_if_its_pod_may_have_a_vm_of_that_name
         let other = peerpod("libvirt", VM, "bank", pod);
         assert_eq!(needed(&other, vm(&own)).await, expected, "{pod:?}");
         assert!(needed(&other, remains.clone()).await, "remains bear no name of a Pod: {pod:?}");
+        assert!(needed(&other, reappeared.clone()).await, "another Pod may have got it meanwhile: {pod:?}");
     }
     let sibling = PeerPod {
         metadata: ObjectMeta { name: Some("b".into()), uid: Some("b".into()), ..own.metadata.clone() },

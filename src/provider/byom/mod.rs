@@ -5,11 +5,13 @@
 //! ```text
 //! describe  read the pool: the machine is the Pod's
 //! delete    read the pool: it still is; have the machine restart, by SFTP; write the pool without the allocation
-//! describe  after 30 s, read the pool: the machine is available
+//! describe  read the pool: the machine is available
+//! describe  after 30 s, read the pool: it still is
 //! ```
 //!
-//! cloud-api-adaptor may write the pool as it read it before, and so undo the return of a machine. The last look then finds the
-//! allocation again, and the deletion is repeated.
+//! cloud-api-adaptor may write the pool as it read it before, and so undo the return of a machine, whichever process returned it. So
+//! a machine is absent only when it was available for a while. If the pool gives it to the Pod again, the deletion is repeated, unless
+//! a PeerPod says that another Pod got the machine meanwhile.
 //!
 //! An identifier is an address, which the pool gives to other Pods later. So the pool alone says whether a machine is still the
 //! one that a PeerPod recorded, and every write names the pool's version that it is made for.
@@ -17,10 +19,11 @@
 mod examine;
 mod machine;
 mod pool;
+mod returns;
 mod settings;
 mod store;
 
-use std::{net::IpAddr, time::Duration};
+use std::net::IpAddr;
 
 use async_trait::async_trait;
 use jiff::Timestamp;
@@ -33,6 +36,7 @@ pub use self::settings::Settings;
 use self::{
     machine::Access,
     pool::{Allocation, Pool},
+    returns::Returns,
     settings::is_name,
     store::Store,
 };
@@ -69,14 +73,11 @@ pub static CLOUD: Cloud = Cloud {
 /// The number of attempts to write while others write the pool, too.
 const ATTEMPTS: usize = 5;
 
-/// The time that cloud-api-adaptor gives itself for an allocation. It may write what it read before a machine returned, and so undo
-/// that return, until this time has passed.
-const MAY_BE_UNDONE: Duration = Duration::from_secs(30);
-
 /// One pool.
 struct Byom {
     store: Store,
     access: Access,
+    returns: Returns,
 }
 
 fn open(values: &Values, opening: Opening<'_>) -> Result<Box<dyn Provider>, Error> {
@@ -102,7 +103,7 @@ fn open(values: &Values, opening: Opening<'_>) -> Result<Box<dyn Provider>, Erro
     let patience = settings.patience();
     let (user, key) = (settings.user, settings.private_key.into());
     let access = Access { user, key, host_keys: settings.host_keys.map(Into::into), patience };
-    Ok(Box::new(Byom { store, access }))
+    Ok(Box::new(Byom { store, access, returns: Returns::default() }))
 }
 
 fn address_of_machine(raw: &str) -> Result<ParsedId, IdProblem> {
@@ -136,10 +137,17 @@ impl Provider for Byom {
     async fn describe(&self, id: &InstanceId, claim: &Claim) -> Result<Vm, Error> {
         let address = address(id)?;
         let read = self.store.read().await?;
-        let allocation = read.pool.held(address, claim)?;
+        let allocation = match read.pool.held(address, claim) {
+            Err(gone) if gone.class == ErrorClass::NotFound && read.pool.available.contains(&address) => {
+                self.returns.available(address, claim)?;
+                return Err(gone);
+            }
+            held => held?,
+        };
         Ok(Vm {
             created: Some(allocation.since),
             belongings: vec![allocation.key.clone()],
+            reappeared: self.returns.undone(address, claim),
             ..Vm::named(id.clone(), name(allocation))
         })
     }
@@ -179,7 +187,7 @@ impl Provider for Byom {
                 .without(allocation, Timestamp::now())
                 .map_err(|_| Error::new(ErrorClass::Transient, "the pool cannot be written as JSON"))?;
             if self.store.write(&read, state).await? {
-                return Ok(Accepted { look_after: MAY_BE_UNDONE });
+                return Ok(Accepted::default());
             }
             read = self.store.read().await?;
         }

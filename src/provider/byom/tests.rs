@@ -1,10 +1,13 @@
-use std::sync::Arc;
+use std::{iter::repeat_n, sync::Arc, time::Duration};
 
 use operator_kit::testing::{Answer, ApiServer, Call, not_of};
 use serde_json::{Value, json};
-use tokio::sync::Notify;
+use tokio::{
+    sync::Notify,
+    time::{advance, pause},
+};
 
-use super::*;
+use super::{returns::MAY_BE_UNDONE, *};
 use crate::provider::cloud::Recorded;
 
 const PATH: &str = "/api/v1/namespaces/here/configmaps/byom-ip-pool-state";
@@ -35,7 +38,13 @@ fn pool(allocated: &[(String, Value)], available: &[&str], version: u32) -> Valu
 }
 
 fn claim() -> Claim {
-    Claim { pod: Some("web".to_owned()), created: Timestamp::now(), ..Claim::default() }
+    let created = "2026-01-01T00:01:00Z".parse().unwrap();
+    Claim { pod: Some("web".to_owned()), created, ..Claim::default() }
+}
+
+/// The class of an absence that may be undone for so long.
+fn look_after(seconds: u64) -> ErrorClass {
+    ErrorClass::Unsettled { look_after: Duration::from_secs(seconds) }
 }
 
 async fn describe(provider: &dyn Provider) -> Result<Vm, Error> {
@@ -62,8 +71,9 @@ async fn no_answer_but_the_pools_own_word_is_absence() {
         let server = ApiServer::expecting([Call::get(PATH).answer(answer)]);
         describe(&*provider(&server, None)).await.unwrap_err().class
     };
-    let web = allocation("web", "10.0.0.1");
-    assert_eq!(asked(Answer::object(&pool(&[], &[ADDRESS], 1))).await, ErrorClass::NotFound);
+    let (web, db) = (allocation("web", "10.0.0.1"), allocation("db", ADDRESS));
+    assert_eq!(asked(Answer::object(&pool(&[db], &[], 1))).await, ErrorClass::NotFound);
+    assert_eq!(asked(Answer::object(&pool(&[], &[ADDRESS], 1))).await, look_after(30));
     assert_eq!(asked(Answer::object(&pool(&[web], &[], 1))).await, ErrorClass::Invalid);
     assert_eq!(asked(Answer::not_found("configmaps", NAME)).await, ErrorClass::Invalid);
     assert_eq!(asked(Answer::object(&json!({ "metadata": { "name": NAME } }))).await, ErrorClass::Invalid);
@@ -73,6 +83,28 @@ async fn no_answer_but_the_pools_own_word_is_absence() {
     for answer in not_of(NAME).into_iter().chain([Answer::text(200, "<html>"), Answer::dropped()]) {
         assert_eq!(asked(answer.clone()).await, ErrorClass::Transient, "{answer:?}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_machine_is_absent_for_a_peerpod_when_it_was_available_so_long_that_its_return_stays() {
+    let available = Call::get(PATH).answer(Answer::object(&pool(&[], &[ADDRESS], 1)));
+    let server = ApiServer::expecting(repeat_n(available, 6));
+    let (provider, own) = (provider(&server, None), claim());
+    let id = InstanceId::of(&CLOUD, ADDRESS).unwrap();
+    let class = async |claim: &Claim| provider.describe(&id, claim).await.unwrap_err().class;
+    assert_eq!(class(&own).await, look_after(30));
+    advance(MAY_BE_UNDONE.saturating_sub(Duration::from_secs(1))).await;
+    assert_eq!(class(&Claim { deleted: Some(Timestamp::now()), ..own.clone() }).await, look_after(1));
+    advance(Duration::from_secs(1)).await;
+    assert_eq!(class(&own).await, ErrorClass::NotFound);
+    // The machine may have been another's in between.
+    for next in [
+        Claim { created: Timestamp::now(), ..own.clone() },
+        Claim { pod: Some("db".to_owned()), ..own.clone() },
+    ] {
+        assert_eq!(class(&next).await, look_after(30), "{next:?}");
+    }
+    assert_eq!(class(&Claim { pod: None, ..own }).await, ErrorClass::NotFound, "nothing is returned for it");
 }
 
 #[tokio::test]
@@ -102,25 +134,30 @@ async fn after_a_conflict_the_pool_is_read_again_and_what_others_wrote_stays() {
     ]);
     let provider = provider(&server, None);
     let returned = provider.delete(&own(&*provider).await).await;
-    assert_eq!(returned, Ok(Accepted { look_after: MAY_BE_UNDONE }));
+    assert_eq!(returned, Ok(Accepted::default()));
 }
 
 #[tokio::test]
-async fn a_return_that_cloud_api_adaptor_undid_is_repeated() {
+async fn a_return_that_cloud_api_adaptor_undid_is_repeated_and_waited_for_anew() {
     let web = allocation("web", ADDRESS);
     let get = |object: &Value| Call::get(PATH).answer(Answer::object(object));
+    let available = get(&pool(&[], &[ADDRESS], 5));
     let returns = |version: u32| {
         let allocated = pool(std::slice::from_ref(&web), &[], version);
         let sent = json!({ "metadata": { "resourceVersion": version.to_string() } });
-        [get(&allocated), get(&allocated), Call::put(PATH).body_with(sent).answer(Answer::as_sent())]
+        let write = Call::put(PATH).body_with(sent).answer(Answer::as_sent());
+        [get(&allocated), get(&allocated), write, available.clone()]
     };
-    let available = get(&pool(&[], &[ADDRESS], 5));
-    let server = ApiServer::expecting([1, 3].into_iter().flat_map(returns).chain([available]));
+    let server = ApiServer::expecting([1, 3].into_iter().flat_map(returns).chain([available.clone()]));
     let provider = provider(&server, None);
-    for _ in 0..2 {
-        let returned = provider.delete(&own(&*provider).await).await;
-        assert_eq!(returned, Ok(Accepted { look_after: MAY_BE_UNDONE }));
+    for was_returned in [false, true] {
+        let own = own(&*provider).await;
+        assert_eq!(own.vm().reappeared, was_returned);
+        assert_eq!(provider.delete(&own).await, Ok(Accepted::default()));
+        assert_eq!(describe(&*provider).await.unwrap_err().class, look_after(30));
     }
+    pause();
+    advance(MAY_BE_UNDONE).await;
     assert_eq!(describe(&*provider).await.unwrap_err().class, ErrorClass::NotFound);
 }
 

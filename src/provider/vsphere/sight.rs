@@ -4,10 +4,12 @@
 //! not propagate. So a user who may read a folder whose permissions all propagate reads every VM in it.
 
 use operator_kit::Message;
+use tokio::time::Instant;
 
 use super::{
     PRIVILEGES, Vsphere, machine,
     session::in_the_middle,
+    shared_list::Shown,
     xml::{Node, Ref, element},
 };
 use crate::{
@@ -23,34 +25,38 @@ use crate::{
 const PAGE: &str = "500";
 
 impl Vsphere {
-    /// What it means that vCenter does not find a VM.
-    pub(super) async fn missing(&self, id: &InstanceId) -> Error {
-        match self.proven_absent(id).await {
+    /// What it means that a search which ended at that time did not find a VM.
+    pub(super) async fn missing(&self, id: &InstanceId, searched: Instant) -> Error {
+        match self.proven_absent(id, searched).await {
             Ok(()) => Error::new(ErrorClass::NotFound, "vCenter has no such VM"),
             Err(doubt) => doubt,
         }
     }
 
-    async fn proven_absent(&self, id: &InstanceId) -> Result<(), Error> {
+    async fn proven_absent(&self, id: &InstanceId, searched: Instant) -> Result<(), Error> {
+        // Boxed, as a future this large would be held twice.
+        let shown = self.shared.after(searched, Box::pin(self.shown())).await?;
+        let doubt = |public: String| Err(Error::new(ErrorClass::Transient, Message::public(public)));
+        if !shown.lacks(id) {
+            return doubt("vCenter lists the VM, but does not find it".to_owned());
+        }
+        if shown.has_unknown {
+            return doubt(format!(
+                "vCenter does not know the UUID of a pod VM at present, which may be this one; see whether its host and its \
+                 datastore are up; if the VM is gone, annotate the PeerPod {RELEASE_ANNOTATION}={RELEASE_ABANDON}"
+            ));
+        }
+        Ok(())
+    }
+
+    /// The VMs in the folder of pod VMs. Fails unless the user sees all of them.
+    async fn shown(&self) -> Result<Shown, Error> {
         let folder = self.folder().await?;
         self.ensure_sight(&folder).await?;
-        let look = |entries: Vec<Listed>| {
-            let doubt = |public: String| Err(Error::new(ErrorClass::Transient, Message::public(public)));
-            for entry in entries {
-                if entry.id == id.as_str() {
-                    return doubt("vCenter lists the VM, but does not find it".to_owned());
-                }
-                if entry.id.is_empty() && entry.name.contains(POD_VM) {
-                    return doubt(format!(
-                        "vCenter does not know the UUID of a pod VM at present, which may be this one; see whether its host \
-                         and its datastore are up; if the VM is gone, annotate the PeerPod \
-                         {RELEASE_ANNOTATION}={RELEASE_ABANDON}"
-                    ));
-                }
-            }
-            Ok(())
-        };
-        self.machines("looking for the VM in its folder", &folder, look).await
+        let mut shown = Shown::default();
+        let note = |entries: Vec<Listed>| entries.iter().for_each(|entry| shown.note(entry));
+        self.machines("looking for VMs in their folder", &folder, note).await?;
+        Ok(shown)
     }
 
     /// The folder in which pod VMs are made.
@@ -104,12 +110,13 @@ impl Vsphere {
         ensure_rights(wanted, granted)
     }
 
-    /// Calls `take` with all VMs of the folder and of those in it, page by page.
+    /// Calls `take` with all VMs of the folder and of those in it, page by page. A list is read to its end even if a VM in it cannot
+    /// be read: vCenter keeps the rest until the session ends.
     pub(super) async fn machines(
         &self,
         doing: &'static str,
         folder: &Ref,
-        mut take: impl FnMut(Vec<Listed>) -> Result<(), Error> + Send,
+        mut take: impl FnMut(Vec<Listed>) + Send,
     ) -> Result<(), Error> {
         let arguments =
             format!("{}<options>{}</options>", machine::list(folder), element("maxObjects", PAGE));
@@ -117,13 +124,17 @@ impl Vsphere {
             session.property_collector.element("_this") + &arguments
         });
         let (session, mut answer) = first.await?;
+        let mut listed = Ok(());
         for _ in 0..MOST_PAGES {
             // An empty folder has no page.
-            let Some(page) = answer.child("returnval") else { return Ok(()) };
-            take(page.all("objects").map(machine::entry).collect::<Result<_, _>>()?)?;
+            let Some(page) = answer.child("returnval") else { return listed };
+            match page.all("objects").map(machine::entry).collect::<Result<Vec<_>, _>>() {
+                Ok(entries) => take(entries),
+                Err(problem) => listed = Err(problem),
+            }
             let token = page.text_of("token");
             if token.is_empty() {
-                return Ok(());
+                return listed;
             }
             let arguments = session.property_collector.element("_this") + &element("token", token);
             let next =
@@ -163,7 +174,6 @@ impl Vsphere {
         let mut pod_vms = 0;
         let count = |entries: Vec<Listed>| {
             pod_vms += entries.iter().filter(|entry| entry.name.starts_with(POD_VM)).count();
-            Ok(())
         };
         self.machines("listing the VMs", folder, count).await?;
         Ok(format!("the folder has {} named {POD_VM}…", counted(pod_vms, "VM")))

@@ -31,11 +31,14 @@ use testbed::{
 use super::check::{check, findings, outcomes};
 use crate::support::{PROGRAM, alone_with, without_operator};
 
-/// How long after the return of a machine the operator looks at the pool again, and releases the PeerPod if the machine is available.
+/// How long the operator must have seen a machine as available until it releases the PeerPod.
 const LOOK_AFTER: Duration = Duration::from_secs(30);
 
 /// How long the release of a PeerPod may take after its machine has returned.
 const RELEASED: Duration = DEADLINE.saturating_add(LOOK_AFTER);
+
+/// The answer to the first look at a machine that is available.
+const AVAILABLE: ErrorClass = ErrorClass::Unsettled { look_after: LOOK_AFTER };
 
 /// A machine, and a pool on the cluster.
 struct Stand {
@@ -118,7 +121,7 @@ async fn reap(provider: &dyn Provider, address: &str, pod: &str) -> Result<()> {
     let (id, claim) = (InstanceId::of(&CLOUD, address)?, claim(pod));
     for _ in 0..100 {
         match provider.describe(&id, &claim).await {
-            Err(gone) if gone.class == ErrorClass::NotFound => return Ok(()),
+            Err(gone) if [AVAILABLE, ErrorClass::NotFound].contains(&gone.class) => return Ok(()),
             Err(error) => bail!("{}", error.message.for_log()),
             Ok(vm) => {
                 let own = ownership::verify(vm, pod, CLOUD.name_limit)?;
@@ -175,6 +178,38 @@ fn a_machine_restarts_and_returns_to_the_pool_with_its_pod_and_is_no_earlier_pod
         let requests = scene.testbed.audit()?.of_operator()?.split_off(before);
         let refused: Vec<_> = requests.iter().filter(|request| request.code == 403).collect();
         ensure!(refused.is_empty(), "{refused:?}");
+        Ok(())
+    })
+}
+
+#[test]
+fn a_machine_that_comes_back_to_its_former_pod_does_not_restart_under_the_next_one() -> Result<()> {
+    let stand = OnceCell::new();
+    let start = async |testbed: &Testbed, dir: &Path, _: &_| with_operator(testbed, dir, &stand).await;
+    alone_with(start, async |alone| {
+        let (scene, stand) = (alone.scene(), stand.get().context("it was started")?);
+        let address = stand.address();
+        let (web, since) = (scene.pods.run("web").await?, Timestamp::now());
+        stand.give_since("web", since).await?;
+        let recorded = scene.caa.record(&web, "byom", &address).await?.name_any();
+        // cloud-api-adaptor returns the machine itself, and gives it to another Pod.
+        stand.pool.end(&address).await?;
+        let next = scene.pods.run("next").await?;
+        scene.caa.record(&next, "byom", &address).await?;
+        knows(&alone.operator, 2).await?;
+        scene.pods.delete("web").await?;
+        wait::eventually("the operator sees that the machine is available", DEADLINE, async || {
+            let labels = [("call", "describe"), ("result", "unsettled")];
+            let seen = alone.operator.metrics().await?.sum("peerpod_operator_provider_calls_total", &labels);
+            ensure!(seen > 0.0, "it has not looked yet");
+            Ok(())
+        })
+        .await?;
+        // It writes the pool as it read it before.
+        stand.give_since("web", since).await?;
+        scene.held(&recorded, "ClaimedByAnother").await?;
+        ensure!(stand.told()?.is_none(), "the machine of another Pod was told to restart");
+        ensure!(stand.pool.content().await?.allocated[&address] == "web");
         Ok(())
     })
 }
@@ -345,7 +380,7 @@ fn a_pool_that_is_another_one_or_does_not_know_the_machine_proves_nothing() -> R
         };
         let provider = stand.settings().open_in(testbed.client(), None)?;
         let uid = provider.host().await?.context("a ConfigMap has a UID")?;
-        assert_eq!(class(&*provider).await, Some(ErrorClass::NotFound), "it is available");
+        assert_eq!(class(&*provider).await, Some(AVAILABLE));
         let far = InstanceId::of(&CLOUD, "10.9.8.7")?;
         let unknown = provider.describe(&far, &claim("web")).await.err().context("it is described")?;
         assert_eq!(unknown.class, ErrorClass::Invalid);

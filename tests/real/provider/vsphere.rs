@@ -3,6 +3,7 @@
 use std::{cell::OnceCell, path::Path, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
+use futures::future::try_join_all;
 use jiff::Timestamp;
 use kube::ResourceExt as _;
 use peerpod_operator::provider::{
@@ -238,6 +239,25 @@ fn what_only_looks_like_absence_is_none() -> Result<()> {
 }
 
 #[test]
+fn one_list_of_the_folder_proves_the_absence_of_many_vms() -> Result<()> {
+    const LIST: &str = "<Body><RetrievePropertiesEx ";
+    run(async {
+        let cloud = Stand::start().await?;
+        cloud.peer.make(&Machine::named(&vm_name("web"))).await?;
+        cloud.peer.relay().rule(|seen| seen.body.contains(LIST), Does::Delay(Duration::from_secs(2)));
+        let provider = cloud.settings().open()?;
+        let ids = (0..20).map(|number| format!("0dd2f0c5-6a3d-44a7-9b5e-{number:012}"));
+        let all = try_join_all(ids.map(async |id| describe(&*provider, &id).await)).await?;
+        let is_absent = |error: &Error| error.class == ErrorClass::NotFound;
+        ensure!(all.iter().all(|it| it.as_ref().is_err_and(is_absent)), "{all:?}");
+        // One for the first of them, one for those whose search ended during it, and one for the rest on a slow machine.
+        let lists = cloud.methods().iter().filter(|it| *it == "RetrievePropertiesEx").count();
+        ensure!(lists <= 3, "{lists} lists");
+        Ok(())
+    })
+}
+
+#[test]
 fn a_vm_is_looked_for_in_its_own_vcenter_wherever_it_is_there() -> Result<()> {
     run(async {
         let cloud = Stand::start().await?;
@@ -313,7 +333,7 @@ fn a_session_that_ended_is_replaced_once_and_a_refused_user_is_not_tried_again_s
             assert_eq!(cloud.peer.about().await?.logins, logins);
             cloud.peer.expire().await?;
         }
-        let all = futures::future::try_join_all((0..20).map(|_| describe(&*provider, &id))).await?;
+        let all = try_join_all((0..20).map(|_| describe(&*provider, &id))).await?;
         ensure!(all.iter().all(|stage| *stage == Ok(Stage::Present)), "{all:?}");
         assert_eq!(cloud.peer.about().await?.logins, 4, "all share one session");
 
@@ -349,7 +369,7 @@ fn all_folders_of_a_vcenter_share_the_session_of_a_user() -> Result<()> {
         let wrong = cloud.with("GOVC_PASSWORD", "wrong+password");
         for (settings, works, logins) in [(cloud.settings(), true, 1), (wrong, false, 2)] {
             let providers: Vec<_> = folders.iter().map(|it| open(&settings, it)).collect::<Result<_, _>>()?;
-            let all = futures::future::try_join_all(providers.iter().map(|it| describe(&**it, &id))).await?;
+            let all = try_join_all(providers.iter().map(|it| describe(&**it, &id))).await?;
             ensure!(all.iter().all(|stage| stage.is_ok() == works), "{all:?}");
             assert_eq!(cloud.peer.about().await?.logins, logins);
         }

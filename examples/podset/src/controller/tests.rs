@@ -39,10 +39,10 @@ fn running(name: &str) -> Value {
 }
 
 fn list(pods: &[&str]) -> Call {
-    list_of(pods.iter().map(|name| running(name)).collect())
+    list_of(&pods.iter().map(|name| running(name)).collect::<Vec<_>>())
 }
 
-fn list_of(items: Vec<Value>) -> Call {
+fn list_of(items: &[Value]) -> Call {
     let list = json!({ "apiVersion": "v1", "kind": "PodList", "metadata": {}, "items": items });
     Call::get(format!("{PODS}?labelSelector=app%3Dweb%2Cversion%3Dv0.1")).answer(Answer::object(&list))
 }
@@ -79,7 +79,11 @@ fn a_pod_without_its_label_or_its_owner_still_belongs_to_its_podset() {
     for lost in ["labels", "ownerReferences"] {
         let mut pod = running("web-poda");
         pod["metadata"][lost] = Value::Null;
-        assert_eq!(podsets_of(&serde_json::from_value(pod).unwrap()), [web.clone()], "without {lost}");
+        assert_eq!(
+            podsets_of(&serde_json::from_value(pod).unwrap()),
+            std::slice::from_ref(&web),
+            "without {lost}"
+        );
     }
 }
 
@@ -177,7 +181,7 @@ async fn a_pod_counts_whatever_else_its_labels_and_conditions_have() {
     }
     pod["status"]["conditions"] =
         json!([{ "type": "Ready", "status": "True", "lastTransitionTime": "9999-12-31T00:00:00Z" }]);
-    reconciled(&podset(1), &[], [list_of(vec![pod]), report(&["web-poda"])]).await.unwrap();
+    reconciled(&podset(1), &[], [list_of(&[pod]), report(&["web-poda"])]).await.unwrap();
 }
 
 /// Reason and message of the condition of a PodSet without Pods after this failure.

@@ -1,0 +1,99 @@
+//! Since when machines are back in the pool, as far as this process has seen it *(no client)*.
+
+use std::{
+    collections::HashMap,
+    hash::{BuildHasher as _, RandomState},
+    net::IpAddr,
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use operator_kit::Message;
+use tokio::time::Instant;
+
+use crate::provider::{Claim, Error, ErrorClass};
+
+/// The time that cloud-api-adaptor gives itself for an allocation. It may write what it read before a machine returned, and so undo
+/// that return, until this time has passed.
+pub(super) const MAY_BE_UNDONE: Duration = Duration::from_secs(30);
+
+/// The most machines that are remembered.
+const MOST: usize = 10_000;
+
+/// The machines that were available, each for the PeerPod that claims it.
+#[derive(Default)]
+pub(super) struct Returns {
+    since: Mutex<Since>,
+    hasher: RandomState,
+}
+
+/// Since when a machine is available. `None`: it was, and the pool gives it to the Pod again. The key is the hash of the machine and
+/// of the claim: a claim may contain long texts, which a hash does not keep.
+type Since = HashMap<u64, Option<Instant>>;
+
+impl Returns {
+    /// Notes that the pool has the machine as available. Fails while that may be undone, whichever process returned the machine.
+    pub(super) fn available(&self, address: IpAddr, claim: &Claim) -> Result<(), Error> {
+        // Without a Pod, the operator would not return the machine a second time.
+        if claim.pod.is_none() {
+            return Ok(());
+        }
+        let (key, now) = (self.key(address, claim), Instant::now());
+        let mut all = self.lock();
+        let has_no_room = |all: &Since| all.len() >= MOST && !all.contains_key(&key);
+        if has_no_room(&all) {
+            all.retain(|_, since| since.is_some_and(|since| now - since < 2 * MAY_BE_UNDONE));
+        }
+        // Without room, it waits until others are done.
+        let since = if has_no_room(&all) { now } else { *all.entry(key).or_default().get_or_insert(now) };
+        let look_after = MAY_BE_UNDONE.saturating_sub(now - since);
+        if look_after.is_zero() {
+            return Ok(());
+        }
+        let message = "the machine is back in the pool; cloud-api-adaptor may undo that for a moment, so the operator looks again";
+        Err(Error::new(ErrorClass::Unsettled { look_after }, Message::public(message)))
+    }
+
+    /// Notes that the pool gives the machine to the Pod. Returns whether the machine was available before.
+    pub(super) fn undone(&self, address: IpAddr, claim: &Claim) -> bool {
+        let key = self.key(address, claim);
+        let mut all = self.lock();
+        let Some(since) = all.get_mut(&key) else { return false };
+        *since = None;
+        true
+    }
+
+    fn key(&self, address: IpAddr, claim: &Claim) -> u64 {
+        self.hasher.hash_one((address, &claim.pod, claim.created))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Since> {
+        self.since.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::advance;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn the_memory_is_bounded_and_a_crowd_makes_others_wait_and_no_longer() {
+        let (returns, address) = (Returns::default(), IpAddr::from([10, 0, 0, 1]));
+        let available = |number: usize| {
+            let claim = Claim { pod: Some(format!("web-{number}")), ..Claim::default() };
+            returns.available(address, &claim).is_ok()
+        };
+        for number in 0..=MOST {
+            assert!(!available(number));
+        }
+        assert_eq!(returns.lock().len(), MOST);
+        advance(MAY_BE_UNDONE).await;
+        assert!(available(0) && !available(MOST), "there is no room for that one yet");
+        advance(MAY_BE_UNDONE).await;
+        assert!(!available(MOST), "now it is remembered");
+        advance(MAY_BE_UNDONE).await;
+        assert!(available(MOST));
+    }
+}

@@ -1,0 +1,176 @@
+//! One list of the folder of pod VMs, for all who look for a VM at the same time *(no client)*.
+//!
+//! The proof that a VM is absent lists the whole folder. Many deletions may end together, and a tenant may write thousands of PeerPods
+//! that name no VM.
+
+use std::{collections::HashSet, sync::Arc, time::Duration};
+
+use tokio::{sync::Mutex, time::Instant};
+use uuid::Uuid;
+
+use crate::provider::{Error, ErrorClass, InstanceId, Listed, POD_VM};
+
+/// Who waited for longer than this makes no list: the rest of a call's minute may be too short, and all others would wait in vain.
+const LONGEST_WAIT: Duration = Duration::from_secs(20);
+
+/// What a whole list of the folder has shown. It takes 20 to 39 bytes for each VM: 1.1 MB for 50,000. A list has 500,000 at most.
+#[derive(Debug, Default)]
+pub(super) struct Shown {
+    ids: HashSet<Uuid>,
+    /// Whether vCenter does not know the UUID of a pod VM at present.
+    pub(super) has_unknown: bool,
+}
+
+impl Shown {
+    /// Notes a VM.
+    pub(super) fn note(&mut self, vm: &Listed) {
+        let id = Uuid::try_parse(&vm.id);
+        self.has_unknown |= id.is_err() && vm.name.contains(POD_VM);
+        self.ids.extend(id);
+    }
+
+    /// Whether no VM has this UUID.
+    pub(super) fn lacks(&self, id: &InstanceId) -> bool {
+        Uuid::try_parse(id.as_str()).is_ok_and(|id| !self.ids.contains(&id))
+    }
+}
+
+/// The last list: when it began, or when it failed, and what it has shown. It is locked while a list is made, so that one list serves
+/// all who wait for it.
+#[derive(Default)]
+pub(super) struct SharedList(Mutex<Option<Latest>>);
+
+type Latest = (Instant, Result<Arc<Shown>, Error>);
+
+impl SharedList {
+    /// What the folder shows to a caller whose own search ended at that time. A list that began earlier proves nothing to this caller.
+    /// A failure counts for all whose search had ended by then. If there is no such list, `list` makes one.
+    pub(super) async fn after(
+        &self,
+        searched: Instant,
+        list: impl Future<Output = Result<Shown, Error>> + Send,
+    ) -> Result<Arc<Shown>, Error> {
+        let mut latest = self.0.lock().await;
+        if let Some((at, shown)) = &*latest
+            && *at >= searched
+        {
+            return shown.clone();
+        }
+        let begun = Instant::now();
+        if begun - searched > LONGEST_WAIT {
+            let message = "another list of the folder of pod VMs took long; the operator looks again";
+            return Err(Error::new(ErrorClass::Transient, message));
+        }
+        let shown = list.await.map(Arc::new);
+        let at = if shown.is_ok() { begun } else { Instant::now() };
+        *latest = Some((at, shown.clone()));
+        shown
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+    use futures::future::{join, join_all, join3};
+    use tokio::time::{sleep, timeout};
+
+    use super::*;
+    use crate::provider::{Resource, vsphere::CLOUD};
+
+    const ID: &str = "0dd2f0c5-6a3d-44a7-9b5e-2f7a6c2f9a11";
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    /// A list that takes two seconds.
+    async fn made(lists: &AtomicU32) -> Result<Shown, Error> {
+        lists.fetch_add(1, Relaxed);
+        sleep(2 * SECOND).await;
+        Ok(Shown::default())
+    }
+
+    /// Asks as one whose search ends now, and gives how long that took.
+    async fn ask(shared: &SharedList, lists: &AtomicU32) -> Duration {
+        let searched = Instant::now();
+        shared.after(searched, made(lists)).await.unwrap();
+        searched.elapsed()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_list_serves_all_whose_search_ended_before_it_began() {
+        let (shared, lists) = (SharedList::default(), AtomicU32::new(0));
+        let at_once = join_all((0..20).map(|_| ask(&shared, &lists)));
+        let later = async {
+            sleep(SECOND).await;
+            join_all((0..20).map(|_| ask(&shared, &lists))).await
+        };
+        let (at_once, later) = join(at_once, later).await;
+        assert!(at_once.iter().all(|took| *took == 2 * SECOND), "{at_once:?}");
+        assert!(
+            later.iter().all(|took| *took == 3 * SECOND),
+            "the list that ran had begun before: {later:?}"
+        );
+        assert_eq!(lists.load(Relaxed), 2);
+        ask(&shared, &lists).await;
+        assert_eq!(lists.load(Relaxed), 3);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_failure_serves_those_who_waited_for_it() {
+        let (shared, failed) =
+            (SharedList::default(), Error::new(ErrorClass::Transient, "the list was cut off"));
+        let fails = || async {
+            sleep(SECOND).await;
+            Err::<Shown, _>(failed.clone())
+        };
+        let searched = Instant::now();
+        let all = join_all((0..20).map(|_| shared.after(searched, fails()))).await;
+        assert!(all.iter().all(|shown| shown.as_ref().err() == Some(&failed)));
+        assert_eq!(searched.elapsed(), SECOND);
+        sleep(SECOND).await;
+        assert!(shared.after(Instant::now(), async { Ok(Shown::default()) }).await.is_ok());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_waited_long_leaves_the_next_list_to_one_that_came_later() {
+        let (shared, lists) = (SharedList::default(), AtomicU32::new(0));
+        let slow = async {
+            sleep(LONGEST_WAIT + 2 * SECOND).await;
+            Ok(Shown::default())
+        };
+        let after = async |pause: Duration| {
+            sleep(pause).await;
+            shared.after(Instant::now(), made(&lists)).await
+        };
+        let first = shared.after(Instant::now(), slow);
+        let (first, second, third) = join3(first, after(SECOND), after(3 * SECOND)).await;
+        assert!(first.is_ok() && third.is_ok());
+        assert_eq!(second.unwrap_err().class, ErrorClass::Transient);
+        assert_eq!(lists.load(Relaxed), 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_list_that_is_given_up_serves_no_one() {
+        let (shared, lists) = (SharedList::default(), AtomicU32::new(0));
+        assert!(timeout(SECOND, ask(&shared, &lists)).await.is_err());
+        assert_eq!(ask(&shared, &lists).await, 2 * SECOND);
+        assert_eq!(lists.load(Relaxed), 2);
+    }
+
+    #[test]
+    fn a_vm_is_lacking_only_if_its_uuid_is_not_there() {
+        let id = InstanceId::of(&CLOUD, ID).unwrap();
+        let shown = |vms: &[(&str, &str)]| {
+            let mut shown = Shown::default();
+            for (id, name) in vms {
+                shown.note(&Listed::new(Resource::Vm, *id, *name));
+            }
+            (shown.lacks(&id), shown.has_unknown)
+        };
+        let another = ("0dd2f0c5-6a3d-44a7-9b5e-2f7a6c2f9a12", "podvm-web-1a2b3c4d");
+        assert_eq!(shown(&[]), (true, false));
+        assert_eq!(shown(&[another, ("", "database")]), (true, false));
+        assert_eq!(shown(&[another, (ID, "podvm-db-1a2b3c4d")]), (false, false));
+        assert_eq!(shown(&[another, ("", "podvm-db-1a2b3c4d")]), (true, true));
+    }
+}
