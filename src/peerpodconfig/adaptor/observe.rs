@@ -118,13 +118,13 @@ impl Observer {
             let is_ready = pod.status.conditions.iter().any(|it| it.type_ == "Ready" && it.status == "True");
             let restarts = pod.status.container_statuses.iter().map(|it| it.restart_count).sum();
             if let (false, Some(since), Some(node)) = (is_ready, started(&pod), pod.spec.node_name)
-                && waiting::stands(since, restarts, Timestamp::now())
+                && waiting::is_waiting(since, restarts, Timestamp::now())
             {
                 unready.push(Unready { node, since });
             }
         };
         self.for_each_pod(config, take).await?;
-        waiting::look(&self.client, &config.spec.admission.runtime_class_name, unready).await
+        waiting::blocking_pods(&self.client, &config.spec.admission.runtime_class_name, unready).await
     }
 
     /// Takes the Pods of its cloud-api-adaptor that are not being deleted.

@@ -20,7 +20,7 @@ use serde::Deserialize;
 const NODES: usize = 3;
 
 /// The most Pods that are named.
-const NAMED: usize = 3;
+const MAX_PODS_SHOWN: usize = 3;
 
 /// A cloud-api-adaptor that has run for less than this may become ready by itself.
 const START: SignedDuration = SignedDuration::from_secs(20);
@@ -76,12 +76,12 @@ pub(super) struct Unready {
 
 /// Whether a cloud-api-adaptor that is not ready waits for Pods. It has run since `since`, after this many `restarts`. It does not
 /// wait for Pods if it has just begun, or if it ends again and again.
-pub(super) fn stands(since: Timestamp, restarts: i32, now: Timestamp) -> bool {
+pub(super) fn is_waiting(since: Timestamp, restarts: i32, now: Timestamp) -> bool {
     now.duration_since(since) >= if restarts > 0 { STABLE } else { START }
 }
 
-/// What these wait for, for the condition; `None` if no Pod delays those that were checked.
-pub(super) async fn look(
+/// The Pods that these wait for, for the condition; `None` if no Pod delays those that were checked.
+pub(super) async fn blocking_pods(
     client: &Client,
     runtime_class: &str,
     mut unready: Vec<Unready>,
@@ -95,7 +95,7 @@ pub(super) async fn look(
             .await?;
         if !waits_for.is_empty() {
             waits_for.sort();
-            return Ok(Some(told(&node, &waits_for)));
+            return Ok(Some(message(&node, &waits_for)));
         }
     }
     Ok(None)
@@ -119,9 +119,9 @@ fn held_up_by(pod: PodView, runtime_class: &str, since: Timestamp) -> Option<Str
     Some(format!("{}/{} ({why})", text(pod.metadata.namespace), text(pod.metadata.name)))
 }
 
-fn told(node: &str, pods: &[String]) -> String {
-    let named = pods.iter().take(NAMED).map(String::as_str).collect::<Vec<_>>().join(", ");
-    let more = match pods.len().saturating_sub(NAMED) {
+fn message(node: &str, pods: &[String]) -> String {
+    let named = pods.iter().take(MAX_PODS_SHOWN).map(String::as_str).collect::<Vec<_>>().join(", ");
+    let more = match pods.len().saturating_sub(MAX_PODS_SHOWN) {
         0 => String::new(),
         more => format!(" and {more} more"),
     };
@@ -169,14 +169,18 @@ mod tests {
     #[test]
     fn one_that_has_just_begun_or_ends_again_and_again_waits_for_no_pod() {
         let since: Timestamp = "2026-11-23T10:00:00Z".parse().unwrap();
-        let after = |minutes, restarts| stands(since, restarts, since + SignedDuration::from_mins(minutes));
+        let after =
+            |minutes, restarts| is_waiting(since, restarts, since + SignedDuration::from_mins(minutes));
         assert!(!after(0, 0) && after(1, 0) && !after(1, 1) && after(10, 1));
     }
 
     #[test]
     fn three_pods_are_named_and_the_others_counted() {
         let pods: Vec<_> = (0..5).map(|number| format!("shop/{number}")).collect();
-        let told = told("n1", &pods);
-        assert!(told.contains("node n1") && told.contains("shop/0, shop/1, shop/2 and 2 more:"), "{told}");
+        let message = message("n1", &pods);
+        assert!(
+            message.contains("node n1") && message.contains("shop/0, shop/1, shop/2 and 2 more:"),
+            "{message}"
+        );
     }
 }
