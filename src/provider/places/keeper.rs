@@ -67,7 +67,7 @@ pub(super) struct Keeper {
 
 /// What one term of leadership has seen so far.
 #[derive(Default)]
-struct Seen {
+struct TermState {
     /// The `ConfigMap`, once it was read. An empty one without a version if it does not exist.
     object: Option<ConfigMap>,
     /// Why it cannot be read.
@@ -117,23 +117,23 @@ impl Keeper {
     async fn lead(&self) {
         let mut settings = self.settings.state.clone();
         let mut objects = pin!(watcher::watch_object(self.api.clone(), PLACES).default_backoff());
-        let mut seen = Seen::default();
+        let mut term = TermState::default();
         self.backoff.succeeded(&());
         loop {
-            let pause = self.look(&mut seen, &mut settings).await;
+            let pause = self.step(&mut term, &mut settings).await;
             tokio::select! {
-                Some(object) = objects.next() => seen.take(object, &self.name),
+                Some(object) = objects.next() => term.take(object, &self.name),
                 Ok(()) = settings.changed() => {}
                 () = self.moved.notified() => {
-                    seen.doubt.get_or_insert_with(|| Instant::now() + self.doubts.failed(&()));
+                    term.doubt.get_or_insert_with(|| Instant::now() + self.doubts.failed(&()));
                 }
-                () = sleep(pause) => seen.waited(&self.name),
+                () = sleep(pause) => term.waited(&self.name),
             }
         }
     }
 
     /// Does the next step. Returns when to look again if nothing changes.
-    async fn look(&self, seen: &mut Seen, settings: &mut watch::Receiver<State>) -> Duration {
+    async fn step(&self, term: &mut TermState, settings: &mut watch::Receiver<State>) -> Duration {
         let state = settings.borrow_and_update().clone();
         let usable = self.settings.usable(&state).and_then(|snapshot| {
             let endpoint = snapshot.endpoint().ok()?.clone();
@@ -144,7 +144,7 @@ impl Keeper {
             return LONGEST_PAUSE;
         };
         let found = tokio::select! {
-            found = self.find_out(seen, &snapshot, &endpoint) => found,
+            found = self.find_out(term, &snapshot, &endpoint) => found,
             // The result would be for former settings.
             Ok(()) = settings.changed() => return Duration::ZERO,
         };
@@ -170,27 +170,27 @@ impl Keeper {
             }
             news
         });
-        seen.doubt.map_or(pause, |at| pause.min(at.saturating_duration_since(Instant::now())))
+        term.doubt.map_or(pause, |at| pause.min(at.saturating_duration_since(Instant::now())))
     }
 
     /// The places, which are written first if they changed. `None`: the watch has not brought the `ConfigMap` yet.
     async fn find_out(
         &self,
-        seen: &mut Seen,
+        term: &mut TermState,
         snapshot: &Arc<Snapshot>,
         endpoint: &Endpoint,
     ) -> Result<Option<Known>, Failure> {
-        let Some(object) = &seen.object else {
-            return seen.unreadable.clone().map_or(Ok(None), |error| Err(Failure { error, again: true }));
+        let Some(object) = &term.object else {
+            return term.unreadable.clone().map_or(Ok(None), |error| Err(Failure { error, again: true }));
         };
         let cloud = snapshot.cloud();
         let (key, empty) = (key(cloud, &endpoint.address), BTreeMap::new());
         let data = object.data.as_ref().unwrap_or(&empty);
         let before = Records::read(data).map_err(|unreadable| self.unreadable(&unreadable))?;
         let recorded = before.of(&key).and_then(|record| record.host.clone());
-        let doubted = seen.doubt.is_some_and(|at| at <= Instant::now());
+        let doubted = term.doubt.is_some_and(|at| at <= Instant::now());
         let host = if recorded.is_none() || doubted {
-            self.ask(&mut seen.refused, snapshot).await.map(Some)
+            self.ask(&mut term.refused, snapshot).await.map(Some)
         } else {
             Ok(recorded)
         };
@@ -209,11 +209,11 @@ impl Keeper {
                 written => written.map_err(|error| self.unwritable(&error))?,
             };
             self.announce(&records, &before, cloud, &key, endpoint);
-            seen.object = Some(written);
+            term.object = Some(written);
         }
         // A place with an unknown host can be recorded, but the operator decides nothing by it.
         let host = host.map_err(|error| Failure { error, again: true })?;
-        seen.doubt = seen.doubt.filter(|_| !doubted);
+        term.doubt = term.doubt.filter(|_| !doubted);
         let former = records.former(cloud, &key).map(|(key, record)| Former {
             key: key.to_owned(),
             address: record.address.clone(),
@@ -313,7 +313,7 @@ impl Keeper {
     }
 }
 
-impl Seen {
+impl TermState {
     /// Takes in what the watch brought.
     fn take(&mut self, object: watcher::Result<Option<ConfigMap>>, name: &str) {
         match object {
