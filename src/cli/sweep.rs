@@ -96,21 +96,21 @@ async fn search(args: SweepArgs) -> Result<(), String> {
     let search = Search::new(client, metrics);
     let mut by_hand = ByHand::new(search, target, args.grace, args.pause);
     let failed = |problem: crate::sweep::Problem| problem.to_string();
-    by_hand.look().await.map_err(failed)?;
+    by_hand.list().await.map_err(failed)?;
     sleep(args.pause).await;
-    let seen = by_hand.look().await.map_err(failed)?;
+    let result = by_hand.list().await.map_err(failed)?;
     let mode = if args.dry_run { Mode::Report } else { Mode::Delete };
-    let shown: Vec<_> = seen.findings.iter().map(|it| Untracked::of(it, mode)).collect();
+    let shown: Vec<_> = result.findings.iter().map(|it| Untracked::of(it, mode)).collect();
     match print(&shown, args.output) {
         Err(error) if error.kind() == ErrorKind::BrokenPipe => {}
         Err(error) => return Err(format!("writing the report failed: {error}")),
         Ok(()) => {}
     }
-    tell(&format!("{} untracked, {} more that are younger than --grace", shown.len(), seen.younger));
+    tell(&format!("{} untracked, {} more that are younger than --grace", shown.len(), result.younger));
     if args.dry_run {
         return Ok(());
     }
-    let tally = by_hand.delete(seen.findings, args.max.into()).await.map_err(failed)?;
+    let tally = by_hand.delete(result.findings, args.max.into()).await.map_err(failed)?;
     tell(&format!("{} deleted", tally.deleted));
     if tally.failed.is_empty() { Ok(()) } else { Err(tally.failed.join("\n")) }
 }

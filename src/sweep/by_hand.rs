@@ -20,7 +20,7 @@ pub(crate) struct ByHand {
 }
 
 /// What a listing showed.
-pub(crate) struct Seen {
+pub(crate) struct SearchResult {
     /// What is untracked and old enough.
     pub(crate) findings: Vec<Finding>,
     /// How much else is untracked.
@@ -34,7 +34,7 @@ impl ByHand {
     }
 
     /// Lists the cloud, and then the cluster.
-    pub(crate) async fn look(&mut self) -> Result<Seen, Problem> {
+    pub(crate) async fn list(&mut self) -> Result<SearchResult, Problem> {
         let now = Moment { by_process: Instant::now(), by_day: Timestamp::now() };
         let listing = self.search.list(&self.target).await?;
         let mut candidates = Candidates::of(self.target.cloud, &listing);
@@ -42,7 +42,7 @@ impl ByHand {
         self.search.spare_pods(&mut candidates).await?;
         let candidates = candidates.all();
         let findings = findings(&candidates, &mut self.sightings, now, self.patience);
-        Ok(Seen { younger: candidates.len() - findings.len(), findings })
+        Ok(SearchResult { younger: candidates.len() - findings.len(), findings })
     }
 
     /// Deletes at most this many of the things that are provably this cluster's.

@@ -37,9 +37,9 @@ use crate::{
     provider::{Claim, Error, ErrorClass, InstanceId, Provider, Stage, Target, ownership},
 };
 
-/// The number of PeerPods of each kind that one round looks into. Tenants may write PeerPods that name VMs that do not exist, so
+/// The number of PeerPods of each kind that one round inspects. Tenants may write PeerPods that name VMs that do not exist, so
 /// all of them take turns.
-const LOOKS: usize = 32;
+const INSPECTIONS: usize = 32;
 
 /// PeerPods whose VM a listing did not show as expected. The keys are their UIDs as numbers, because tenants may write thousands of
 /// such PeerPods.
@@ -54,7 +54,7 @@ pub(super) struct Suspects {
 struct Suspect {
     wrong: Wrong,
     first: Moment,
-    looked: Option<Instant>,
+    inspected: Option<Instant>,
     finding: Option<PeerPodFinding>,
 }
 
@@ -94,25 +94,25 @@ impl Suspects {
         for (peerpod, wrong) in &current {
             let Some(uid) = number(peerpod) else { continue };
             let known = before.remove(&uid).filter(|it| it.wrong == *wrong);
-            let new = || Suspect { wrong: *wrong, first: now, looked: None, finding: None };
+            let new = || Suspect { wrong: *wrong, first: now, inspected: None, finding: None };
             self.known.insert(uid, known.unwrap_or_else(new));
         }
         drop(before);
         let is_due = |it: &Suspect| now.by_process.saturating_duration_since(it.first.by_process) >= interval;
         current.retain(|(peerpod, _)| self.of(peerpod).is_some_and(is_due));
-        let looked = |(peerpod, _): &(Arc<PeerPod>, Wrong)| self.of(peerpod).and_then(|it| it.looked);
-        current = in_turn(current, |(peerpod, _)| peerpod.namespace(), looked);
+        let inspected = |(peerpod, _): &(Arc<PeerPod>, Wrong)| self.of(peerpod).and_then(|it| it.inspected);
+        current = in_turn(current, |(peerpod, _)| peerpod.namespace(), inspected);
         let (begun, mut evictions) = (Instant::now(), 0);
         let evicts = sweeper.options.lost_vms == LostVms::DeletePod && !target.has_former_places;
-        for (peerpod, wrong) in current.iter().take(LOOKS).take_while(|_| begun.elapsed() < interval) {
-            let found = sweeper.look(target, peerpod, *wrong).await;
+        for (peerpod, wrong) in current.iter().take(INSPECTIONS).take_while(|_| begun.elapsed() < interval) {
+            let found = sweeper.inspect(target, peerpod, *wrong).await;
             let Some(uid) = number(peerpod) else { continue };
             let Some(suspect) = self.known.get_mut(&uid) else { continue };
-            suspect.looked = Some(Instant::now());
+            suspect.inspected = Some(Instant::now());
             // What could not be found out stays as it was.
             let Ok(finding) = found else { continue };
             if let (Some(PeerPodFinding::Lost(state)), true) = (finding, finding != suspect.finding) {
-                sweeper.tell_pod(peerpod, state).await;
+                sweeper.emit_pod_event(peerpod, state).await;
             }
             suspect.finding = finding;
             let is_lost = matches!(finding, Some(PeerPodFinding::Lost(_)));
@@ -193,7 +193,7 @@ fn number(peerpod: &PeerPod) -> Option<u128> {
 }
 
 impl Sweeper {
-    async fn look(
+    async fn inspect(
         &self,
         target: &Target,
         peerpod: &PeerPod,
@@ -236,7 +236,7 @@ impl Sweeper {
     }
 
     /// An event on the Pod, for its user.
-    async fn tell_pod(&self, peerpod: &PeerPod, state: LostState) {
+    async fn emit_pod_event(&self, peerpod: &PeerPod, state: LostState) {
         let Some(owner) = owner(peerpod) else { return };
         let metadata = ObjectMeta {
             name: Some(owner.name.clone()),

@@ -48,22 +48,22 @@ struct Memory {
     sightings: Sightings,
     suspects: Suspects,
     /// The untracked things of the last round, which the log already has.
-    told: HashSet<(Resource, String)>,
+    logged: HashSet<(Resource, String)>,
     snapshot: CloudSnapshot,
 }
 
 impl Memory {
     /// Logs those that the last round did not have.
-    fn tell(&mut self, untracked: &[Finding]) {
+    fn log_new(&mut self, untracked: &[Finding]) {
         let key = |it: &Finding| (it.found.listed.kind, it.found.listed.id.clone());
-        for finding in untracked.iter().filter(|it| !self.told.contains(&key(it))) {
+        for finding in untracked.iter().filter(|it| !self.logged.contains(&key(it))) {
             let Listed { kind, id, name, .. } = &finding.found.listed;
             warn!(
                 ?kind, id, machine = name, since = %finding.since, verdict = finding.verdict.as_str(),
                 "no PeerPod records this"
             );
         }
-        self.told = untracked.iter().map(key).collect();
+        self.logged = untracked.iter().map(key).collect();
     }
 }
 
@@ -154,12 +154,12 @@ impl Sweeper {
             }
             Err(problem) => {
                 memory.failures += 1;
-                let told = problem.message().for_status().to_owned();
+                let text = problem.message().for_status().to_owned();
                 // At the start it may not be known yet where the VMs are.
-                if memory.failures > 1 && memory.snapshot.problem.as_ref() != Some(&told) {
+                if memory.failures > 1 && memory.snapshot.problem.as_ref() != Some(&text) {
                     warn!(%problem, "the sweep could not list everything; it concludes nothing and tries again");
                 }
-                memory.snapshot.problem = Some(told);
+                memory.snapshot.problem = Some(text);
             }
         }
         self.options.published.show(memory.snapshot.clone());
@@ -185,7 +185,7 @@ impl Sweeper {
         let Options { grace, interval, .. } = self.options;
         let patience = Patience { grace, interval: interval / 10 * 9, watch: grace };
         let untracked = findings(&candidates.all(), &mut memory.sightings, now, patience);
-        memory.tell(&untracked);
+        memory.log_new(&untracked);
         let lost =
             memory.suspects.round(self, target, &listing, (&peerpods, ended), now, patience.interval).await;
         self.search.metrics.listed(target.cloud.name(), &in_numbers(now, &untracked, &lost));
