@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use jiff::Timestamp;
 
 use super::{
-    plan::{Candidates, Finding, Moment, Patience, Verdict, findings},
+    plan::{Candidates, Moment, Patience, UntrackedFinding, Verdict, findings},
     search::{Problem, Search, Tally},
     sightings::Sightings,
 };
@@ -22,7 +22,7 @@ pub(crate) struct ByHand {
 /// What a listing showed.
 pub(crate) struct SearchResult {
     /// What is untracked and old enough.
-    pub(crate) findings: Vec<Finding>,
+    pub(crate) findings: Vec<UntrackedFinding>,
     /// How much else is untracked.
     pub(crate) younger: usize,
 }
@@ -46,7 +46,11 @@ impl ByHand {
     }
 
     /// Deletes at most this many of the things that are provably this cluster's.
-    pub(crate) async fn delete(&self, findings: Vec<Finding>, most: usize) -> Result<Tally, Problem> {
+    pub(crate) async fn delete(
+        &self,
+        findings: Vec<UntrackedFinding>,
+        most: usize,
+    ) -> Result<Tally, Problem> {
         let provable = findings.into_iter().filter(|it| it.verdict == Verdict::Delete);
         self.search.delete(&self.target, provable.take(most).map(|it| it.found).collect()).await
     }

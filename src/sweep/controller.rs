@@ -17,7 +17,7 @@ use super::{
     CloudSnapshot, LostVm, Mode, Options,
     confirm::Suspects,
     lost::live,
-    plan::{Candidates, Finding, Moment, Patience, Verdict, findings},
+    plan::{Candidates, Moment, Patience, UntrackedFinding, Verdict, findings},
     search::{Problem, Search},
     sightings::Sightings,
 };
@@ -54,8 +54,8 @@ struct Memory {
 
 impl Memory {
     /// Logs those that the last round did not have.
-    fn log_new(&mut self, untracked: &[Finding]) {
-        let key = |it: &Finding| (it.found.listed.kind, it.found.listed.id.clone());
+    fn log_new(&mut self, untracked: &[UntrackedFinding]) {
+        let key = |it: &UntrackedFinding| (it.found.listed.kind, it.found.listed.id.clone());
         for finding in untracked.iter().filter(|it| !self.logged.contains(&key(it))) {
             let Listed { kind, id, name, .. } = &finding.found.listed;
             warn!(
@@ -212,10 +212,10 @@ fn nothing(began: f64) -> Listing {
 }
 
 /// What a round found, for the metrics.
-fn in_numbers(now: Moment, untracked: &[Finding], lost: &[LostVm]) -> Listing {
+fn in_numbers(now: Moment, untracked: &[UntrackedFinding], lost: &[LostVm]) -> Listing {
     let began = Duration::try_from(now.by_day.duration_since(Timestamp::UNIX_EPOCH)).unwrap_or_default();
     let mut listing = nothing(began.as_secs_f64());
-    for Finding { found, verdict, .. } in untracked {
+    for UntrackedFinding { found, verdict, .. } in untracked {
         *listing.untracked.entry((found.listed.kind.as_str(), verdict.as_str())).or_default() += 1;
     }
     for vm in lost {

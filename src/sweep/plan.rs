@@ -1,7 +1,7 @@
 //! What a listing of a cloud means. Pure *(no client, no clock)*.
 //!
 //! What always holds:
-//! - Nothing that a PeerPod records is a [`Finding`], whether or not the PeerPod still has its finalizer.
+//! - Nothing that a PeerPod records is an [`UntrackedFinding`], whether or not the PeerPod still has its finalizer.
 //! - A VM that no PeerPod records, but whose name fits a Pod or the Pod of a PeerPod, is [`Verdict::Spared`], whether or not that
 //!   Pod is a peer pod: the Pod may run on it. When no such Pod exists any more, it counts as seen for the first time. Leftovers
 //!   of such a VM are no finding at all.
@@ -186,7 +186,7 @@ pub struct Moment {
 
 /// Something that no PeerPod records and that is old enough to be reported.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Finding {
+pub struct UntrackedFinding {
     /// What it is.
     pub found: Found,
     /// When it was made, or else when this process first saw it.
@@ -195,7 +195,7 @@ pub struct Finding {
     pub verdict: Verdict,
 }
 
-/// What to do about a [`Finding`].
+/// What to do about an [`UntrackedFinding`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Verdict {
     /// It is provably this cluster's, and old enough.
@@ -232,7 +232,7 @@ pub fn findings(
     sightings: &mut Sightings,
     now: Moment,
     patience: Patience,
-) -> Vec<Finding> {
+) -> Vec<UntrackedFinding> {
     sightings.begin();
     let mut findings = Vec::new();
     for candidate in candidates {
@@ -255,7 +255,7 @@ pub fn findings(
             Some(_) if seen_for < patience.watch => Verdict::Watch,
             Some(_) => Verdict::Delete,
         };
-        findings.push(Finding { found: found.clone(), since, verdict });
+        findings.push(UntrackedFinding { found: found.clone(), since, verdict });
     }
     sightings.end();
     findings.sort_by(|a, b| a.since.cmp(&b.since).then_with(|| a.found.listed.id.cmp(&b.found.listed.id)));

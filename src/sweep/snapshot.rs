@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     Mode,
-    plan::{Finding, Found, Verdict, pod_of},
+    plan::{Found, UntrackedFinding, Verdict, pod_of},
 };
 use crate::{peerpod::LostState, provider::Resource};
 
@@ -92,7 +92,7 @@ impl CloudSnapshot {
         listed: Timestamp,
         mode: Mode,
         listing: &[Found],
-        untracked: &[Finding],
+        untracked: &[UntrackedFinding],
         mut lost: Vec<LostVm>,
     ) {
         self.listed = Some(listed);
@@ -106,8 +106,8 @@ impl CloudSnapshot {
 }
 
 impl Untracked {
-    pub(crate) fn of(finding: &Finding, mode: Mode) -> Self {
-        let Finding { found, since, verdict } = finding;
+    pub(crate) fn of(finding: &UntrackedFinding, mode: Mode) -> Self {
+        let UntrackedFinding { found, since, verdict } = finding;
         Self {
             kind: found.listed.kind.as_str().to_owned(),
             id: found.listed.id.clone(),

@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use serde_json::json;
 
 use super::{
-    plan::{Candidate, Candidates, Finding, Found, Moment, Patience, Verdict, findings},
+    plan::{Candidate, Candidates, Found, Moment, Patience, UntrackedFinding, Verdict, findings},
     sightings::Sightings,
 };
 use crate::{
@@ -171,7 +171,7 @@ impl World {
     }
 
     /// What each round finds. The names of Pods are `spared` by whether they exist.
-    fn rounds(&self) -> Vec<Vec<Finding>> {
+    fn rounds(&self) -> Vec<Vec<UntrackedFinding>> {
         let claims = ClusterClaims::of_tag("cluster", TAGS[0], self.exclusive);
         let (start, by_day) = (Instant::now(), Timestamp::UNIX_EPOCH + SignedDuration::from_hours(500_000));
         let peerpods = self.peerpods();
@@ -250,7 +250,7 @@ impl World {
     }
 
     /// The number of the thing that a finding is about.
-    fn number(finding: &Finding) -> usize {
+    fn number(finding: &UntrackedFinding) -> usize {
         let id = &finding.found.listed.id;
         id.strip_prefix("i-").map_or_else(
             || id.strip_prefix("r-").unwrap().parse().unwrap(),

@@ -81,13 +81,13 @@ pub(super) enum Cloud {
         error: String,
     },
     Reached {
-        findings: Vec<Finding>,
+        findings: Vec<ReportedFinding>,
     },
 }
 
 /// One thing that was found out there.
 #[derive(Debug, Serialize)]
-pub(super) struct Finding {
+pub(super) struct ReportedFinding {
     pub(super) subject: &'static str,
     /// `works`, `fails` or `untried`.
     pub(super) outcome: &'static str,
@@ -153,7 +153,7 @@ impl Cloud {
     pub(super) fn new(answer: Result<Vec<provider::Finding>, Error>, redaction: &Redaction) -> Self {
         match answer {
             Ok(findings) => Self::Reached {
-                findings: findings.into_iter().map(|finding| Finding::new(finding, redaction)).collect(),
+                findings: findings.into_iter().map(|it| ReportedFinding::new(it, redaction)).collect(),
             },
             Err(Error { class, message }) => {
                 Self::Unreached { class: class.as_str(), error: redaction.apply(message.for_log()) }
@@ -177,7 +177,7 @@ impl Cloud {
     }
 }
 
-impl Finding {
+impl ReportedFinding {
     fn new(finding: provider::Finding, redaction: &Redaction) -> Self {
         let (outcome, class, text) = match finding.outcome {
             provider::Outcome::Works(text) => ("works", None, text),

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::document::{Cloud, Document, Finding, Outcome, Provider, Setting};
+use super::document::{Cloud, Document, Outcome, Provider, ReportedFinding, Setting};
 use crate::cli::terminal::{BAD, BOLD, DIM, GOOD, ODD, clean};
 
 /// The most settings that are shown. A folder with more is probably the wrong one.
@@ -99,7 +99,7 @@ fn value(setting: &Setting) -> String {
     }
 }
 
-fn finding(out: &mut String, finding: &Finding, width: usize) -> std::fmt::Result {
+fn finding(out: &mut String, finding: &ReportedFinding, width: usize) -> std::fmt::Result {
     let (style, outcome) = match finding.outcome {
         "works" => (GOOD, "works"),
         "fails" => (BAD, "fails"),

@@ -24,8 +24,8 @@ fn plain(document: &Document) -> String {
     strip_str(&render(document)).to_string()
 }
 
-fn finding(subject: &'static str, outcome: &'static str, text: &str) -> Finding {
-    Finding { subject, outcome, class: None, text: text.into() }
+fn finding(subject: &'static str, outcome: &'static str, text: &str) -> ReportedFinding {
+    ReportedFinding { subject, outcome, class: None, text: text.into() }
 }
 
 #[test]
