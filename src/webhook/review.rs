@@ -18,7 +18,7 @@ const KIND: &str = "AdmissionReview";
 const MOST_UID: usize = 256;
 
 /// The longest problem in an answer, in bytes: it may quote what a client sent.
-const MOST_TOLD: usize = 1024;
+const MAX_MESSAGE: usize = 1024;
 
 /// What is answered to a review.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -156,10 +156,10 @@ pub fn review(body: &[u8], options: &Options, others: OtherClasses) -> Answer {
         Err(error) => match serde_json::from_slice::<Review<Identity>>(body) {
             Ok(Review { request: Some(request), .. }) if request.uid.len() > MOST_UID => too_long(),
             Ok(Review { request: Some(request), .. }) => {
-                let problem = Told::of(format_args!("the request cannot be read: {error}"));
+                let problem = Truncated::of(format_args!("the request cannot be read: {error}"));
                 refuse(&request.uid, 400, "BadRequest", &problem)
             }
-            Ok(_) | Err(_) => malformed(&Told::of(format_args!("the body is not an {KIND}: {error}"))),
+            Ok(_) | Err(_) => malformed(&Truncated::of(format_args!("the body is not an {KIND}: {error}"))),
         },
     }
 }
@@ -173,7 +173,7 @@ fn admit(request: &Request, options: &Options, others: OtherClasses) -> Answer {
         return answer(unchanged, Outcome::Unchanged);
     };
     if others == OtherClasses::Refuse && !pod.is_of_class(&options.runtime_class) {
-        let problem = Told::of(format_args!(
+        let problem = Truncated::of(format_args!(
             "this replica of the webhook serves the runtime class {}; if that setting has just changed, create the Pod again in a \
              minute",
             options.runtime_class
@@ -215,21 +215,21 @@ fn too_long() -> Answer {
 }
 
 /// The beginning of a text. No more of it is formatted.
-struct Told(String);
+struct Truncated(String);
 
-impl Told {
+impl Truncated {
     fn of(text: fmt::Arguments) -> String {
-        let mut told = Self(String::new());
-        if told.write_fmt(text).is_err() {
-            told.0.push('…');
+        let mut truncated = Self(String::new());
+        if truncated.write_fmt(text).is_err() {
+            truncated.0.push('…');
         }
-        told.0
+        truncated.0
     }
 }
 
-impl fmt::Write for Told {
+impl fmt::Write for Truncated {
     fn write_str(&mut self, part: &str) -> fmt::Result {
-        let room = MOST_TOLD - self.0.len().min(MOST_TOLD);
+        let room = MAX_MESSAGE - self.0.len().min(MAX_MESSAGE);
         self.0.push_str(&cut(part, room));
         if part.len() <= room { Ok(()) } else { Err(fmt::Error) }
     }
@@ -367,7 +367,10 @@ mod tests {
         ] {
             let answer = answer_to(review.to_string().as_bytes());
             let told = String::from_utf8(answer.body).unwrap();
-            assert!(answer.status == status && told.len() < 2 * MOST_TOLD && told.contains(words), "{told}");
+            assert!(
+                answer.status == status && told.len() < 2 * MAX_MESSAGE && told.contains(words),
+                "{told}"
+            );
         }
     }
 
