@@ -11,6 +11,7 @@ use operator_kit::{
     Leadership, Permission, client, http,
     lease::{self, Election},
     lifecycle, process, shutdown, telemetry,
+    text::non_empty,
 };
 use prometheus_client::registry::Registry;
 use tokio::sync::oneshot;
@@ -105,8 +106,8 @@ async fn serve(args: RunArgs) -> Result<(), Box<dyn std::error::Error>> {
             if runs(ControllerName::PeerPodConfig) {
                 let options = peerpodconfig::Options {
                     namespace: args.namespace.clone(),
-                    pod: said(args.pod_name.clone()),
-                    image: said(args.image.clone()),
+                    pod: non_empty(args.pod_name.clone()),
+                    image: non_empty(args.image.clone()),
                     adaptor_image: args.adaptor_image(),
                     ssh_key_secret: args.ssh_key_secret.clone(),
                     tls_secret: args.adaptor_tls_secret.clone(),
@@ -195,9 +196,4 @@ fn warm_up(readiness: &http::Readiness) -> WarmUp<impl FnOnce() + Send + 'static
         let _ = warmed.send(());
     };
     WarmUp { seen, warm }
-}
-
-/// An empty variable says nothing.
-fn said(text: Option<String>) -> Option<String> {
-    text.filter(|text| !text.is_empty())
 }

@@ -1,9 +1,14 @@
-//! Texts for people, cut to a limit.
+//! Texts for people, cut to a limit, and texts that may be empty.
 
 /// The beginning of a text, of at most `limit` bytes.
 pub fn cut(text: &str, limit: usize) -> String {
     let end = (0..=text.len().min(limit)).rev().find(|&end| text.is_char_boundary(end)).unwrap_or_default();
     text[..end].to_owned()
+}
+
+/// The text, if it is not empty: an empty variable or field counts as one that is not set.
+pub fn non_empty<T: AsRef<str>>(text: Option<T>) -> Option<T> {
+    text.filter(|text| !text.as_ref().is_empty())
 }
 
 /// How many names [`listed`] gives.
@@ -27,6 +32,11 @@ mod tests {
     fn a_text_is_cut_between_characters() {
         assert_eq!(cut("short", 9), "short");
         assert_eq!(cut(&format!("a{}", "é".repeat(9)), 4), "aé");
+    }
+
+    #[test]
+    fn an_empty_text_is_none() {
+        assert_eq!([None, Some(""), Some(" ")].map(non_empty), [None, None, Some(" ")]);
     }
 
     #[test]

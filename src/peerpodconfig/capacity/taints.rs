@@ -1,6 +1,7 @@
 //! Taints that keep cloud-api-adaptor off a node. Pure *(no client)*.
 
 use k8s_openapi::api::core::v1::{Taint, Toleration};
+use operator_kit::text::non_empty;
 
 /// The taints that Kubernetes itself sets on unhealthy nodes. They are temporary, DaemonSets tolerate most of them, and a node keeps
 /// its share meanwhile.
@@ -22,12 +23,11 @@ pub(super) fn tolerated(text: &str, tolerations: &[Toleration]) -> bool {
     let (taint, effect) = text.rsplit_once(':').unwrap_or((text, ""));
     let (key, value) = taint.split_once('=').unwrap_or((taint, ""));
     tolerations.iter().any(|toleration| {
-        let said = |text: &'_ Option<String>| text.clone().filter(|text| !text.is_empty());
-        let of_key = said(&toleration.key).is_none_or(|it| it == key);
-        let of_effect = said(&toleration.effect).is_none_or(|it| it == effect);
+        let of_key = non_empty(toleration.key.as_deref()).is_none_or(|it| it == key);
+        let of_effect = non_empty(toleration.effect.as_deref()).is_none_or(|it| it == effect);
         of_key
             && of_effect
-            && match said(&toleration.operator).as_deref() {
+            && match non_empty(toleration.operator.as_deref()) {
                 None | Some("Equal") => toleration.value.as_deref().unwrap_or_default() == value,
                 // The DaemonSet's own status shows the effect of an unknown operator.
                 Some(_) => true,

@@ -17,6 +17,7 @@ use k8s_openapi::{
     },
 };
 use kube::api::ObjectMeta;
+use operator_kit::text::non_empty;
 
 use super::{
     super::qualified::is_annotation,
@@ -176,12 +177,11 @@ fn apart_from_others(config: &PeerPodConfig) -> PodAntiAffinity {
 
 /// A toleration as the API server stores it, without empty fields, which would count as a difference.
 fn stored(toleration: &Toleration) -> Toleration {
-    let said = |text: &Option<String>| text.clone().filter(|text| !text.is_empty());
     Toleration {
-        key: said(&toleration.key),
-        operator: said(&toleration.operator),
-        value: said(&toleration.value),
-        effect: said(&toleration.effect),
+        key: non_empty(toleration.key.clone()),
+        operator: non_empty(toleration.operator.clone()),
+        value: non_empty(toleration.value.clone()),
+        effect: non_empty(toleration.effect.clone()),
         toleration_seconds: toleration.toleration_seconds,
     }
 }
