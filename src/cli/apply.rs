@@ -73,7 +73,7 @@ pub struct ApplyArgs {
 }
 
 pub(super) fn apply(args: &ApplyArgs) -> ExitCode {
-    block_on(bring(args), tell)
+    block_on(apply_file(args), tell)
 }
 
 fn tell(problem: &str) {
@@ -81,7 +81,7 @@ fn tell(problem: &str) {
     let _ = writeln!(io::stderr(), "peerpod-operator apply: {problem}");
 }
 
-async fn bring(args: &ApplyArgs) -> Result<(), String> {
+async fn apply_file(args: &ApplyArgs) -> Result<(), String> {
     let deadline = Instant::now() + args.timeout;
     let mut patience = Patience { deadline, settled: None };
     let text = fs::read_to_string(&args.file)

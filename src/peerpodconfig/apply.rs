@@ -37,7 +37,7 @@ impl Objects {
     /// Creates what is missing, corrects what differs, and removes objects of `kinds` that were created for the configuration and
     /// are no longer wanted. It keeps objects that got the label otherwise, as by `kubectl expose`. It leaves objects that others
     /// keep changing for a while.
-    pub(super) async fn bring(
+    pub(super) async fn apply_all(
         &self,
         config: &str,
         kinds: &[Kind],
@@ -51,9 +51,9 @@ impl Objects {
             Ok::<_, ApiError>((kind, states, there))
         });
         // The reads run together; the writes follow the order of the kinds.
-        let looked = try_join_all(reads).await?;
+        let observed = try_join_all(reads).await?;
         let mut found = Found::default();
-        for (kind, states, unwanted) in looked {
+        for (kind, states, unwanted) in observed {
             for (wanted, state) in states {
                 let key = (kind.resource.kind.clone(), wanted.name.clone());
                 match state {

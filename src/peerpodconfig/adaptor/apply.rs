@@ -30,7 +30,7 @@ impl Applier {
         daemon_set: &DaemonSet,
     ) -> Result<Found, RoomError> {
         let wanted = [wanted(daemon_set)?];
-        Ok(self.objects.bring(&config.name_any(), &[self.kind()], &wanted).await?)
+        Ok(self.objects.apply_all(&config.name_any(), &[self.kind()], &wanted).await?)
     }
 
     /// Annotates the ServiceAccount with what these configurations want. Returns whether it exists.

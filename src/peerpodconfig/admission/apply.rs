@@ -30,7 +30,7 @@ impl Applier {
     /// Writes the policy, then its binding.
     pub(super) async fn policy(&self, owner: &Owner<'_>, desired: &Desired) -> Result<Found, RoomError> {
         let wanted = desired::policy(owner)?;
-        Ok(self.objects.bring(&owner.config.name_any(), &desired.kinds, &wanted).await?)
+        Ok(self.objects.apply_all(&owner.config.name_any(), &desired.kinds, &wanted).await?)
     }
 
     /// Writes the webhook: its server, then its registration.
@@ -45,11 +45,11 @@ impl Applier {
         let servers = desired::webhook_server(owner, inputs)?;
         let (serving, registrations): (Vec<_>, Vec<_>) =
             desired.kinds.iter().cloned().partition(|kind| servers.iter().any(|server| server.is_a(kind)));
-        let served = self.objects.bring(&name, &serving, &servers).await;
+        let served = self.objects.apply_all(&name, &serving, &servers).await;
         if served.is_err() && self.objects.any(&name, &registrations).await? {
             // The present server may go on to answer, and its next certificate needs the API servers' trust in time.
             let registration = desired::webhook_registration(owner, inputs.authorities.clone())?;
-            self.objects.bring(&name, &registrations, &[registration]).await?;
+            self.objects.apply_all(&name, &registrations, &[registration]).await?;
         }
         let mut found = served?;
         let (watched, authorities) = (self.webhook_resources.watched(), inputs.authorities.as_ref());
@@ -65,7 +65,7 @@ impl Applier {
         };
         if due {
             let registration = desired::webhook_registration(owner, inputs.authorities.clone())?;
-            found.add(self.objects.bring(&name, &registrations, &[registration]).await?);
+            found.add(self.objects.apply_all(&name, &registrations, &[registration]).await?);
         }
         Ok(found)
     }

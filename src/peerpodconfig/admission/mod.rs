@@ -144,9 +144,9 @@ impl Admission {
         tls: Option<Result<TlsOptions, TlsError>>,
     ) -> Result<Findings, RoomError> {
         let observed = self.observer.observe(config, configs).await?;
-        self.bring_successor(config, &observed, configs).await?;
+        self.apply_successor(config, &observed, configs).await?;
         let desired = Desired::of(config, &observed, &self.namespace);
-        let (found, webhook) = self.bring(config, &desired, tls).await?;
+        let (found, webhook) = self.apply(config, &desired, tls).await?;
         let age = self.age(config, desired.means, &found, configs);
         let class = &config.spec.admission.runtime_class_name;
         let class_exists = self.observer.runtime_class_exists(class).await?;
@@ -179,7 +179,7 @@ impl Admission {
         // An object whose kind is unknown now would stay for ever.
         self.doubt_policies();
         let observed = self.observer.observe(config, configs).await?;
-        self.bring_successor(config, &observed, configs).await?;
+        self.apply_successor(config, &observed, configs).await?;
         Ok(self.applier.remove(config, &kinds(&self.namespace, observed.supports_policies)).await?)
     }
 
@@ -198,7 +198,7 @@ impl Admission {
 
     /// Before a configuration leaves the admission of a runtime class, writes the admission of the configuration which has it
     /// then. A problem of that configuration alone, which its own reconcile reports, does not delay this one.
-    async fn bring_successor(
+    async fn apply_successor(
         &self,
         config: &PeerPodConfig,
         observed: &Observed,
@@ -211,7 +211,7 @@ impl Admission {
         let observed = self.observer.observe(&successor, configs).await?;
         let desired = Desired::of(&successor, &observed, &self.namespace);
         let sources = Sources::read(&self.observer.client, &self.namespace, &successor).await?;
-        match self.bring(&successor, &desired, sources.tls).await {
+        match self.apply(&successor, &desired, sources.tls).await {
             Err(error) if matches!(error, RoomError::Api(_)) && error.invalid().is_none() => Err(error),
             Err(error) => {
                 let name = successor.name_any();
@@ -223,7 +223,7 @@ impl Admission {
     }
 
     /// Writes the objects of the admission. Returns them, and what a webhook is built from.
-    async fn bring(
+    async fn apply(
         &self,
         config: &PeerPodConfig,
         desired: &Desired,
