@@ -48,14 +48,14 @@ pub(super) struct Properties {
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Page {
-    pub(super) value: Vec<Thing>,
+    pub(super) value: Vec<ArmResource>,
     pub(super) next_link: Option<String>,
 }
 
 /// A resource of any type.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Thing {
+pub(super) struct ArmResource {
     pub(super) id: String,
     pub(super) name: String,
     #[serde(rename = "type")]

@@ -13,7 +13,7 @@ use secrecy::{ExposeSecret as _, SecretString};
 
 use super::{
     answer::{accepted, accepted_metadata, is_of_token},
-    settings::{Region, Settings, region},
+    settings::{Environment, Settings, environment},
 };
 use crate::{
     provider::{
@@ -72,16 +72,16 @@ pub(super) enum Proof {
 pub(super) fn source(
     settings: &Settings,
     variable: &dyn Fn(&str) -> Option<String>,
-) -> Result<(Source, Region), Malformed> {
+) -> Result<(Source, Environment), Malformed> {
     let authority = settings.authority.clone().or_else(|| variable("AZURE_AUTHORITY_HOST"));
-    let region = region(authority.as_deref(), settings.manager.as_deref())?;
+    let environment = environment(authority.as_deref(), settings.manager.as_deref())?;
     let secret =
         |setting: &Option<SecretString>, name| setting.clone().or_else(|| variable(name).map(Into::into));
     let client_id = secret(&settings.client_id, CLIENT_ID);
     let proof = settings.client_secret.clone().map(Proof::Secret);
     let Some(proof) = proof.or_else(|| variable(TOKEN_FILE).map(Proof::TokenFile)) else {
         let url = variable(METADATA_HOST).unwrap_or_else(|| METADATA.to_owned());
-        return Ok((Source::Machine { url: url.trim_end_matches('/').to_owned(), client_id }, region));
+        return Ok((Source::Machine { url: url.trim_end_matches('/').to_owned(), client_id }, environment));
     };
     let malformed = |key, problem: &str| Malformed::new(key, problem);
     let client_id = client_id
@@ -93,8 +93,8 @@ pub(super) fn source(
     let tenant = tenant.as_ref().filter(is_tenant);
     let tenant =
         tenant.ok_or_else(|| malformed(TENANT, "it must be the ID of a tenant or one of its domains"))?;
-    let url = format!("{}/{}/oauth2/v2.0/token", region.authority, tenant.expose_secret());
-    Ok((Source::Application { url, client_id, proof }, region))
+    let url = format!("{}/{}/oauth2/v2.0/token", environment.authority, tenant.expose_secret());
+    Ok((Source::Application { url, client_id, proof }, environment))
 }
 
 impl TokenSource for Credentials {

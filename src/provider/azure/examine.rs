@@ -4,7 +4,7 @@ use hyper::Method;
 
 use super::{
     Azure, VM,
-    answer::{Permission, Permissions, Thing, accepted},
+    answer::{ArmResource, Permission, Permissions, accepted},
 };
 use crate::provider::{
     Error, Finding, POD_VM,
@@ -53,9 +53,10 @@ impl Azure {
 
     async fn machines(&self) -> Result<String, Error> {
         let mut count = 0;
-        let take =
-            |things: Vec<Thing>| count += things.iter().filter(|it| it.kind.eq_ignore_ascii_case(VM)).count();
-        self.things(take).await?;
+        let take = |resources: Vec<ArmResource>| {
+            count += resources.iter().filter(|it| it.kind.eq_ignore_ascii_case(VM)).count();
+        };
+        self.resources(take).await?;
         Ok(format!("the resource group has {} named {POD_VM}…", counted(count, "VM")))
     }
 

@@ -30,7 +30,7 @@ use operator_kit::Message;
 
 pub use self::settings::Settings;
 use self::{
-    answer::{DELETING, Machine, Page, Thing, accepted, is_absent},
+    answer::{ArmResource, DELETING, Machine, Page, accepted, is_absent},
     credentials::Credentials,
 };
 use super::{
@@ -105,11 +105,11 @@ struct Azure {
 fn open(values: &Values, _: Opening<'_>) -> Result<Box<dyn Provider>, Error> {
     let settings = Settings::read(values);
     // Identifiers contain their place, so no other place is ever opened.
-    let (source, region) =
+    let (source, environment) =
         credentials::source(&settings, &variable).map_err(|malformed| Error::unusable(&[malformed]))?;
     Ok(Box::new(Azure {
-        api: Authorized::new(Credentials { source, audience: region.audience })?,
-        manager: region.manager,
+        api: Authorized::new(Credentials { source, audience: environment.audience })?,
+        manager: environment.manager,
         subscription: id::canonical(&settings.subscription),
         group: id::scope(&settings.subscription, &settings.group),
     }))
@@ -137,7 +137,7 @@ impl Azure {
     }
 
     /// Reads, page by page, all that is in the group of the settings and has [`POD_VM`] in its name.
-    async fn things(&self, mut take: impl FnMut(Vec<Thing>)) -> Result<(), Error> {
+    async fn resources(&self, mut take: impl FnMut(Vec<ArmResource>)) -> Result<(), Error> {
         let doing = "listing the VMs";
         let filter = format!("substringof('{POD_VM}',name)");
         let query = [("api-version", RESOURCES), ("$filter", &filter), ("$expand", EXPAND)];
@@ -260,8 +260,8 @@ impl Provider for Azure {
     }
 
     async fn list(&self, pages: Pages<'_>) -> Result<(), Error> {
-        let take = |things: Vec<Thing>| pages(things.into_iter().filter_map(listed).collect());
-        self.things(take).await
+        let take = |resources: Vec<ArmResource>| pages(resources.into_iter().filter_map(listed).collect());
+        self.resources(take).await
     }
 
     async fn examine(&self) -> Result<Vec<Finding>, Error> {
@@ -271,24 +271,24 @@ impl Provider for Azure {
 
 /// A pod VM, or what may have come with one: a disk that nothing uses, an interface or an address. No list of a resource group
 /// has the power state. Azure gives it for a whole subscription, to users with that right, or for one VM at a time.
-fn listed(thing: Thing) -> Option<Listed> {
-    let of = thing.kind.to_lowercase();
+fn listed(resource: ArmResource) -> Option<Listed> {
+    let of = resource.kind.to_lowercase();
     let (kind, vm) = if of == VM {
         (Resource::Vm, None)
     } else {
-        let of = BELONGINGS.iter().find(|it| it.kind == of && thing.name.ends_with(it.end))?;
-        (of.resource, Some(VmRef::Name(thing.name.strip_suffix(of.end)?.to_owned())))
+        let of = BELONGINGS.iter().find(|it| it.kind == of && resource.name.ends_with(it.end))?;
+        (of.resource, Some(VmRef::Name(resource.name.strip_suffix(of.end)?.to_owned())))
     };
-    let is_used = kind == Resource::Disk && thing.managed_by.is_some();
-    let is_leaving = kind == Resource::Vm && thing.provisioning_state.as_deref() == Some(DELETING);
-    let tags = thing.tags.into_iter().flatten().map(|(key, value)| (key, value.unwrap_or_default()));
-    let is_pod_vms = thing.name.starts_with(POD_VM) && !is_used;
+    let is_used = kind == Resource::Disk && resource.managed_by.is_some();
+    let is_leaving = kind == Resource::Vm && resource.provisioning_state.as_deref() == Some(DELETING);
+    let tags = resource.tags.into_iter().flatten().map(|(key, value)| (key, value.unwrap_or_default()));
+    let is_pod_vms = resource.name.starts_with(POD_VM) && !is_used;
     is_pod_vms.then(|| Listed {
-        created: thing.created_time,
+        created: resource.created_time,
         state: if is_leaving { PowerState::Leaving } else { PowerState::Unknown },
         vm,
         tags: tags.collect(),
-        ..Listed::new(kind, thing.id.to_lowercase(), thing.name)
+        ..Listed::new(kind, resource.id.to_lowercase(), resource.name)
     })
 }
 

@@ -59,7 +59,7 @@ settings! {
 
 /// One of Azure's clouds: the URL for tokens, the URL of Resource Manager, and the audience of tokens.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Region {
+pub(super) struct Environment {
     pub(super) authority: String,
     pub(super) manager: String,
     pub(super) audience: String,
@@ -87,7 +87,7 @@ const CLOUDS: [[&str; 3]; 4] = [
 
 /// The cloud with this authority; without an authority, the public cloud. A Resource Manager of its own takes the place of the
 /// known one, also as the audience. An authority that is none of Microsoft's own needs one.
-pub(super) fn region(authority: Option<&str>, manager: Option<&str>) -> Result<Region, Malformed> {
+pub(super) fn environment(authority: Option<&str>, manager: Option<&str>) -> Result<Environment, Malformed> {
     let bare = |url: &str| url.trim_end_matches('/').to_owned();
     let authority = authority.map_or_else(|| CLOUDS[0][0].to_owned(), bare);
     for (key, url) in [(AUTHORITY, Some(&*authority)), (MANAGER, manager)] {
@@ -98,21 +98,22 @@ pub(super) fn region(authority: Option<&str>, manager: Option<&str>) -> Result<R
         }
     }
     if let Some(manager) = manager.map(bare) {
-        return Ok(Region { authority, audience: manager.clone(), manager });
+        return Ok(Environment { authority, audience: manager.clone(), manager });
     }
     let known = CLOUDS.iter().find(|[known, ..]| known.eq_ignore_ascii_case(&authority));
     let [_, manager, audience] = known.ok_or_else(|| {
         let problem = format!("it is none of Microsoft's own; set {MANAGER}, too");
         Malformed::new(AUTHORITY, problem)
     })?;
-    Ok(Region { authority, manager: (*manager).to_owned(), audience: (*audience).to_owned() })
+    Ok(Environment { authority, manager: (*manager).to_owned(), audience: (*audience).to_owned() })
 }
 
 /// Where these settings look for VMs. An identifier names its subscription and group, so this is all of one of Azure's clouds.
 pub(super) fn check(values: &Values) -> Result<Endpoint, Vec<Malformed>> {
     let settings = Settings::read(values);
     let source = credentials::source(&settings, &variable);
-    let endpoint = |(_, region): (_, Region)| Endpoint { setting: AUTHORITY, address: region.manager };
+    let endpoint =
+        |(_, environment): (_, Environment)| Endpoint { setting: AUTHORITY, address: environment.manager };
     source.map(endpoint).map_err(|malformed| vec![malformed])
 }
 
@@ -128,12 +129,17 @@ mod tests {
                 format!("{authority}/"),
                 authority.to_uppercase().replace("HTTPS", "https"),
             ] {
-                let region = region(Some(&spelling), None).unwrap();
-                assert_eq!((&*region.manager, &*region.audience), (manager, audience), "{spelling}");
+                let environment = environment(Some(&spelling), None).unwrap();
+                assert_eq!(
+                    (&*environment.manager, &*environment.audience),
+                    (manager, audience),
+                    "{spelling}"
+                );
             }
         }
-        assert_eq!(region(None, None), region(Some(CLOUDS[0][0]), None));
-        let private = region(Some("https://login.example"), Some("https://management.example/")).unwrap();
+        assert_eq!(environment(None, None), environment(Some(CLOUDS[0][0]), None));
+        let private =
+            environment(Some("https://login.example"), Some("https://management.example/")).unwrap();
         assert_eq!(
             (&*private.manager, &*private.audience),
             ("https://management.example", "https://management.example")
@@ -151,9 +157,9 @@ mod tests {
             ("https://login.example", Some("http://localhost"), MANAGER),
             ("https://login.example", Some("https://a/?b"), MANAGER),
         ] {
-            let malformed = region(Some(authority), manager).unwrap_err();
+            let malformed = environment(Some(authority), manager).unwrap_err();
             assert_eq!(malformed.key, key, "{authority} {manager:?}");
         }
-        assert!(region(Some("http://127.0.0.1:80"), Some("http://[::1]:80/")).is_ok());
+        assert!(environment(Some("http://127.0.0.1:80"), Some("http://[::1]:80/")).is_ok());
     }
 }

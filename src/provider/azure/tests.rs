@@ -29,8 +29,8 @@ fn a_resource_comes_with_one_vm_alone_whatever_the_vms_name_ends_with() {
     let mut seen = HashSet::new();
     for vm in &vms {
         for (of, id) in BELONGINGS.iter().zip(belongings(vm)) {
-            let thing = json!({ "id": id, "name": id::name(&id), "type": of.kind });
-            let listed = listed(serde_json::from_value(thing).unwrap()).unwrap();
+            let resource = json!({ "id": id, "name": id::name(&id), "type": of.kind });
+            let listed = listed(serde_json::from_value(resource).unwrap()).unwrap();
             assert_eq!((listed.kind, listed.vm), (of.resource, Some(VmRef::Name(vm.clone()))), "{id}");
             assert!(seen.insert(id), "it comes with another VM, too: {vm}");
         }
@@ -47,7 +47,7 @@ fn what_has_another_name_or_type_comes_with_no_vm() {
         (ADDRESS, "podvm-web-1a2b3c4d-disk"),
         ("microsoft.network/networksecuritygroups", "podvm-web-1a2b3c4d-net"),
     ] {
-        let thing = json!({ "id": "/x", "name": name, "type": kind });
-        assert_eq!(listed(serde_json::from_value(thing).unwrap()), None, "{kind} {name}");
+        let resource = json!({ "id": "/x", "name": name, "type": kind });
+        assert_eq!(listed(serde_json::from_value(resource).unwrap()), None, "{kind} {name}");
     }
 }
