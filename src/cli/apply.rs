@@ -47,7 +47,7 @@ const FIELD_MANAGER: &str = "peerpod-operator-apply";
 /// How long an API server may still use a CRD that was replaced a moment ago.
 const SETTLES: Duration = Duration::from_secs(10);
 
-/// What `apply` is told.
+/// Arguments of `apply`.
 #[derive(Clone, Debug, Args)]
 pub struct ApplyArgs {
     /// File with one PeerPodConfig, as YAML or JSON

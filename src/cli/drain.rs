@@ -58,7 +58,7 @@ pub const PERMISSIONS: &[Permission] = &[
 /// How long operators may take to end: Kubernetes' grace period, and some more.
 const END_PATIENCE: Duration = Duration::from_secs(40);
 
-/// What `drain` is told.
+/// Arguments of `drain`.
 #[derive(Clone, Debug, Args)]
 pub struct DrainArgs {
     /// Time limit, such as 5m, 90s or 1h 30m

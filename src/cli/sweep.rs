@@ -35,7 +35,7 @@ Exit codes:
 /// How many calls are made at once.
 const CALLS: usize = 10;
 
-/// What `sweep` is told.
+/// Arguments of `sweep`.
 #[derive(Clone, Debug, Args)]
 pub struct SweepArgs {
     /// The folders with the settings.

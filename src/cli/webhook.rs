@@ -33,7 +33,7 @@ use crate::{
     },
 };
 
-/// What `webhook` is told.
+/// Arguments of `webhook`.
 #[derive(Clone, Debug, Args)]
 pub struct WebhookArgs {
     /// Address for admission reviews, with TLS. :PORT means every address, IPv6 and IPv4

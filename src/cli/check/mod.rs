@@ -32,7 +32,7 @@ Exit codes:
   3  the settings are correct, but the cloud cannot be reached or refuses
   4  the report cannot be created or written";
 
-/// What `check` is told.
+/// Arguments of `check`.
 #[derive(Clone, Debug, Args)]
 pub struct CheckArgs {
     /// The folders that are checked.

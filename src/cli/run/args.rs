@@ -19,7 +19,7 @@ use crate::{
 /// The port of `--status-addr`.
 pub(in crate::cli) const STATUS_PORT: u16 = 8082;
 
-/// What `run` is told.
+/// Arguments of `run`.
 #[derive(Clone, Debug, Args)]
 pub struct RunArgs {
     /// The folders that are read, and read again when they change.

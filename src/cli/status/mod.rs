@@ -62,7 +62,7 @@ pub(super) struct Plugin {
     pub(super) status: StatusArgs,
 }
 
-/// What `status` is told. What kubectl has, too, is called as there and is no environment variable.
+/// Arguments of `status`. What kubectl has, too, is called as there and is no environment variable.
 #[derive(Clone, Debug, Args)]
 pub struct StatusArgs {
     /// Namespace of the PeerPods [default: the namespace of the context]
