@@ -7,6 +7,7 @@ mod sweep_args;
 use std::{future::pending, pin::pin, process::ExitCode};
 
 use futures::future::{join, join_all, select};
+use kube::Client;
 use operator_kit::{
     Leadership, Permission, client, http,
     lease::{self, Election},
@@ -62,13 +63,7 @@ async fn serve(args: RunArgs) -> Result<(), Box<dyn std::error::Error>> {
     let client = client::infer().await?;
     info!(version = env!("CARGO_PKG_VERSION"), namespace = args.namespace, "started");
 
-    let election = args.leader_elect.then(|| {
-        let metrics = metrics.clone();
-        let leads = move |leads| metrics.leader(leads);
-        let namespace = args.lease_namespace.as_ref().unwrap_or(&args.namespace);
-        Election::new(client.clone(), namespace, &args.lease_name, &process::name()).with_metrics(leads)
-    });
-    metrics.leader(election.is_none());
+    let election = election(&args, &client, &metrics);
     let leadership = election.as_ref().map_or_else(Leadership::unlimited, Election::leadership);
     let openers = Openers::default().in_cluster(client.clone(), &args.namespace);
     let context = PlacesContext {
@@ -84,48 +79,16 @@ async fn serve(args: RunArgs) -> Result<(), Box<dyn std::error::Error>> {
     };
     let (served, keeping): (Vec<_>, Vec<_>) = sources.into_iter().map(keep).unzip();
     let clouds = Clouds::new(served, &openers, args.concurrency, &metrics);
-    let (peerpods, configurations) = (warm_up(&readiness), readiness.needs("peerpodconfigs"));
+    let (WarmUp { seen, warm }, configurations) = (warm_up(&readiness), readiness.needs("peerpodconfigs"));
+    let work = Controllers { args: &args, client, leadership, metrics, shutdown: shutdown.clone() };
     let controllers = async {
-        let runs = |name| args.controllers.contains(&name);
-        let (seen, all) = (peerpods.seen, move || configurations.met());
-        let peerpods = async {
-            if runs(ControllerName::PeerPod) {
-                let (client, leadership, metrics) = (client.clone(), leadership.clone(), metrics.clone());
-                let stop = shutdown.clone();
-                let options = peerpod::Options { concurrency: args.concurrency, slow_after: args.slow_after };
-                let controller = PeerPods::new(client, clouds, leadership, metrics, &options);
-                let sweep = Sweeper::beside(&controller, args.sweep.options(published)).run();
-                let run = join(controller.run(seen, stop), join_all(keeping));
-                // The sweep has no end of its own.
-                select(pin!(run), pin!(sweep)).await;
-            } else {
-                seen();
-            }
-        };
-        let configurations = async {
-            if runs(ControllerName::PeerPodConfig) {
-                let options = peerpodconfig::Options {
-                    namespace: args.namespace.clone(),
-                    pod: non_empty(args.pod_name.clone()),
-                    image: non_empty(args.image.clone()),
-                    adaptor_image: args.adaptor_image(),
-                    ssh_key_secret: args.ssh_key_secret.clone(),
-                    tls_secret: args.adaptor_tls_secret.clone(),
-                    byom_host_keys_secret: args.byom_host_keys_secret.clone(),
-                    secure_metrics,
-                    mounted: args.mounted(),
-                };
-                let (client, leadership, metrics) = (client.clone(), leadership.clone(), metrics.clone());
-                peerpodconfig::run(client, options, leadership, metrics, all, shutdown.clone()).await;
-            } else {
-                all();
-            }
-        };
+        let peerpods = work.peerpods(clouds, keeping, published, seen);
+        let configurations = work.configurations(secure_metrics, move || configurations.met());
         join(peerpods, configurations).await;
     };
     let ready = async {
         // VMs are deleted even if PeerPodConfigs cannot be listed: their controller waits by itself for what it needs.
-        if peerpods.warm.await.is_err() {
+        if warm.await.is_err() {
             pending::<()>().await;
         }
     };
@@ -134,6 +97,74 @@ async fn serve(args: RunArgs) -> Result<(), Box<dyn std::error::Error>> {
     shutdown.cancel();
     servers.stopped().await;
     Ok(())
+}
+
+/// The election in which this process takes part; `None`: it leads all the time.
+fn election(args: &RunArgs, client: &Client, metrics: &Metrics) -> Option<Election> {
+    let election = args.leader_elect.then(|| {
+        let metrics = metrics.clone();
+        let leads = move |leads| metrics.leader(leads);
+        let namespace = args.lease_namespace.as_ref().unwrap_or(&args.namespace);
+        Election::new(client.clone(), namespace, &args.lease_name, &process::name()).with_metrics(leads)
+    });
+    metrics.leader(election.is_none());
+    election
+}
+
+/// What both controllers need.
+struct Controllers<'a> {
+    args: &'a RunArgs,
+    client: Client,
+    leadership: Leadership,
+    metrics: Metrics,
+    shutdown: CancellationToken,
+}
+
+impl Controllers<'_> {
+    /// Runs the controller of PeerPods with the sweep beside it, and keeps the places, until `shutdown`. Calls `seen` when every
+    /// PeerPod has been seen, or at once if this process does not run this controller.
+    async fn peerpods(
+        &self,
+        clouds: Clouds,
+        keeping: Vec<impl Future<Output = ()>>,
+        published: Published,
+        seen: impl FnOnce() + Send + 'static,
+    ) {
+        let Self { args, client, leadership, metrics, shutdown } = self;
+        if !args.controllers.contains(&ControllerName::PeerPod) {
+            seen();
+            return;
+        }
+        let options = peerpod::Options { concurrency: args.concurrency, slow_after: args.slow_after };
+        let controller = PeerPods::new(client.clone(), clouds, leadership.clone(), metrics.clone(), &options);
+        let sweep = Sweeper::beside(&controller, args.sweep.options(published)).run();
+        let run = join(controller.run(seen, shutdown.clone()), join_all(keeping));
+        // The sweep has no end of its own.
+        select(pin!(run), pin!(sweep)).await;
+    }
+
+    /// Runs the controller of PeerPodConfigs until `shutdown`. Calls `seen` when it has seen all that it watches, or at once if
+    /// this process does not run this controller.
+    async fn configurations(&self, secure_metrics: bool, seen: impl FnOnce() + Send + 'static) {
+        let Self { args, client, leadership, metrics, shutdown } = self;
+        if !args.controllers.contains(&ControllerName::PeerPodConfig) {
+            seen();
+            return;
+        }
+        let options = peerpodconfig::Options {
+            namespace: args.namespace.clone(),
+            pod: non_empty(args.pod_name.clone()),
+            image: non_empty(args.image.clone()),
+            adaptor_image: args.adaptor_image(),
+            ssh_key_secret: args.ssh_key_secret.clone(),
+            tls_secret: args.adaptor_tls_secret.clone(),
+            byom_host_keys_secret: args.byom_host_keys_secret.clone(),
+            secure_metrics,
+            mounted: args.mounted(),
+        };
+        let (client, leadership, metrics) = (client.clone(), leadership.clone(), metrics.clone());
+        peerpodconfig::run(client, options, leadership, metrics, seen, shutdown.clone()).await;
+    }
 }
 
 /// What the sweep last found, for `status`.
