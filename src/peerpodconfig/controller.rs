@@ -1,8 +1,12 @@
 //! The watches of the PeerPodConfig controller, and the controller that they feed *(client required)*.
 
-use std::{convert::Infallible, future::ready, sync::Arc};
+use std::{
+    convert::Infallible,
+    future::{pending, ready},
+    sync::Arc,
+};
 
-use futures::{FutureExt, StreamExt, stream};
+use futures::{FutureExt, Stream, StreamExt, stream};
 use k8s_openapi::api::{
     admissionregistration::v1::MutatingWebhookConfiguration,
     apps::v1::{DaemonSet, Deployment},
@@ -15,7 +19,8 @@ use kube::{
     runtime::{
         Controller,
         controller::{self, Action},
-        reflector::ObjectRef,
+        reflector::{self, ObjectRef, Store},
+        watcher,
     },
 };
 use operator_kit::{Backoff, Leadership, Permission, projection::reading, status::Publisher};
@@ -27,7 +32,7 @@ use super::{
     adaptor::{self, Adaptor, Mounted},
     admission::{self, Admission},
     apply::Objects,
-    capacity::{Capacity, NodeRequest},
+    capacity::{Capacity, NodeRequest, Nodes},
     configs::{Configs, is_in_conflict},
     drift::Drifts,
     finalizer::Finalizer,
@@ -140,7 +145,7 @@ pub async fn run(
 ) {
     let own = options.namespace.clone();
     let labelled = reading(&client, &watches::LABELLED);
-    let (store, writer) = kube::runtime::reflector::store();
+    let (store, writer) = reflector::store();
     let watches::Configurations { asking, others_ask, gone } = watches::configurations(&client, writer);
     let controller = Controller::for_stream(asking, store.clone())
         .with_config(controller::Config::default().concurrency(1));
@@ -157,14 +162,16 @@ pub async fn run(
     let policy_changes = admission.policy_changes(&labelled);
     let rooms = Arc::new(Rooms { adaptor, admission, capacity, turn: Mutex::default() });
 
-    let collecting = {
-        let (leadership, rooms) = (leadership.clone(), rooms.clone());
-        let asked = stream::select(gone, leadership.changes());
-        let (client, namespace) = (client.clone(), own.clone());
-        let collector = GarbageCollector { client, objects, rooms, leadership, namespace };
-        // The future is large, and it waits most of the time.
-        Box::pin(async move { collector.run(asked).await })
+    let asked = stream::select(gone, leadership.changes());
+    let collector = GarbageCollector {
+        client: client.clone(),
+        objects,
+        rooms: rooms.clone(),
+        leadership: leadership.clone(),
+        namespace: own.clone(),
     };
+    // The future is large, and it waits most of the time.
+    let collecting = Box::pin(async move { collector.run(asked).await });
     let showing = Box::pin(show_usage(rooms.clone(), configs.clone(), leadership.clone(), metrics.clone()));
     // Whenever this process begins or ceases to lead.
     let led = {
@@ -182,30 +189,7 @@ pub async fn run(
     };
     let context = Arc::new(Context { reconciler, backoff: Backoff::default(), leadership, metrics });
 
-    let (webhooks, all, cm, secrets, classes) =
-        (configs.clone(), configs.clone(), configs.clone(), configs.clone(), configs);
-    let controller = controller
-        .watches_stream(daemon_sets, move |daemon_set: DaemonSet| {
-            // A DaemonSet that no longer runs cloud-api-adaptor, or that belongs to another configuration, may have caused a conflict.
-            all.matching(|config| resources::runs_adaptor(&daemon_set) || is_in_conflict(config))
-        })
-        .owns_stream(watches::labelled::<Deployment>(Api::namespaced(labelled.clone(), &own)))
-        .owns_stream(watches::labelled::<Service>(Api::namespaced(labelled.clone(), &own)))
-        .owns_stream(watches::labelled::<PodDisruptionBudget>(Api::namespaced(labelled.clone(), &own)))
-        .watches_stream(
-            watches::labelled::<MutatingWebhookConfiguration>(Api::all(labelled.clone())),
-            move |webhook| webhook.labels().get(CONFIG_LABEL).map(|name| webhooks.named(name)),
-        )
-        // A reconcile reads them when it uses them.
-        .watches_stream(watches::all::<ConfigMap>(Api::namespaced(labelled.clone(), &own)), move |it| {
-            cm.matching(|config| config.spec.config_map_name == it.name_any())
-        })
-        .watches_stream(watches::all::<Secret>(Api::namespaced(labelled.clone(), &own)), move |it| {
-            secrets.matching(|config| config.spec.cloud_secret_name == it.name_any())
-        })
-        .watches_stream(watches::all::<RuntimeClass>(Api::all(labelled)), move |it| {
-            classes.matching(|config| config.spec.admission.runtime_class_name == it.name_any())
-        })
+    let controller = with_watches(controller, daemon_sets, labelled, &own, configs)
         .reconcile_on(policy_changes)
         .reconcile_all_on(webhook_resources_changed)
         .reconcile_all_on(stream::select(nodes_changed, led))
@@ -221,19 +205,7 @@ pub async fn run(
             ready(())
         });
 
-    let all_seen = async move {
-        if store.wait_until_ready().await.is_ok() {
-            nodes.wait_until_known().await;
-            if daemon_sets_listed.await {
-                info!(
-                    configurations = store.len(),
-                    "the operator has listed every PeerPodConfig, node and DaemonSet"
-                );
-                synced();
-            }
-        }
-        std::future::pending::<Infallible>().await
-    };
+    let all_seen = all_seen(store, nodes, daemon_sets_listed, synced);
     futures::pin_mut!(all_seen, controller);
     futures::select_biased! {
         () = controller.fuse() => {}
@@ -241,6 +213,61 @@ pub async fn run(
         never = showing.fuse() => match never {},
         never = all_seen.fuse() => match never {},
     }
+}
+
+/// Adds the watches of the objects that a configuration consists of, and of those that it uses. `labelled` reads
+/// metadata alone.
+fn with_watches(
+    controller: Controller<PeerPodConfig>,
+    daemon_sets: impl Stream<Item = Result<DaemonSet, watcher::Error>> + Send + 'static,
+    labelled: Client,
+    own: &str,
+    configs: Configs,
+) -> Controller<PeerPodConfig> {
+    let (webhooks, all, cm, secrets, classes) =
+        (configs.clone(), configs.clone(), configs.clone(), configs.clone(), configs);
+    controller
+        .watches_stream(daemon_sets, move |daemon_set: DaemonSet| {
+            // A DaemonSet that no longer runs cloud-api-adaptor, or that belongs to another configuration, may have caused a conflict.
+            all.matching(|config| resources::runs_adaptor(&daemon_set) || is_in_conflict(config))
+        })
+        .owns_stream(watches::labelled::<Deployment>(Api::namespaced(labelled.clone(), own)))
+        .owns_stream(watches::labelled::<Service>(Api::namespaced(labelled.clone(), own)))
+        .owns_stream(watches::labelled::<PodDisruptionBudget>(Api::namespaced(labelled.clone(), own)))
+        .watches_stream(
+            watches::labelled::<MutatingWebhookConfiguration>(Api::all(labelled.clone())),
+            move |webhook| webhook.labels().get(CONFIG_LABEL).map(|name| webhooks.named(name)),
+        )
+        // A reconcile reads them when it uses them.
+        .watches_stream(watches::all::<ConfigMap>(Api::namespaced(labelled.clone(), own)), move |it| {
+            cm.matching(|config| config.spec.config_map_name == it.name_any())
+        })
+        .watches_stream(watches::all::<Secret>(Api::namespaced(labelled.clone(), own)), move |it| {
+            secrets.matching(|config| config.spec.cloud_secret_name == it.name_any())
+        })
+        .watches_stream(watches::all::<RuntimeClass>(Api::all(labelled)), move |it| {
+            classes.matching(|config| config.spec.admission.runtime_class_name == it.name_any())
+        })
+}
+
+/// Waits until every configuration, node and DaemonSet has been listed, and calls `synced` then. It has no end.
+async fn all_seen(
+    store: Store<PeerPodConfig>,
+    nodes: Nodes,
+    daemon_sets_listed: impl Future<Output = bool>,
+    synced: impl FnOnce(),
+) -> Infallible {
+    if store.wait_until_ready().await.is_ok() {
+        nodes.wait_until_known().await;
+        if daemon_sets_listed.await {
+            info!(
+                configurations = store.len(),
+                "the operator has listed every PeerPodConfig, node and DaemonSet"
+            );
+            synced();
+        }
+    }
+    pending().await
 }
 
 async fn show_usage(
