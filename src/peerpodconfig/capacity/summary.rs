@@ -72,6 +72,12 @@ pub struct CapacityFinding {
     pub message: String,
 }
 
+impl CapacityFinding {
+    fn new(reason: Reason, message: impl Into<String>) -> Self {
+        Self { reason, message: message.into() }
+    }
+}
+
 impl Summary {
     /// The summary of a request, without nodes yet.
     pub fn of(request: &NodeRequest) -> Self {
@@ -115,59 +121,77 @@ impl Summary {
         self.contested = written.contested.iter().filter(|node| pending.contains(node)).cloned().collect();
     }
 
-    /// The condition about the VMs that its nodes advertise.
+    /// The condition about the VMs that its nodes advertise: the first finding of these that there is.
     pub fn capacity(&self) -> CapacityFinding {
-        let finding = |reason, message| CapacityFinding { reason, message };
-        let owned = self.nodes - self.overlaps.values().sum::<usize>();
-        if let Some(problem) = &self.resource {
-            return finding(Reason::InvalidResource, problem.to_string());
-        }
-        let (selection, limit) = match (&self.selection, &self.limit) {
-            (Err(problem), _) => {
-                return finding(
-                    Reason::InvalidSelector,
-                    format!("{problem}; until then the operator does not change nodes"),
-                );
-            }
-            (_, Err(problem)) => return finding(Reason::InvalidLimit, problem.to_string()),
-            (Ok(_), Ok(None)) => {
-                return finding(
-                    Reason::NoLimit,
-                    "spec.limit is not set: no node advertises VMs, and no peer pod is scheduled".into(),
-                );
-            }
-            (Ok(selection), Ok(Some(limit))) => (selection, *limit),
+        let (selection, limit) = match self.valid_request() {
+            Ok(valid) => valid,
+            Err(finding) => return finding,
         };
+        self.without_nodes(selection)
+            .or_else(|| self.unwritten())
+            .or_else(|| self.without_vms(limit))
+            .unwrap_or_else(|| self.with_vms(limit))
+    }
+
+    /// The selection and the limit, or what is invalid or not set.
+    fn valid_request(&self) -> Result<(&Selection, u32), CapacityFinding> {
+        if let Some(problem) = &self.resource {
+            return Err(CapacityFinding::new(Reason::InvalidResource, problem.to_string()));
+        }
+        match (&self.selection, &self.limit) {
+            (Err(problem), _) => {
+                let message = format!("{problem}; until then the operator does not change nodes");
+                Err(CapacityFinding::new(Reason::InvalidSelector, message))
+            }
+            (_, Err(problem)) => Err(CapacityFinding::new(Reason::InvalidLimit, problem.to_string())),
+            (Ok(_), Ok(None)) => {
+                let message = "spec.limit is not set: no node advertises VMs, and no peer pod is scheduled";
+                Err(CapacityFinding::new(Reason::NoLimit, message))
+            }
+            (Ok(selection), Ok(Some(limit))) => Ok((selection, *limit)),
+        }
+    }
+
+    /// It has no nodes.
+    fn without_nodes(&self, selection: &Selection) -> Option<CapacityFinding> {
         if self.nodes == 0 {
-            return finding(Reason::NoneSelected, selection.unmatched());
+            return Some(CapacityFinding::new(Reason::NoneSelected, selection.unmatched()));
         }
-        if owned == 0 {
-            return finding(Reason::AllTaken, "every selected node belongs to an older PeerPodConfig".into());
-        }
+        let message = "every selected node belongs to an older PeerPodConfig";
+        (self.owned() == 0).then(|| CapacityFinding::new(Reason::AllTaken, message))
+    }
+
+    /// What its nodes should advertise is not written to them.
+    fn unwritten(&self) -> Option<CapacityFinding> {
         if let Some(why) = &self.withheld {
-            return finding(
-                Reason::NoAdaptor,
-                format!("no node advertises VMs, because no cloud-api-adaptor is deployed: {why}"),
-            );
+            let message = format!("no node advertises VMs, because no cloud-api-adaptor is deployed: {why}");
+            return Some(CapacityFinding::new(Reason::NoAdaptor, message));
         }
-        if !self.pending.is_empty() {
-            let (reason, why) = self.hindrance();
-            let message = format!("the operator has not yet written to {} nodes{why}", self.pending.len());
-            return finding(reason, message);
+        if self.pending.is_empty() {
+            return None;
         }
+        let (reason, why) = self.hindrance();
+        let message = format!("the operator has not yet written to {} nodes{why}", self.pending.len());
+        Some(CapacityFinding::new(reason, message))
+    }
+
+    /// Its nodes advertise no VMs for further peer pods.
+    fn without_vms(&self, limit: u32) -> Option<CapacityFinding> {
         if limit == 0 {
-            return finding(
-                Reason::LimitIsZero,
-                "spec.limit is 0: no node advertises VMs; running peer pods keep running".into(),
-            );
+            let message = "spec.limit is 0: no node advertises VMs; running peer pods keep running";
+            return Some(CapacityFinding::new(Reason::LimitIsZero, message));
         }
-        if self.closed == owned {
+        (self.closed == self.owned()).then(|| {
             let message = self.kept_off().unwrap_or_default();
-            return finding(Reason::AllTainted, format!("no node may start peer pods: {message}"));
-        }
+            CapacityFinding::new(Reason::AllTainted, format!("no node may start peer pods: {message}"))
+        })
+    }
+
+    /// Its nodes advertise VMs.
+    fn with_vms(&self, limit: u32) -> CapacityFinding {
         let mut counted = match self.distribution {
-            Distribution::Total => format!("{} VMs on {owned} nodes", self.advertised),
-            Distribution::PerNode => format!("{limit} VMs on each of {} nodes", owned - self.closed),
+            Distribution::Total => format!("{} VMs on {} nodes", self.advertised, self.owned()),
+            Distribution::PerNode => format!("{limit} VMs on each of {} nodes", self.owned() - self.closed),
         };
         if let Some(message) = self.kept_off() {
             counted =
@@ -179,18 +203,21 @@ impl Summary {
                  until these peer pods have ended",
                 self.beyond
             );
-            return finding(Reason::MoreInUse, message);
+            return CapacityFinding::new(Reason::MoreInUse, message);
         }
-        match self.without {
-            0 => finding(Reason::Advertised, counted),
-            without => finding(
-                Reason::FewerThanNodes,
-                format!(
-                    "{counted}: {without} of these nodes advertise none, because the limit is lower than \
-                     the number of nodes"
-                ),
-            ),
+        if self.without == 0 {
+            return CapacityFinding::new(Reason::Advertised, counted);
         }
+        let message = format!(
+            "{counted}: {} of these nodes advertise none, because the limit is lower than the number of nodes",
+            self.without
+        );
+        CapacityFinding::new(Reason::FewerThanNodes, message)
+    }
+
+    /// How many nodes it has: it selects them, and no older configuration does.
+    fn owned(&self) -> usize {
+        self.nodes - self.overlaps.values().sum::<usize>()
     }
 
     /// The appendix of a message about nodes with pending writes.
