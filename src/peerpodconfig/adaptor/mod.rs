@@ -22,7 +22,7 @@ mod preconditions;
 mod settings;
 mod waiting;
 
-use std::{sync::Arc, time::Duration};
+use std::{ops::ControlFlow, sync::Arc, time::Duration};
 
 use futures::Stream;
 use jiff::Timestamp;
@@ -34,7 +34,10 @@ use kube::{
 use operator_kit::{Permission, api_call::ApiError};
 
 pub use self::settings::Mounted;
-use self::{apply::Applier, observe::Observer};
+use self::{
+    apply::Applier,
+    observe::{Observed, Observer},
+};
 use super::{
     apply::Objects,
     capacity::{NodeRequest, Nodes, Summary},
@@ -115,23 +118,10 @@ impl Adaptor {
         sources: &Sources,
     ) -> Result<Findings, RoomError> {
         let observed = self.observer.observe(config);
-        let unmet = preconditions::unmet(config, summary, sources, observed.unmanaged.as_ref());
-        let is_obstructed = unmet.is_some();
-        let mounted = self.options.mounted.as_ref();
-        let cloud = sources.settings.cloud;
-        let diverging = mounted.and_then(|mounted| settings::not_mounted(&config.spec, cloud, mounted));
-        let mut findings = Findings { all: unmet.into_iter().chain(diverging).collect(), again: None };
-        if findings.all.iter().any(|it| matches!(it.reason, Reason::InvalidSpec | Reason::SettingsMissing)) {
-            return Ok(findings);
-        }
-        // A cloud-api-adaptor that runs keeps running: without it, its VMs would be lost.
-        if is_obstructed && observed.current.is_none() {
-            let withheld = "the operator does not deploy cloud-api-adaptor; the condition Conflict says why";
-            findings.all.push(Finding::new(Reason::AdaptorWithheld, withheld));
-            findings.again = Some(UNWATCHED_RESYNC);
-            return Ok(findings);
-        }
-
+        let mut findings = match self.check(config, summary, sources, &observed) {
+            ControlFlow::Continue(findings) => findings,
+            ControlFlow::Break(findings) => return Ok(findings),
+        };
         let current = observed.current.as_ref();
         let since = settings::since(current, &sources.settings.hash, Timestamp::now());
         let older = self.observer.pods_older_than(config, since).await?;
@@ -153,20 +143,8 @@ impl Adaptor {
             findings.again = Some(UNWATCHED_RESYNC);
         }
         findings.all.extend(findings::unusable_annotations(config));
-        let remedy = resources::Part::Adaptor.diagnosis(config, &self.options.namespace);
-        let hint = settings::hint(&config.spec, &sources.missing);
-        let remedy = hint.into_iter().fold(remedy, |remedy, hint| format!("{remedy}; {hint}"));
         let deployed = found.get(&Names::of(config).adaptor);
-        let remark = findings::instance_type(&inputs);
-        let mut rollout = findings::rollout(deployed.as_ref(), summary, &remedy, remark);
-        if rollout.reason == Reason::AdaptorStarting {
-            if let Some(waits) = self.observer.waits_for(config).await? {
-                rollout.message = format!("{waits}; {}", rollout.message);
-            }
-            // No event shows that cloud-api-adaptor now waits for another peer pod.
-            findings.again.get_or_insert(OLDER_PODS_RESYNC);
-        }
-        findings.all.push(rollout);
+        findings.add(self.rollout(&inputs, deployed.as_ref(), summary, &sources.missing).await?);
         let misfit = sources.settings.shape_differs(&in_force).then_some(&in_force);
         if !older.is_empty() || misfit.is_some() {
             // The DaemonSet's status shows when a ready Pod ends or restarts.
@@ -174,6 +152,58 @@ impl Adaptor {
             findings.again.get_or_insert(OLDER_PODS_RESYNC);
         }
         Ok(findings)
+    }
+
+    /// What is wrong before anything is written. `Break`: the operator does not deploy cloud-api-adaptor.
+    fn check(
+        &self,
+        config: &PeerPodConfig,
+        summary: &Summary,
+        sources: &Sources,
+        observed: &Observed,
+    ) -> ControlFlow<Findings, Findings> {
+        let unmet = preconditions::unmet(config, summary, sources, observed.unmanaged.as_ref());
+        let is_obstructed = unmet.is_some();
+        let mounted = self.options.mounted.as_ref();
+        let cloud = sources.settings.cloud;
+        let diverging = mounted.and_then(|mounted| settings::not_mounted(&config.spec, cloud, mounted));
+        let mut findings = Findings { all: unmet.into_iter().chain(diverging).collect(), again: None };
+        if findings.all.iter().any(|it| matches!(it.reason, Reason::InvalidSpec | Reason::SettingsMissing)) {
+            return ControlFlow::Break(findings);
+        }
+        // A cloud-api-adaptor that runs keeps running: without it, its VMs would be lost.
+        if is_obstructed && observed.current.is_none() {
+            let withheld = "the operator does not deploy cloud-api-adaptor; the condition Conflict says why";
+            findings.all.push(Finding::new(Reason::AdaptorWithheld, withheld));
+            findings.again = Some(UNWATCHED_RESYNC);
+            return ControlFlow::Break(findings);
+        }
+        ControlFlow::Continue(findings)
+    }
+
+    /// The state of the rollout. `missing`: the settings that cloud-api-adaptor may lack.
+    async fn rollout(
+        &self,
+        inputs: &Inputs<'_>,
+        deployed: Option<&DaemonSet>,
+        summary: &Summary,
+        missing: &[&str],
+    ) -> Result<Findings, RoomError> {
+        let config = inputs.owner.config;
+        let remedy = resources::Part::Adaptor.diagnosis(config, &self.options.namespace);
+        let hint = settings::hint(&config.spec, missing);
+        let remedy = hint.into_iter().fold(remedy, |remedy, hint| format!("{remedy}; {hint}"));
+        let remark = findings::instance_type(inputs);
+        let mut rollout = findings::rollout(deployed, summary, &remedy, remark);
+        let mut again = None;
+        if rollout.reason == Reason::AdaptorStarting {
+            if let Some(waits) = self.observer.waits_for(config).await? {
+                rollout.message = format!("{waits}; {}", rollout.message);
+            }
+            // No event shows that cloud-api-adaptor now waits for another peer pod.
+            again = Some(OLDER_PODS_RESYNC);
+        }
+        Ok(Findings { all: vec![rollout], again })
     }
 
     /// Annotates the ServiceAccount, which all configurations share, with the union of what they want. Returns whether it exists.
