@@ -1,11 +1,8 @@
 //! EC2's Query API: a signed form, answered by XML.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
-use hyper::{Request, body::Bytes, header::HeaderValue};
-use operator_kit::Message;
-use reqsign_aws_v4::{Credential, RequestSigner};
-use reqsign_core::{Context, SignRequest as _, hash::hex_sha256};
+use reqsign_aws_v4::Credential;
 use secrecy::{ExposeSecret as _, SecretString};
 use serde::{Deserialize, de::DeserializeOwned};
 use tokio::sync::OnceCell;
@@ -13,15 +10,17 @@ use tokio::sync::OnceCell;
 use super::{
     Settings,
     credentials::{Expiring, Source},
+    errors::{failure, text},
     metadata::{METADATA, Metadata},
     settings::OF_THE_NODE,
+    sign::signed,
 };
 use crate::provider::{
-    Error, ErrorClass,
+    Error,
     account::Account,
     cloud::Opening,
     http::{
-        Call, Client, Failure, Fresh, MOST_PAGES, Options, Pace, Reply, Tokens,
+        Call, Client, Failure, Fresh, MOST_PAGES, Options, Pace, Tokens,
         identity::{form, variable},
         too_many_pages,
     },
@@ -106,25 +105,6 @@ struct Caller {
 #[serde(rename_all = "PascalCase")]
 struct Assumed {
     credentials: Expiring,
-}
-
-/// The errors of EC2 and of the token service, in one.
-#[derive(Default, Deserialize)]
-struct Problems {
-    #[serde(rename = "Errors")]
-    errors: Option<Box<Problems>>,
-    #[serde(rename = "Error")]
-    error: Option<Problem>,
-    #[serde(rename = "RequestID", alias = "RequestId")]
-    request: Option<String>,
-}
-
-#[derive(Default, Deserialize)]
-struct Problem {
-    #[serde(rename = "Code", default)]
-    code: String,
-    #[serde(rename = "Message", default)]
-    message: String,
 }
 
 impl<T> Default for Items<T> {
@@ -266,7 +246,7 @@ impl Api {
         let mut call = Call { pace, ..Call::of(doing, form(&url, &fields), MALFORMED)? };
         match proof {
             Proof::Signature(credential) => {
-                call.request = signed(call.request, service, region, credential).await?;
+                call.request = signed(call.request, service.name, region, credential).await?;
             }
             Proof::Token(token) => call.secrets.push(token.clone()),
         }
@@ -301,73 +281,7 @@ const PARTITIONS: [(&str, &str); 6] = [
 ];
 
 /// What is wrong with an endpoint that cannot be part of a request.
-const MALFORMED: &str = "the endpoint is malformed; set AWS_REGION, or AWS_ENDPOINT_URL";
-
-/// The request with a signature of version 4.
-async fn signed(
-    request: Request<Bytes>,
-    service: &Service,
-    region: &str,
-    credential: &Credential,
-) -> Result<Request<Bytes>, Error> {
-    let (mut head, body) = request.into_parts();
-    let hash = hex_sha256(&body);
-    head.headers.insert(
-        "x-amz-content-sha256",
-        HeaderValue::try_from(hash).map_err(|_| Error::new(ErrorClass::Invalid, MALFORMED))?,
-    );
-    let signer = RequestSigner::new(service.name, region);
-    signer.sign_request(&Context::new(), &mut head, Some(credential), None).await.map_err(|problem| {
-        let public = "a request cannot be signed with these credentials";
-        Error::new(ErrorClass::Unauthorized, Message::new(public, format!("{public}: {:?}", problem.kind())))
-    })?;
-    for name in ["authorization", "x-amz-security-token"] {
-        if let Some(value) = head.headers.get_mut(name) {
-            value.set_sensitive(true);
-        }
-    }
-    Ok(Request::from_parts(head, body))
-}
-
-/// The body; empty if it is no text.
-fn text(reply: &Reply) -> &str {
-    std::str::from_utf8(&reply.body).unwrap_or_default()
-}
-
-fn failure(reply: &Reply) -> Failure {
-    let mut problems: Problems = quick_xml::de::from_str(text(reply)).unwrap_or_default();
-    let request = problems.request.take();
-    let inner = problems.errors.take().map_or(problems, |errors| *errors);
-    let Problem { code, message } = inner.error.unwrap_or_default();
-    let message = request.map_or_else(|| message.clone(), |id| format!("{message} (request {id})"));
-    let error = reply.error(&code, &message, ErrorClass::of_code(&code, &CLASSES));
-    Failure { code, error }
-}
-
-/// The classes that EC2 documents for codes. For all other codes the status decides. No code means absence by itself.
-const CLASSES: [(ErrorClass, &str); 4] = [
-    (
-        ErrorClass::Throttled { retry_after: Duration::ZERO },
-        "BandwidthLimitExceeded EC2ThrottledException PriorRequestNotComplete RequestLimitExceeded RequestThrottled \
-         RequestThrottledException SlowDown ThrottledException Throttling ThrottlingException TooManyRequestsException",
-    ),
-    (
-        ErrorClass::Unauthorized,
-        "AccessDenied AuthFailure Blocked ExpiredToken ExpiredTokenException IDPRejectedClaim InvalidClientTokenId \
-         InvalidIdentityToken MissingAuthenticationToken OptInRequired PendingVerification RequestExpired \
-         SignatureDoesNotMatch UnauthorizedOperation",
-    ),
-    (
-        ErrorClass::Refused,
-        "DependencyViolation IncorrectInstanceState IncorrectState InvalidIPAddress.InUse InvalidNetworkInterface.InUse \
-         InvalidParameterValue OperationNotPermitted",
-    ),
-    (
-        ErrorClass::Transient,
-        "IDPCommunicationError InternalError InternalFailure RequestTimeout RequestTimeoutException ServiceUnavailable \
-         Unavailable",
-    ),
-];
+pub(super) const MALFORMED: &str = "the endpoint is malformed; set AWS_REGION, or AWS_ENDPOINT_URL";
 
 #[cfg(test)]
 mod tests {

@@ -26,10 +26,12 @@
 mod answer;
 mod api;
 mod credentials;
+mod errors;
 mod examine;
 mod list;
 mod metadata;
 mod settings;
+mod sign;
 #[cfg(test)]
 mod tests;
 
