@@ -1,6 +1,6 @@
 //! The leader keeps the places *(client required)*.
 
-use std::{collections::BTreeMap, fmt::Display, pin::pin, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, pin::pin, sync::Arc, time::Duration};
 
 use futures::StreamExt;
 use jiff::Timestamp;
@@ -11,7 +11,7 @@ use kube::{
     runtime::{WatchStreamExt, watcher},
 };
 use operator_kit::{
-    Backoff, Leadership, Message,
+    Backoff, Leadership,
     api_call::{ApiError, bounded},
     watch::code as watch_code,
 };
@@ -21,16 +21,16 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 use tokio_util::sync::CancellationToken;
-use tracing::{info, warn};
+use tracing::warn;
 
 use super::{
-    Answer, Former, Known,
-    records::{Full, Host, MOST_FORMER, Records, Unreadable, key},
+    Answer, Former, Known, messages,
+    records::{Full, Host, Records, key},
 };
 use crate::{
     api::v1alpha1::FIELD_MANAGER,
     names::PLACES,
-    provider::{CloudSettings, Error, ErrorClass, Provider},
+    provider::{CloudSettings, Error, Provider},
     settings::{Endpoint, Snapshot, State},
 };
 
@@ -90,6 +90,18 @@ struct Failure {
     error: Error,
     /// Whether a later attempt may succeed without a change.
     again: bool,
+}
+
+impl Failure {
+    /// A later attempt may succeed.
+    fn transient(error: Error) -> Self {
+        Self { error, again: true }
+    }
+
+    /// Only a change helps.
+    fn permanent(error: Error) -> Self {
+        Self { error, again: false }
+    }
 }
 
 impl Keeper {
@@ -181,12 +193,13 @@ impl Keeper {
         endpoint: &Endpoint,
     ) -> Result<Option<Known>, Failure> {
         let Some(object) = &term.object else {
-            return term.unreadable.clone().map_or(Ok(None), |error| Err(Failure { error, again: true }));
+            return term.unreadable.clone().map_or(Ok(None), |error| Err(Failure::transient(error)));
         };
         let cloud = snapshot.cloud();
         let (key, empty) = (key(cloud, &endpoint.address), BTreeMap::new());
         let data = object.data.as_ref().unwrap_or(&empty);
-        let before = Records::read(data).map_err(|unreadable| self.unreadable(&unreadable))?;
+        let before = Records::read(data)
+            .map_err(|unreadable| Failure::permanent(messages::unreadable(&unreadable, &self.name)))?;
         let recorded = before.of(&key).and_then(|record| record.host.clone());
         let doubted = term.doubt.is_some_and(|at| at <= Instant::now());
         let host = if recorded.is_none() || doubted {
@@ -197,22 +210,25 @@ impl Keeper {
         let known_host = host.as_ref().ok().and_then(Option::as_ref);
         let records = before
             .naming(cloud, endpoint, known_host, Timestamp::now())
-            .map_err(|Full| self.full(endpoint))?;
+            .map_err(|Full| Failure::permanent(messages::full(endpoint, &self.name)))?;
         if records != before {
+            let unwritable = |error: ApiError| {
+                Failure::transient(messages::failed("write", &self.name, error.code(), &error))
+            };
             let Some(version) = &object.metadata.resource_version else {
-                self.create().await.map_err(|error| self.unwritable(&error))?;
+                self.create().await.map_err(unwritable)?;
                 return Ok(None);
             };
             let written = match self.write(&records, &before, version).await {
                 // The watch brings what another process wrote.
                 Err(error) if error.is_conflict() => return Ok(None),
-                written => written.map_err(|error| self.unwritable(&error))?,
+                written => written.map_err(unwritable)?,
             };
-            self.announce(&records, &before, cloud, &key, endpoint);
+            messages::announce(&self.name, &records, &before, cloud, &key, endpoint);
             term.object = Some(written);
         }
         // A place with an unknown host can be recorded, but the operator decides nothing by it.
-        let host = host.map_err(|error| Failure { error, again: true })?;
+        let host = host.map_err(Failure::transient)?;
         term.doubt = term.doubt.filter(|_| !doubted);
         let former = records.former(cloud, &key).map(|(key, record)| Former {
             key: key.to_owned(),
@@ -235,10 +251,9 @@ impl Keeper {
             Some((asked, provider)) if Arc::ptr_eq(&asked, snapshot) => provider,
             _ => (self.open)(snapshot)?,
         };
-        let name = timeout(HOST_PATIENCE, provider.host()).await.unwrap_or_else(|_| {
-            let message = format!("the cloud did not say within {HOST_PATIENCE:?} which host it is");
-            Err(Error::new(ErrorClass::Transient, Message::public(message)))
-        });
+        let name = timeout(HOST_PATIENCE, provider.host())
+            .await
+            .unwrap_or_else(|_| Err(messages::no_host(HOST_PATIENCE)));
         if name.is_err() {
             *refused = Some((Arc::clone(snapshot), provider));
         }
@@ -259,58 +274,6 @@ impl Keeper {
         let params = PatchParams::apply(FIELD_MANAGER);
         bounded(self.api.patch(PLACES, &params, &Patch::Merge(patch))).await
     }
-
-    /// Logs how the places changed.
-    fn announce(&self, records: &Records, before: &Records, cloud: &str, key: &str, endpoint: &Endpoint) {
-        let Endpoint { setting, address } = endpoint;
-        let places = &self.name;
-        info!(places, key, setting, address, "the place that the settings name is recorded");
-        if records.of(key).and_then(|it| it.moved) != before.of(key).and_then(|it| it.moved) {
-            warn!(
-                places,
-                key,
-                setting,
-                address,
-                "the address leads to another host than before: a VM that is not there is not absent, and holds its PeerPod. If \
-                 the former host is gone for good, or only has another UUID, delete the entry"
-            );
-        }
-        for (former, record) in before.former(cloud, key).filter(|(_, record)| record.until.is_none()) {
-            warn!(
-                places,
-                key = former,
-                setting,
-                address = record.address,
-                "the settings named another place before: the operator does not delete a VM that is there, and the VM holds its \
-                 PeerPod. If no VM is there any more, delete the entry"
-            );
-        }
-    }
-
-    fn unreadable(&self, Unreadable(key): &Unreadable) -> Failure {
-        let public = format!(
-            "the operator cannot read the entry {key} of its ConfigMap {PLACES}; correct or delete that entry"
-        );
-        Failure { error: self.invalid(public), again: false }
-    }
-
-    fn full(&self, endpoint: &Endpoint) -> Failure {
-        let public = format!(
-            "{} points to a further place, and the ConfigMap {PLACES} holds {MOST_FORMER} former ones already; delete the entries \
-             of places where no VM is any more",
-            endpoint.setting
-        );
-        Failure { error: self.invalid(public), again: false }
-    }
-
-    fn invalid(&self, public: String) -> Error {
-        let full = format!("{public} (ConfigMap {})", self.name);
-        Error::new(ErrorClass::Invalid, Message::new(public, full))
-    }
-
-    fn unwritable(&self, error: &ApiError) -> Failure {
-        Failure { error: failed("write", &self.name, error.code(), error), again: true }
-    }
 }
 
 impl TermState {
@@ -319,26 +282,14 @@ impl TermState {
         match object {
             Ok(object) => (self.object, self.unreadable) = (Some(object.unwrap_or_default()), None),
             // What was read before still counts: this process alone writes it.
-            Err(error) => self.unreadable = Some(failed("read", name, watch_code(&error), &error)),
+            Err(error) => self.unreadable = Some(messages::failed("read", name, watch_code(&error), &error)),
         }
     }
 
     /// Notes that the time for the first read has passed.
     fn waited(&mut self, name: &str) {
         if self.object.is_none() && self.unreadable.is_none() {
-            self.unreadable = Some(failed("read", name, None, &"the API server does not answer"));
+            self.unreadable = Some(messages::failed("read", name, None, &"the API server does not answer"));
         }
     }
-}
-
-/// The error of a call for the `ConfigMap`.
-fn failed(verb: &str, name: &str, code: Option<u16>, error: &dyn Display) -> Error {
-    let advice = if code == Some(403) { "; apply the operator's roles of this version" } else { "" };
-    let public = format!(
-        "the operator cannot {verb} its ConfigMap {PLACES}, which holds the places that VMs may be in, and decides nothing until \
-         then{advice}"
-    );
-    let full = format!("{public} (ConfigMap {name}: {error})");
-    let class = if code == Some(403) { ErrorClass::Unauthorized } else { ErrorClass::Transient };
-    Error::new(class, Message::new(public, full))
 }

@@ -6,14 +6,16 @@
 //! them.
 //!
 //! ```text
-//! records.rs  the entries, and what changes when the settings name a place (pure)
-//! keeper.rs   the leader reads the ConfigMap, asks which host is there, and writes the entry
+//! records.rs   the entries, and what changes when the settings name a place (pure)
+//! keeper.rs    the leader reads the ConfigMap, asks which host is there, and writes the entry
+//! messages.rs  what it logs, and its errors
 //! ```
 //!
 //! A place is written before the operator decides anything by it. While it cannot read or write the places, it deletes nothing,
 //! and it releases nothing unless an administrator says so.
 
 mod keeper;
+mod messages;
 mod records;
 
 use std::sync::Arc;

@@ -1,0 +1,87 @@
+//! What the keeper of the places logs, and its errors *(no client)*. `places`: its `ConfigMap`, for people.
+
+use std::{fmt::Display, time::Duration};
+
+use operator_kit::Message;
+use tracing::{info, warn};
+
+use super::records::{MOST_FORMER, Records, Unreadable};
+use crate::{
+    names::PLACES,
+    provider::{Error, ErrorClass},
+    settings::Endpoint,
+};
+
+/// Logs how the places changed.
+pub(super) fn announce(
+    places: &str,
+    records: &Records,
+    before: &Records,
+    cloud: &str,
+    key: &str,
+    endpoint: &Endpoint,
+) {
+    let Endpoint { setting, address } = endpoint;
+    info!(places, key, setting, address, "the place that the settings name is recorded");
+    if records.of(key).and_then(|it| it.moved) != before.of(key).and_then(|it| it.moved) {
+        warn!(
+            places,
+            key,
+            setting,
+            address,
+            "the address leads to another host than before: a VM that is not there is not absent, and holds its PeerPod. If \
+             the former host is gone for good, or only has another UUID, delete the entry"
+        );
+    }
+    for (former, record) in before.former(cloud, key).filter(|(_, record)| record.until.is_none()) {
+        warn!(
+            places,
+            key = former,
+            setting,
+            address = record.address,
+            "the settings named another place before: the operator does not delete a VM that is there, and the VM holds its \
+             PeerPod. If no VM is there any more, delete the entry"
+        );
+    }
+}
+
+/// An entry is no place.
+pub(super) fn unreadable(Unreadable(key): &Unreadable, places: &str) -> Error {
+    let public = format!(
+        "the operator cannot read the entry {key} of its ConfigMap {PLACES}; correct or delete that entry"
+    );
+    invalid(public, places)
+}
+
+/// There is no room for the place that the settings name.
+pub(super) fn full(endpoint: &Endpoint, places: &str) -> Error {
+    let public = format!(
+        "{} points to a further place, and the ConfigMap {PLACES} holds {MOST_FORMER} former ones already; delete the entries \
+         of places where no VM is any more",
+        endpoint.setting
+    );
+    invalid(public, places)
+}
+
+fn invalid(public: String, places: &str) -> Error {
+    let full = format!("{public} (ConfigMap {places})");
+    Error::new(ErrorClass::Invalid, Message::new(public, full))
+}
+
+/// The host did not identify itself within this time.
+pub(super) fn no_host(patience: Duration) -> Error {
+    let message = format!("the cloud did not say within {patience:?} which host it is");
+    Error::new(ErrorClass::Transient, Message::public(message))
+}
+
+/// A call for the `ConfigMap` failed, with this status code if there is one.
+pub(super) fn failed(verb: &str, places: &str, code: Option<u16>, error: &dyn Display) -> Error {
+    let advice = if code == Some(403) { "; apply the operator's roles of this version" } else { "" };
+    let public = format!(
+        "the operator cannot {verb} its ConfigMap {PLACES}, which holds the places that VMs may be in, and decides nothing until \
+         then{advice}"
+    );
+    let full = format!("{public} (ConfigMap {places}: {error})");
+    let class = if code == Some(403) { ErrorClass::Unauthorized } else { ErrorClass::Transient };
+    Error::new(class, Message::new(public, full))
+}
