@@ -217,7 +217,7 @@ fn every_component_fits_the_overlay_and_does_what_it_says() -> Result<()> {
             let kinds: Vec<_> = new.iter().filter_map(|object| object["kind"].as_str()).collect();
             let expected: &[&str] = match &*component {
                 "alerts" => &["PrometheusRule"],
-                "cert-manager" => &["Certificate", "Issuer"],
+                "cert-manager" => &["Certificate", "Certificate", "Issuer", "Issuer"],
                 "dashboard" => &["ConfigMap"],
                 "deny-guard" => &["ValidatingAdmissionPolicyBinding"],
                 "evict-lost-pods" => &["ClusterRole", "ClusterRoleBinding", "Deployment"],
