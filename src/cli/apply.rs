@@ -221,7 +221,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_refused_is_tried_again_for_a_while_from_the_first_refusal_on() {
+    fn a_refusal_is_retried_for_a_limited_time_after_the_first_one() {
         let now = Instant::now();
         let (invalid, later) = (Obstacle::Invalid(String::new()), Obstacle::Later(String::new()));
         let mut patience = Patience { deadline: now + 4 * SETTLES, settled: None };

@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn a_duration_is_read_as_people_write_it_and_what_is_none_is_explained() {
+    fn a_duration_is_read_and_an_invalid_one_is_explained() {
         for (text, seconds) in
             [("5m", 300), ("90s", 90), ("1h30m", 5400), ("1h 30m", 5400), ("2 minutes", 120)]
         {

@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_passes_is_tried_again_and_what_does_not_is_told_at_once() {
+    async fn transient_failures_are_retried_and_permanent_ones_fail_at_once() {
         for code in [None, Some(404), Some(409), Some(410), Some(429), Some(500), Some(503), Some(504)] {
             assert_eq!(asked(code).await, (4, Ok(())), "{code:?}");
         }
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_object_is_not_there_only_if_the_api_server_says_so_of_it() {
+    async fn only_a_not_found_answer_about_that_object_is_absence() {
         let not_found = |of: &'static str| {
             let deadline = Instant::now() + Duration::from_secs(1);
             let call = async move || {
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn it_ends_with_the_deadline_and_says_each_reason_once() {
+    async fn a_retry_ends_at_the_deadline_and_logs_each_reason_once() {
         static TOLD: std::sync::Mutex<Vec<String>> = std::sync::Mutex::new(Vec::new());
         let mut retry = Retry::new(|text| TOLD.lock().unwrap().push(text.to_owned()));
         let start = Instant::now();

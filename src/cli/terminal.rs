@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_steers_a_terminal_is_written_out() {
+    fn characters_that_control_a_terminal_are_escaped() {
         assert_eq!(clean("web-1 é 日本"), "web-1 é 日本");
         assert_eq!(clean("a\u{1b}[2Jb\nc"), "a\\u{1b}[2Jb\\nc");
         for c in ['\u{7f}', '\u{9b}', '\r', '\u{202e}', '\u{2066}', '\u{2028}'] {

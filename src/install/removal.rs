@@ -161,7 +161,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_cannot_be_looked_up_keeps_the_records_of_machines_and_not_the_operator() {
+    fn a_failed_lookup_blocks_removal_of_records_but_not_of_the_operator() {
         let options = Options::default();
         let upon_failure = |policy: ValidatingAdmissionPolicy| policy.spec.unwrap().failure_policy.unwrap();
         assert_eq!(upon_failure(policy(&options)), "Fail");

@@ -37,7 +37,7 @@ fn record_everything(metrics: &Metrics) {
 }
 
 #[test]
-fn what_is_recorded_is_scraped_under_conventional_names() {
+fn recorded_values_are_scraped_under_conventional_names() {
     let (registry, metrics) = metrics();
     record_everything(&metrics);
     metrics.settings_reloaded(DEFAULT_SETTINGS, false);
@@ -107,7 +107,7 @@ fn a_dropped_call_is_no_longer_in_flight_and_counts_as_abandoned() {
 }
 
 #[test]
-fn whether_settings_can_be_used_is_not_told_where_nothing_is_deleted() {
+fn settings_valid_is_absent_for_settings_that_delete_nothing() {
     let (registry, metrics) = metrics();
     metrics.settings_usable(DEFAULT_SETTINGS, Some(false));
     assert!(scrape(&registry).contains("peerpod_operator_settings_valid{settings=\"default\"} 0\n"));

@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn a_normal_deletion_says_nothing() {
+    fn a_normal_deletion_sets_no_condition() {
         assert_eq!(condition_update(&Decision::Wait(Wait::VmDeletion(std::time::Duration::ZERO))), None);
         assert_eq!(condition_update(&Decision::Release(Release::Absent)), None);
     }
@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn a_vm_that_is_kept_for_its_pod_says_so_whatever_else_is_said() {
+    fn kept_for_pod_is_set_with_or_without_other_conditions() {
         let stalled = ConditionUpdate { reason: Reason::AmbiguousSiblings, message: "a".into() };
         let types =
             |conditions: &[Condition]| conditions.iter().map(|it| it.type_.clone()).collect::<Vec<_>>();
@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_a_cloud_says_is_cut_between_characters() {
+    fn a_long_message_of_a_cloud_is_cut_between_characters() {
         let error = Error::new(ErrorClass::Transient, Message::public("é".repeat(1 << 20)));
         let update = condition_update(&Decision::Retry(error)).unwrap();
         assert_eq!(update.message.for_status().len(), MESSAGE_LIMIT);

@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_gone_is_forgotten() {
+    fn removed_objects_are_forgotten() {
         let (grace_periods, start) = (GracePeriods::default(), Instant::now());
         let [a, b] = ["a", "b"].map(ObjectRef::new);
         for key in [&a, &b] {

@@ -225,7 +225,7 @@ mod tests {
     use crate::provider::{InstanceId, Vm};
 
     #[test]
-    fn a_pod_may_run_until_it_says_that_it_is_through_or_is_another_one() {
+    fn a_pod_may_run_until_its_phase_is_final_or_its_uid_differs() {
         let ending = Owner::Terminating { grace: Duration::from_secs(7), known_for: Duration::from_secs(14) };
         let state = |phase: Option<&str>, deleted: bool, uid: &str| {
             // The deletion's time by the API server's clock, past or future, does not matter.
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_is_in_a_sandbox_that_is_ready_since_then_and_at_the_latest_since_its_status_was_written() {
+    fn the_sandbox_is_ready_since_its_condition_or_the_earlier_status_write() {
         let none = json!({});
         assert_eq!(in_sandbox(Some(("True", 1000)), &none, &[]), Some(1000));
         assert_eq!(in_sandbox(Some(("False", 1000)), &none, &[("status", 1010)]), None);
@@ -347,7 +347,7 @@ mod tests {
         /// A Pod on the older of two VMs, whose kubelet's clock is off by any time. Its status was written, by the API server's
         /// clock, when it had come there and before the newer one was recorded. Whatever it says later, the VM stays.
         #[test]
-        fn a_vm_that_its_pod_runs_on_outlives_whatever_its_kubelet_says_later(
+        fn a_vm_that_its_pod_runs_on_survives_any_later_kubelet_status(
             (ready, container_after, written_after) in (1000i64..1100, 0i64..50, 0i64..50),
             recorded_after in 1i64..100,
             clock in -500i64..500,

@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sibling_is_another_living_peerpod_with_the_finalizer_of_the_same_pod_and_cloud_that_names_a_vm() {
+    fn only_living_peerpods_of_the_same_pod_and_cloud_with_a_vm_are_siblings() {
         let own = peerpod(&[]);
         let is_sibling = |patch: &Value| {
             let other = json!({ "metadata": { "name": "b", "uid": "b" }, "spec": { "instanceID": ANOTHER } });
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn a_namesake_is_another_peerpod_that_names_the_same_vm_of_the_same_cloud_wherever_it_is() {
+    fn every_other_peerpod_that_names_the_same_vm_is_a_namesake() {
         let own = peerpod(&[]);
         let id = InstanceId::parse("libvirt", VM).unwrap();
         let is_namesake = |patch: &Value| {

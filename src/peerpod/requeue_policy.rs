@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn stuck_peerpods_are_looked_at_ten_times_a_second_however_many_there_are() {
+    fn any_number_of_stuck_peerpods_is_reconciled_at_most_ten_times_a_second() {
         const COUNT: usize = 20_000;
         for class in [ErrorClass::Unauthorized, ErrorClass::Refused] {
             let (policy, decision) = (RequeuePolicy::default(), retry(class));
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_done_removed_or_under_way_is_not_counted_as_stuck() {
+    fn finished_removed_and_deleting_peerpods_do_not_count_as_stuck() {
         type Ends = fn(&RequeuePolicy, &ObjectRef<PeerPod>);
         let unauthorized = retry(ErrorClass::Unauthorized);
         let ends: [Ends; 4] = [
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_for_a_pod_is_reconciled_each_minute_and_what_needs_help_each_five() {
+    fn each_decision_has_its_requeue_delay() {
         let policy = RequeuePolicy::default();
         let ends = |left| Decision::Wait(Wait::PodEnds(Duration::from_secs(left)));
         let claimed = Decision::Refuse(Blocked::Claimed("shop/other".into()));

@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn an_owner_that_can_be_no_pod_counts_as_none_and_no_other_takes_its_place() {
+    fn an_owner_that_cannot_be_a_pod_is_dropped_and_no_other_replaces_it() {
         let owner = |name: usize, uid: usize| json!({ "apiVersion": "v1", "kind": "Pod", "name": "n".repeat(name), "uid": "u".repeat(uid), "controller": true });
         let other = json!({ "apiVersion": "v1", "kind": "Pod", "name": "web", "uid": "u" });
         for (name, uid, stays) in [(253, 128, true), (254, 36, false), (3, 129, false), (32_000, 36, false)] {
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn owners_that_are_not_all_read_count_as_none() {
+    fn an_incompletely_read_list_of_owners_counts_as_empty() {
         let owner =
             |name: &str, kind: &str| json!({ "apiVersion": "v1", "kind": kind, "name": name, "uid": "u" });
         let own = owner("web", "Pod");

@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn a_conflict_comes_before_its_consequences_and_settings_not_in_force_do_not_prevent_ready() {
+    fn conflicts_precede_their_consequences_and_pending_settings_allow_ready() {
         let mut findings = GOOD.map(finding).to_vec();
         findings.extend([Reason::OlderSettings, Reason::TlsRefused, Reason::NotMounted].map(finding));
         assert_eq!(ready(&findings).reason, Reason::AllReady);
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn no_condition_is_told_twice() {
+    fn findings_of_one_type_become_one_condition() {
         let findings = [
             finding(Reason::AnotherAdaptor),
             finding(Reason::AdaptorRunning),

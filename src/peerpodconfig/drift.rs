@@ -183,7 +183,7 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     #[test]
-    fn drift_that_keeps_coming_back_is_corrected_a_few_times_then_rarely_and_told_until_there_is_peace() {
+    fn repeated_drift_is_corrected_rarely_and_reported_until_it_stops() {
         let (drifts, start) = (Drifts::default(), Instant::now());
         let (mut now, mut writes) = (start, Vec::new());
         // Another program undoes it at once, for an hour.
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_taken_over_is_told_until_a_status_has_it() {
+    fn a_takeover_is_reported_until_a_status_contains_it() {
         let drifts = Drifts::default();
         drifts.took_over(key("a"));
         for _ in 0..2 {
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn what_all_configurations_share_is_told_by_each() {
+    fn drift_of_shared_objects_is_reported_by_every_configuration() {
         let (drifts, now) = (Drifts::default(), Instant::now());
         let shared = Key { config: None, ..key("a") };
         while drifts.admit(&shared, &"content", now) {}

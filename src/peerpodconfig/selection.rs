@@ -201,14 +201,14 @@ mod tests {
     }
 
     #[test]
-    fn workers_are_meant_where_nothing_is_said() {
+    fn worker_nodes_are_selected_by_default() {
         assert!(selects(json!({}), &[(WORKER_LABEL, "")]));
         assert!(!selects(json!({}), &[(WORKER_LABEL, "true")]));
         assert!(!selects(json!({}), &[("node-role.kubernetes.io/worker", "")]));
     }
 
     #[test]
-    fn where_no_node_is_selected_it_is_said_how_one_would_be() {
+    fn the_message_says_how_to_label_a_node_for_the_selector() {
         let asked = |spec| selection(spec).unwrap().unmatched();
         assert_eq!(
             asked(json!({})),
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_must_match_all_that_is_said() {
+    fn a_node_must_match_every_selector() {
         let spec = json!({
             "nodeSelector": { "a": "1" },
             "labelSelector": {
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn what_kubernetes_would_refuse_is_a_problem_and_selects_nothing() {
+    fn selectors_that_kubernetes_would_refuse_are_errors() {
         let (key, of) = ("zone".to_owned(), |operator: &str| operator.to_owned());
         for (operator, values, expected) in [
             ("In", &[][..], BadSelector::NoValues { key: key.clone(), operator: of("In") }),

@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_set_becomes_the_operators_but_for_metadata_and_status() {
+    fn fields_of_other_managers_are_taken_over_except_metadata_and_status() {
         let own = json!({ "f:metadata": { "f:labels": {} }, "f:spec": { "f:a": { "f:b": {} } } });
         let status = entry("kube-controller-manager", "Update", Some("status"), json!({ "f:status": {} }));
         let counted = json!({ "f:metadata": { "f:annotations": {} } });

@@ -106,12 +106,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_thing_is_not_several() {
+    fn counts_have_a_singular_and_a_plural() {
         assert_eq!([0, 1, 2].map(|count| counted(count, "VM")), ["0 VMs", "1 VM", "2 VMs"]);
     }
 
     #[test]
-    fn a_deletion_that_a_dry_run_would_have_refused_works_and_one_that_was_accepted_does_not() {
+    fn a_dry_run_of_a_deletion_works_if_refused_and_fails_if_accepted() {
         let code =
             |code: &str| Failure { code: code.to_owned(), error: Error::new(ErrorClass::Refused, "no") };
         let outcome = |subject, answer: Result<(), Failure>| dry_run(subject, "it", "Do", answer).outcome;

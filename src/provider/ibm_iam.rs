@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn anything_else_says_nothing() {
+    fn a_malformed_token_names_no_account() {
         for claims in [
             json!({}),
             json!({ "account": "4329073d16" }),

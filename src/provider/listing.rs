@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn what_pages_share_is_listed_once() {
+    fn an_item_on_two_pages_is_listed_once() {
         let mut listing = Listing::default();
         let ids = |page: Vec<Listed>| page.into_iter().map(|it| it.id).collect::<Vec<_>>();
         assert_eq!(ids(listing.page(vec![vm("a"), vm("b"), vm("a")])), ["a", "b"]);
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_longer_than_any_pod_vm_is_none() {
+    fn items_with_oversized_names_are_not_listed() {
         let mut listing = Listing::default();
         let long = "x".repeat(LONGEST);
         assert!(listing.page(vec![vm(&long)]).is_empty());
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn the_shortest_tags_are_kept_in_whichever_order_they_come() {
+    fn the_shortest_tags_are_kept_in_any_order() {
         let ascending: Vec<_> = (0..64).map(|number| tag(number, 200 + number)).collect();
         let kept = bounded(ascending.clone());
         assert_eq!(kept, ascending[..kept.len()]);

@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_place_is_named_by_its_setting_and_not_read() {
+    fn an_invalid_place_is_not_read_and_its_setting_is_named() {
         for (address, keys) in [
             ("eu-west-1.example.org/", &["R"][..]),
             ("", &["R"]),

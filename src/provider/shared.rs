@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_made_is_tried_again() {
+    fn a_failed_construction_is_retried() {
         let shared = Shared::default();
         let failed = shared.get::<u32>(&["a"], || Err(Error::new(ErrorClass::Invalid, "no")));
         assert!(failed.is_err());

@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn a_vm_that_nobody_deletes_is_as_young_as_its_record() {
+    fn the_age_of_an_undeleted_vm_is_the_age_of_its_record() {
         let sightings = Sightings::default();
         let since = |seconds| {
             let recorded = Timestamp::now() - jiff::SignedDuration::from_secs(seconds);

@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_libraries_of_cloud_api_adaptor_read_is_known_and_gives_no_hint() {
+    fn variables_of_the_adaptors_libraries_are_known_and_imply_no_cloud() {
         for name in ["HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY", "SSL_CERT_FILE"] {
             assert!(CATALOGUE.is_known(name), "{name}");
             assert_eq!(CATALOGUE.only_reader(name).map(|schema| schema.cloud), None, "{name}");

@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn all_that_is_wrong_is_told_beside_what_can_be_read() {
+    fn all_problems_are_reported_with_the_readable_values() {
         let folder = TempDir::new().unwrap();
         write(&folder, "GOOD", "1");
         let (a, b) = (write(&folder, "A", b"\xff"), write(&folder, "B", b"\xff"));

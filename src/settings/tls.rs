@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_read_is_written_in_one_way() {
+    fn tls_options_are_written_in_one_canonical_form() {
         let values = |version, ciphers: &str| {
             let options = TlsOptions::parse(version, ciphers).unwrap();
             let values = options.values();
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_work_is_said() {
+    fn unusable_tls_options_are_refused_with_advice() {
         for (version, ciphers, words) in [
             ("VersionTLS11", "", "VersionTLS12 or VersionTLS13"),
             ("1.2", "", "VersionTLS12 or VersionTLS13"),

@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn a_vm_is_lost_unless_the_pod_has_another_one_and_sound_by_the_name_of_its_pod_alone() {
+    fn a_vm_is_lost_without_another_vm_of_its_pod_and_sound_only_by_its_name() {
         let cloud = Cloud::named("aws").unwrap();
         let lost = |listing: &[Found]| suspects(cloud, listing, &[peerpod("a")]).len();
         assert_eq!(lost(&[]), 1);

@@ -263,7 +263,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(10_000))]
 
     #[test]
-    fn what_is_deleted_is_needless_provably_ours_and_seen_for_long(world in any_world()) {
+    fn only_unused_vms_proven_ours_and_seen_long_enough_are_deleted(world in any_world()) {
         for (round, findings) in world.rounds().iter().enumerate() {
             for finding in findings {
                 let number = World::number(finding);
@@ -296,7 +296,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_untracked_and_old_is_found_and_if_provable_deleted(world in any_world()) {
+    fn old_untracked_vms_are_found_and_deleted_if_proven(world in any_world()) {
         let rounds = world.rounds();
         let last = &rounds[ROUNDS - 1];
         for (number, thing) in world.things.iter().enumerate() {
@@ -334,7 +334,7 @@ fn a_peerpod_that_records_less_than_the_list_shows_counts_for_all_of_that_name()
 }
 
 #[test]
-fn what_goes_away_and_comes_back_is_seen_anew() {
+fn a_vm_that_disappears_and_returns_is_seen_anew() {
     let listed = Listed::new(Resource::Vm, "i-1", "podvm-a-00000001");
     let (start, mut sightings) = (Instant::now(), Sightings::default());
     let at = |minutes: u32| Moment {

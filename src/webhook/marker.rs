@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read_as_the_same() {
+    fn a_displayed_marker_parses_to_the_same_marker() {
         for text in [
             "//",
             "2/4096/;*=4////;main=500m/2/4294967296/4294967296/1;helper=////",
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_wrote_is_none() {
+    fn malformed_markers_are_not_read() {
         for text in
             ["", "2", "a//", "-1//", "2/4096//", "2/4096/;main", "2/4096/;main=1/2", "//;a=x////", "//;"]
         {

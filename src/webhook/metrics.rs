@@ -116,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_counted_is_scraped_as_it_is_described() {
+    fn counted_values_are_scraped_with_the_described_type_and_help() {
         let mut registry = Registry::default();
         let metrics = ReviewMetrics::new(&mut registry);
         metrics.answered(Outcome::Mutated, Duration::from_micros(30));

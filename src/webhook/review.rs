@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_created_stays_as_it_is() {
+    fn updates_and_other_pods_stay_unchanged() {
         let mut update = of(&peer_pod(&json!({})));
         update["request"]["operation"] = "UPDATE".into();
         for review in [update, of(&Value::Null), of(&json!({ "spec": { "runtimeClassName": "runc" } }))] {
@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_refused_with_its_reason() {
+    fn invalid_pods_and_versions_are_refused_with_the_reason() {
         let negative = peer_pod(&json!({ "requests": { "cpu": "-1" } }));
         let strange = json!({ "spec": { "containers": "none" } });
         let mut beta = of(&peer_pod(&json!({})));
@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_client_sends_makes_no_answer_long() {
+    fn the_answer_to_an_oversized_review_is_short() {
         let long = "\u{80}".repeat(1 << 20);
         let mut uid = of(&Value::Null);
         uid["request"]["uid"] = long.as_str().into();
@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_review_gets_a_status() {
+    fn a_malformed_review_gets_a_status() {
         for body in
             ["", "{", "null", "[]", "7", "{}", r#"{"request":{}}"#, r#"{"request":{"uid":7}}"#, "\u{0}"]
         {
@@ -390,7 +390,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_comes_in_an_answer_goes_out(
+        fn any_body_gets_an_answer(
             cut in any::<proptest::sample::Index>(), noise in vec(any::<u8>(), 0..4),
         ) {
             let whole = of(&peer_pod(&json!({ "limits": { "cpu": "2" } }))).to_string().into_bytes();

@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn a_time_that_cannot_be_held_hides_no_more_than_what_it_stands_in() {
+    fn an_unreadable_time_hides_only_the_part_that_contains_it() {
         let far = "9999-12-31T00:00:00Z";
         let condition = |since| serde_json::json!({ "type": "Stalled", "status": "True", "reason": "r", "message": "", "lastTransitionTime": since });
         let read = |since| -> PeerPod {

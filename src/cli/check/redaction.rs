@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_is_replaced_by_its_settings_name_where_it_stands_as_a_word() {
+    fn a_value_that_is_a_whole_word_is_replaced_by_the_name_of_its_setting() {
         let redaction = redaction(&[("POOL", "images"), ("OTHER", "é\"1")]);
         for (text, shown) in [
             ("", ""),
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_uri_everything_is_replaced_that_tells_where_it_leads() {
+    fn all_parts_of_a_uri_that_reveal_its_target_are_replaced() {
         let uri = "qemu+ssh://jim@host-7:2222/system?keyfile=/keys/a%20b&known_hosts=/keys/known&proxy=auto";
         let redaction = redaction(&[("URI", uri), ("POOL", "URI")]);
         for (text, shown) in [

@@ -224,7 +224,7 @@ mod tests {
     };
 
     #[test]
-    fn whoever_deletes_no_machines_has_no_settings_for_it() {
+    fn without_the_peerpod_controller_no_settings_are_mounted() {
         let mounted = |arguments: &[&str]| {
             let arguments = ["peerpod-operator", "run", "--credentials-secret=mine"].iter().chain(arguments);
             let Command::Run(args) = Cli::try_parse_from(arguments).unwrap().command else {

@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_the_operator_publishes_is_read() {
+    async fn the_published_sweep_of_the_leader_is_read() {
         let body = r#"{"leads":true,"clouds":[{"cloud":"aws","vms":3,"untracked":[],"moreUntracked":0,"lost":[],"moreLost":0}]}"#;
         let answer =
             format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}", body.len());
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn anything_else_is_told() {
+    async fn an_unusable_answer_of_the_leader_is_an_error() {
         for (answer, told) in [
             ("HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n", "it answered with the status 404"),
             ("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n[]", "something else"),

@@ -128,7 +128,7 @@ fn list(pods: &[Value]) -> Answer {
 }
 
 #[tokio::test]
-async fn where_identifiers_are_reused_a_pod_of_the_same_name_that_has_no_record_yet_keeps_the_vm() {
+async fn a_reused_vm_is_kept_for_an_unrecorded_pod_of_the_same_name() {
     let own = peerpod("byom", ADDRESS, "shop", Some(("web-0", "own")));
     let another = peerpod("byom", "10.0.0.2", "bank", Some(("web-0", "other")));
     let needed = async |others: &[PeerPod], pod: Value| {

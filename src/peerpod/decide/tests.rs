@@ -52,7 +52,7 @@ pub(in crate::peerpod) fn dangling() -> Facts {
 }
 
 #[test]
-fn a_running_pods_lost_vm_is_told_and_nothing_is_done() {
+fn a_lost_vm_of_a_running_pod_is_reported_and_kept() {
     for state in LostState::ALL {
         let lost = |facts| decide(Facts { finding: Some(PeerPodFinding::Lost(state)), ..facts });
         assert_eq!(lost(live_one()), Decision::Keep(Blocked::Lost(state)));
@@ -96,7 +96,7 @@ fn a_vm_that_its_cloud_is_deleting_is_waited_for_and_not_deleted_again() {
 }
 
 #[test]
-fn what_remains_of_a_vm_is_deleted_and_supersedes_nothing() {
+fn remains_of_a_vm_are_deleted_and_supersede_nothing() {
     let remains = |bears| Vm { stage: Stage::Remains(bears), ..own_vm() };
     for vm in [remains(Bears::Name), Vm { name: "eip-i-1".to_owned(), ..remains(Bears::Id) }] {
         let facts = Facts { vm: VmState::Present(vm), ..dangling() };
@@ -145,7 +145,7 @@ fn a_finished_pod_needs_no_vm() {
 }
 
 #[test]
-fn a_live_peerpod_goes_when_its_pod_ended_and_the_sweep_saw_that() {
+fn a_live_peerpod_is_retired_after_its_pod_ended_and_a_sweep_saw_it() {
     let left = Facts { finding: Some(PeerPodFinding::Ended), owner: Owner::Finished, ..live_one() };
     assert_eq!(decide(left.clone()), Decision::Retire);
     let siblings = vec![sibling(0, None)];
@@ -188,7 +188,7 @@ fn an_administrators_word_releases_only_what_is_being_deleted() {
 }
 
 #[test]
-fn in_developer_mode_no_vm_is_deleted_and_all_else_goes_on() {
+fn developer_mode_blocks_vm_deletions_and_no_other_decision() {
     let developing = |facts| Facts { developer_mode: true, ..facts };
     assert_eq!(decide(developing(dangling())), Decision::Refuse(Blocked::DeveloperMode));
     let superseded = Facts { siblings: vec![sibling(1, None)], ..live_one() };

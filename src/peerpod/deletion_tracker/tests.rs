@@ -52,7 +52,7 @@ fn message(update: &StatusUpdate) -> &str {
 const ACCEPTED: Decision = Decision::Wait(Wait::VmDeletion(Duration::ZERO));
 
 #[test]
-fn a_slow_deletion_is_reported_again_only_when_its_outcome_changes_or_the_report_is_due() {
+fn a_slow_deletion_is_reported_again_on_a_new_outcome_or_when_due() {
     let watched = Watched::new();
     assert_eq!(watched.ended(300, &ACCEPTED), StatusUpdate { condition: None, repeat: false });
     let first = watched.ended(301, &ACCEPTED);
@@ -76,7 +76,7 @@ fn a_slow_deletion_is_reported_again_only_when_its_outcome_changes_or_the_report
 }
 
 #[test]
-fn an_error_has_its_own_reason_until_the_deletion_is_slow_and_always_if_a_person_must_act() {
+fn errors_become_deletion_slow_unless_a_person_must_act() {
     let watched = Watched::new();
     let reason = |second, class| watched.ended(second, &failed(class)).condition.unwrap().reason;
     assert_eq!(reason(1, ErrorClass::Transient), Reason::CloudUnavailable);
@@ -110,7 +110,7 @@ fn a_failing_api_server_is_reported_when_the_deletion_is_slow() {
 }
 
 #[test]
-fn what_the_api_server_says_of_others_is_no_part_of_a_condition() {
+fn a_condition_omits_api_server_messages_about_other_objects() {
     let text = "pods \"payroll\" is forbidden: no get in the namespace \"bank\"";
     let status = kube::core::Status::failure(text, "Forbidden").with_code(403);
     let error = ApiError::Failed(kube::Error::Api(status.boxed()));

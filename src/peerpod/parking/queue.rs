@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn one_of_another_namespace_is_next_but_one_whatever_waits() {
+    fn a_peerpod_of_another_namespace_waits_for_one_other_at_most() {
         let mut queue = queue((0..5000).map(|number| key("crowd", number)));
         for round in 0..100 {
             let other = key("other", round);

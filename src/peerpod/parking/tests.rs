@@ -45,7 +45,7 @@ fn a_peerpod_that_finds_no_slot_is_called_when_one_is_free() {
 }
 
 #[test]
-fn a_slot_that_nobody_takes_goes_to_the_next() {
+fn an_unused_slot_passes_to_the_next_peerpod() {
     let (parking, mut called, _) = parking(1);
     let keys = ["a", "removed", "needless", "last"].map(key);
     {
@@ -85,7 +85,7 @@ fn a_crowd_of_one_namespace_lets_others_pass() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn slots_of_stalled_reconciles_go_to_others_but_not_without_end() {
+async fn stalled_reconciles_free_a_limited_number_of_slots() {
     let (parking, mut called, registry) = parking(2);
     let keys: Vec<_> = (0..6).map(key).collect();
     let turns: Vec<_> = keys.iter().map(|key| parking.turn("libvirt", key)).collect();

@@ -70,7 +70,7 @@ fn reports(reason: &str) -> [Call; 2] {
 }
 
 #[tokio::test]
-async fn the_vm_of_a_pod_that_is_gone_goes_and_then_its_finalizer() {
+async fn the_vm_of_a_deleted_pod_is_deleted_before_its_finalizer() {
     let cloud = Memory::default();
     let peerpod = deleted(&cloud.vm("web"));
     let calls = [
@@ -107,7 +107,7 @@ async fn a_pod_that_runs_keeps_its_vm() {
 }
 
 #[tokio::test]
-async fn a_vm_of_somebody_else_stays_and_so_does_the_finalizer() {
+async fn a_vm_of_another_pod_and_the_finalizer_stay() {
     let cloud = Memory::default();
     let peerpod = deleted(&cloud.vm("database"));
     let calls = [Call::get(POD).answer(Answer::not_found("pods", "web"))];

@@ -123,7 +123,7 @@ mod tests {
     proptest! {
         /// However they are spread over namespaces, the looks of a cloud stay below the limit.
         #[test]
-        fn all_looks_together_are_bounded(counts in prop::collection::vec(1u16..100, 1..10)) {
+        fn the_total_rate_of_reconciles_is_bounded(counts in prop::collection::vec(1u16..100, 1..10)) {
             let pauses = pauses(&counts.iter().map(|count| (*count).into()).collect::<Vec<_>>());
             let looks: f64 = counts.iter().zip(&pauses).map(|(count, pause)| f64::from(*count) / pause).sum();
             prop_assert!(looks <= LOOKS_A_SECOND * 1.001, "{looks} looks a second");
@@ -131,7 +131,7 @@ mod tests {
 
         /// What is no longer stuck leaves no trace, whatever happened before.
         #[test]
-        fn all_is_forgotten(steps in prop::collection::vec((0usize..3, 0usize..3, 0usize..3), 0..60)) {
+        fn removed_peerpods_leave_no_counts(steps in prop::collection::vec((0usize..3, 0usize..3, 0usize..3), 0..60)) {
             let mut stuck = Stuck::default();
             for (namespace, name, does) in steps {
                 match does {

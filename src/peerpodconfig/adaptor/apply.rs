@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn a_former_daemon_set_that_keeps_coming_back_is_left_though_the_time_of_its_settings_differs() {
+    fn repeated_drift_is_left_alone_although_the_settings_time_differs() {
         let (drifts, start) = (Drifts::default(), Instant::now());
         let is_admitted = |wanted: &Wanted, second: u64| {
             let now = start + Duration::from_secs(second);

@@ -175,7 +175,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_tells_whose_a_daemon_set_is_and_where_it_runs_is_read_whatever_else_it_says() {
+    fn the_projection_keeps_owner_image_and_placement_of_a_daemon_set() {
         let far = "9999-12-31T00:00:00Z";
         let fields = json!([{ "manager": "m", "time": far }]);
         let affinity = json!({ "nodeAffinity": { "requiredDuringSchedulingIgnoredDuringExecution": {

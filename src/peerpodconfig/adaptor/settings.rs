@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn what_to_do_about_older_settings_is_told() {
+    fn the_message_says_how_to_apply_newer_settings() {
         let few = message(2, false, None);
         assert!(few.contains("pod-0, pod-1;") && few.contains("delete each Pod"), "{few}");
         let many = message(12, true, None);

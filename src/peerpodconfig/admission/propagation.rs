@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn a_write_is_propagated_after_a_while_whatever_the_clock_of_the_api_server_shows() {
+    fn a_write_counts_as_propagated_after_a_delay_by_the_local_clock() {
         for offset in [0, 1_000_000_000, 4_000_000_000] {
             let clock = clock();
             assert!(!clock.at(0, &found("a", offset), false).is_propagated());
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_in_force_before_this_process_began_is_propagated_and_anything_else_waits() {
+    fn admission_from_before_the_start_counts_as_propagated_and_changes_wait() {
         let was_in_force = clock().at(0, &found("a", 0), true);
         assert!(was_in_force.is_known() && was_in_force.is_propagated());
         let mut changed_back = found("a", 0);

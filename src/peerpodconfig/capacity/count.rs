@@ -199,7 +199,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_pod_asks_for_is_summed_over_its_containers() {
+    fn requests_are_summed_over_all_containers_of_a_pod() {
         let [_, pod] = read_and_projected::<PodView>(
             &POD,
             &json!({
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fills_one_list_of_containers_hides_no_vm_of_the_other() {
+    fn oversized_containers_hide_no_vm_of_the_init_containers() {
         let many: serde_json::Map<_, _> =
             (0..64).map(|it| (format!("x.y/{}-{it}", "a".repeat(300)), json!("0"))).collect();
         let fat = json!({ "name": "i", "resources": { "requests": many } });
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_takes_nothing_until_somebody_found_room_for_it() {
+    fn a_pod_counts_only_while_it_is_scheduled_and_unfinished() {
         let taken = |status: serde_json::Value| {
             let resources = json!({ "requests": { "x.y/vm": "2" } });
             let [_, pod] = read_and_projected::<PodView>(

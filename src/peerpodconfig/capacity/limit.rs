@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_else_is_told_apart() {
+    fn invalid_limits_have_distinct_errors() {
         assert_eq!(parse(Some(&IntOrString::Int(-1))), Err(BadLimit::Negative("-1".into())));
         assert_eq!(text("-99999999999999999999"), Err(BadLimit::Negative("-99999999999999999999".into())));
         for given in ["1000001", "4294967296", "99999999999999999999"] {

@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_kept_matters() {
+    fn only_changes_of_kept_fields_are_reported() {
         let nodes = with(&["a"]);
         assert!(!apply(&nodes, "a", &json!({ "version": 2 })), "a heartbeat");
         for (version, (what, fields)) in (3..).zip([
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_counts_until_something_newer_is_seen() {
+    fn a_write_counts_until_a_newer_version_is_seen() {
         let nodes = with(&["a"]);
         nodes.wrote(&view("a", &json!({ "version": 5, "capacity": { VM: "3" } })));
         assert!(!apply(&nodes, "a", &json!({ "version": 4 })), "an older state");
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_known_before_a_list_counts_no_more_whatever_its_version() {
+    fn a_new_list_replaces_earlier_state_of_any_version() {
         let nodes = with(&["a", "b"]);
         for (name, version) in [("a", 8), ("b", 9)] {
             nodes.wrote(&view(name, &json!({ "version": version, "capacity": { VM: "3" } })));

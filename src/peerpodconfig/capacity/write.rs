@@ -248,7 +248,7 @@ mod tests {
     };
 
     #[test]
-    fn who_waits_does_so_for_the_whole_pass_though_others_are_forgotten_meanwhile() {
+    fn a_delayed_node_waits_the_whole_pass_although_others_are_forgotten() {
         let (mut failures, now) = (Failures::default(), Instant::now());
         let write = |node: usize| NodeWrite {
             node: node.to_string().into(),

@@ -138,7 +138,7 @@ async fn one_that_is_deleted_is_released_when_nothing_of_it_is_left() {
 }
 
 #[tokio::test]
-async fn what_the_next_one_wants_is_written_before_the_admission_of_one_that_is_deleted_goes() {
+async fn the_successors_admission_is_written_before_the_deleted_one_is_removed() {
     let (older, younger) = (config("older", 0, true), config("younger", 1, false));
     let [bindings, policies, webhooks, ..] = kinds();
     let metadata = |name: &str| {

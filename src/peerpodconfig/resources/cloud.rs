@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn the_operators_pods_have_the_tokens_of_cloud_api_adaptor_and_nothing_else_of_it() {
+    fn the_operators_pods_mount_only_the_token_volumes_of_their_cloud() {
         for cloud in ["ibmcloud", "alibabacloud"] {
             let cloud = Cloud::named(cloud).unwrap();
             assert_eq!(token_volumes(cloud), volumes(Some(cloud), AdaptorSecrets::default()));

@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_name_a_service_is_replaced_and_two_names_stay_two() {
+    fn service_names_are_valid_and_distinct_names_stay_distinct() {
         for name in ["a.b", "a-b", "1a", "c-a-b", &"9".repeat(40), &"x".repeat(40)] {
             let service = names(name).webhook;
             assert!(service.len() <= 63, "{service}");

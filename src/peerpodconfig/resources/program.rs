@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn the_program_of_a_pod_is_that_of_its_container_whatever_others_were_put_into_it() {
+    fn the_program_of_a_pod_is_that_of_its_own_container() {
         let proxy = json!({ "name": "proxy", "image": "proxy" });
         let own = json!({ "name": "operator", "image": "mine", "imagePullPolicy": "Always" });
         let expected = Program {
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn an_image_that_somebody_named_takes_the_place_of_the_pods_or_does_without_one() {
+    fn a_configured_image_replaces_the_image_of_the_pod() {
         let own = Program { pull_policy: "Always".to_owned(), ..Program::public("mine") };
         let theirs = Program { image: "theirs".to_owned(), ..own.clone() };
         assert_eq!(Program::with_image(Some(own.clone()), None), Some(own.clone()));
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_is_placed_as_the_template_says_but_for_what_that_says_of_other_pods() {
+    fn a_pod_gets_the_placement_of_the_template_without_pod_affinity() {
         let nodes = json!({ "preferredDuringSchedulingIgnoredDuringExecution": [
             { "weight": 1, "preference": { "matchExpressions": [{ "key": "zone", "operator": "Exists" }] } },
         ] });

@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn workers_are_selected_where_nothing_is_said() {
+    fn worker_nodes_are_selected_by_default() {
         assert!(selects(json!({}), &[("node.kubernetes.io/worker", "")]));
         assert!(!selects(json!({}), &[("node.kubernetes.io/worker", "yes")]));
         assert!(!selects(json!({}), &[]));

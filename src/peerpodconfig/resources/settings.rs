@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_cloud_requires_is_missed_where_neither_object_has_it() {
+    fn a_required_setting_is_missing_if_neither_object_has_it() {
         let missed = |settings: Value, credentials: Value| {
             let config_map = serde_json::from_value(json!({ "data": settings })).unwrap();
             let secret = serde_json::from_value(json!({ "data": credentials })).unwrap();
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_that_is_none_is_the_default() {
+    fn an_invalid_port_is_read_as_the_default() {
         for (text, port) in [("9000", 9000), ("", 8000), ("0", 8000), ("99999", 8000), ("x", 8000)] {
             assert_eq!(read(&json!({ "PROBE_PORT": text }), &json!({})).probe_port, port, "{text}");
         }
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn the_sum_of_a_secret_cannot_be_told_from_what_the_secret_says() {
+    fn equal_secrets_with_different_uids_have_different_hashes() {
         let of = |uid: &str| {
             let secret = json!({ "metadata": { "uid": uid }, "data": { "PASSWORD": "MTIzNA==" } });
             AdaptorSettings::read(None, Some(&serde_json::from_value(secret).unwrap())).hash
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn what_overrules_an_instance_type_is_told() {
+    fn the_setting_that_overrules_an_instance_type_is_named() {
         let settings = read(&json!({ "CLOUD_PROVIDER": "alibabacloud", "INSTANCE_TYPE": "x" }), &json!({}));
         assert_eq!(settings.instance_type_overruled_by, Some("INSTANCE_TYPE"));
         let settings = read(&json!({ "CLOUD_PROVIDER": "aws", "INSTANCE_TYPE": "x" }), &json!({}));

@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_installed_is_known_by_name_label_or_image() {
+    fn an_unmanaged_daemon_set_is_recognized_by_name_label_or_image() {
         let plain = json!({ "containers": [{ "name": "x", "image": "x" }] });
         let image = json!({ "containers": [{ "name": "x", "image": "r/org/cloud-api-adaptor:v1" }] });
         let on_host = json!({ "hostNetwork": true, "containers": image["containers"] });
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn people_are_told_how_to_take_over() {
+    fn the_message_says_how_to_take_over() {
         let unmanaged = found(&daemon_set(
             &json!({ "name": "cloud-api-adaptor-daemonset", "namespace": "caa" }),
             &json!({ "containers": [], "hostNetwork": true }),
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn of_one_of_another_configuration_people_are_told_whose_it_is() {
+    fn the_message_names_the_configuration_of_another_daemon_set() {
         let metadata = json!({ "name": "a", "namespace": "own", "labels": { CONFIG_LABEL: "older" } });
         let text =
             found(&daemon_set(&metadata, &json!({ "containers": [], "hostNetwork": true })))[0].to_string();
@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn of_one_that_was_made_for_this_very_configuration_more_is_known() {
+    fn the_message_names_the_controller_that_made_it_for_this_configuration() {
         let owned_by = |uid: &str| {
             let owner =
                 json!({ "apiVersion": "x/v1", "kind": "PeerPodConfig", "name": "config", "uid": uid });

@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_is_the_adaptors_by_its_description_and_only_if_it_is_not_paid_in_advance() {
+    fn only_a_postpaid_address_with_the_adaptors_description_is_the_adaptors() {
         let address = |description: &str, charge: &str| {
             let address = json!({
                 "AllocationId": "eip-1", "Status": "InUse", "Description": description, "ChargeType": charge,

@@ -134,7 +134,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pods_token_goes_to_an_agent_on_the_node_alone() {
+    fn a_pods_token_is_sent_by_https_or_to_an_agent_on_the_node() {
         for local in [
             "http://169.254.170.23/v1/credentials",
             "http://[fd00:ec2::23]/v1",

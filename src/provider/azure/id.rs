@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_vms_identifier_is_refused() {
+    fn identifiers_that_name_no_vm_are_refused() {
         let subscription = "/subscriptions/0dd2f0c5-6a3d-44a7-9b5e-2f7a6c2f9a11";
         for raw in [
             "podvm-a-1a2b3c4d".to_owned(),

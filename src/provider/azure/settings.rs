@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn credentials_go_by_https_or_stay_on_this_machine() {
+    fn credentials_are_sent_by_https_or_stay_on_this_machine() {
         for (authority, manager, key) in [
             ("http://login.microsoftonline.com", None, AUTHORITY),
             ("https://login.example", None, AUTHORITY),

@@ -13,7 +13,7 @@ fn belongings(vm: &str) -> Vec<String> {
 }
 
 #[test]
-fn what_comes_with_a_vm_is_in_its_group_and_has_its_name() {
+fn belongings_are_in_the_group_of_the_vm_and_have_its_name() {
     let expected = [
         "microsoft.network/networkinterfaces/podvm-web-1a2b3c4d-net",
         "microsoft.compute/disks/podvm-web-1a2b3c4d-disk",
@@ -23,7 +23,7 @@ fn what_comes_with_a_vm_is_in_its_group_and_has_its_name() {
 }
 
 #[test]
-fn a_resource_comes_with_one_vm_alone_whatever_the_vms_name_ends_with() {
+fn a_resource_belongs_to_exactly_one_vm_with_any_ending_of_the_name() {
     let ends = ["", "-net", "-disk", "-net-disk", "-disk-net"];
     let vms = ends.map(|end| format!("podvm-web-1a2b3c4d{end}"));
     let mut seen = HashSet::new();
@@ -38,7 +38,7 @@ fn a_resource_comes_with_one_vm_alone_whatever_the_vms_name_ends_with() {
 }
 
 #[test]
-fn what_has_another_name_or_type_comes_with_no_vm() {
+fn a_resource_of_another_name_or_type_belongs_to_no_vm() {
     for (kind, name) in [
         (INTERFACE, "podvm-web-1a2b3c4d"),
         (INTERFACE, "podvm-web-1a2b3c4d-disk"),

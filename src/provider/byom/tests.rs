@@ -86,7 +86,7 @@ async fn no_answer_but_the_pools_own_word_is_absence() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_machine_is_absent_for_a_peerpod_when_it_was_available_so_long_that_its_return_stays() {
+async fn a_machine_is_absent_after_its_return_can_no_longer_be_undone() {
     let available = Call::get(PATH).answer(Answer::object(&pool(&[], &[ADDRESS], 1)));
     let server = ApiServer::expecting(repeat_n(available, 6));
     let (provider, own) = (provider(&server, None), claim());
@@ -108,7 +108,7 @@ async fn a_machine_is_absent_for_a_peerpod_when_it_was_available_so_long_that_it
 }
 
 #[tokio::test]
-async fn a_pool_that_was_made_anew_proves_nothing_and_is_told() {
+async fn a_recreated_pool_proves_nothing_and_is_reported() {
     let server = ApiServer::expecting([Call::get(PATH).answer(Answer::object(&pool(&[], &[ADDRESS], 1)))]);
     let moved = Arc::new(Notify::new());
     let recorded = Recorded { address: NAME, host: Some("u-0"), moved: Some(Arc::clone(&moved)) };

@@ -28,12 +28,12 @@ macro_rules! scenarios {
 }
 
 scenarios! {
-    async fn a_running_vm_goes_with_all_that_is_its_own(trial: &Trial<'_>) -> Result<(), Cannot> {
+    async fn a_running_vm_is_deleted_with_its_belongings(trial: &Trial<'_>) -> Result<(), Cannot> {
         let vm = trial.make(Kind::Running, "runs").await?;
         trial.reap(&vm, "runs").await
     }
 
-    async fn a_stopped_vm_goes_with_all_that_is_its_own(trial: &Trial<'_>) -> Result<(), Cannot> {
+    async fn a_stopped_vm_is_deleted_with_its_belongings(trial: &Trial<'_>) -> Result<(), Cannot> {
         let vm = trial.make(Kind::Stopped, "off").await?;
         trial.reap(&vm, "off").await
     }
@@ -44,7 +44,7 @@ scenarios! {
         trial.vanishes(&vm).await
     }
 
-    async fn a_vm_that_goes_between_its_proof_and_its_deletion_is_deleted(trial: &Trial<'_>) -> Result<(), Cannot> {
+    async fn a_vm_that_disappears_after_its_proof_counts_as_deleted(trial: &Trial<'_>) -> Result<(), Cannot> {
         let vm = trial.make(Kind::Running, "races").await?;
         let own = trial.prove(&vm, "races").await?;
         trial.peer.remove(&vm).await?;
@@ -147,7 +147,7 @@ scenarios! {
         trial.peer.remove(&runs).await
     }
 
-    async fn a_list_says_of_what_remains_of_a_vm_which_one_it_was(trial: &Trial<'_>) -> Result<(), Cannot> {
+    async fn a_list_names_the_vm_of_its_remains(trial: &Trial<'_>) -> Result<(), Cannot> {
         let vm = trial.make(Kind::Remains, "traces").await?;
         let (id, listed) = (trial.id(&vm)?, trial.list().await?);
         let is_it = listed.iter().any(|it| it.kind == Resource::Vm && it.id == id.as_str());
@@ -170,7 +170,7 @@ scenarios! {
         Ok(())
     }
 
-    async fn what_remains_of_a_vm_is_found_and_deleted(trial: &Trial<'_>) -> Result<(), Cannot> {
+    async fn remains_of_a_vm_are_found_and_deleted(trial: &Trial<'_>) -> Result<(), Cannot> {
         let vm = trial.make(Kind::Remains, "left").await?;
         let shown = trial.describe(&vm).await?;
         ensure(matches!(shown.stage, Stage::Remains(_)), || format!("it is shown as {:?}", shown.stage))?;

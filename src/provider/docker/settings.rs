@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn what_deletion_cannot_use_is_named() {
+    fn settings_that_deletion_cannot_use_are_named() {
         assert_eq!(endpoint(&[]), Err(vec![HOST]));
         for host in
             ["unix:///x", "ssh://a", "tcp://a", "tcp://u:p@a:1", "tcp://a:1/b", "10.0.0.1:2375", "tcp://:1"]

@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_ask_for_something_else_is_no_identifier() {
+    fn malformed_identifiers_are_refused() {
         for raw in [
             "Podvm-Web",
             "podvm-web-",

@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn the_endpoint_is_the_project_whatever_the_zone() {
+    fn the_endpoint_names_the_project_and_no_zone() {
         let google = "https://compute.googleapis.com/compute/v1/projects/peer-pods";
         assert_eq!(endpoint(&[(PROJECT, "peer-pods")]).as_deref(), Ok(google));
         assert_eq!(
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn what_deletion_cannot_use_is_named() {
+    fn settings_that_deletion_cannot_use_are_named() {
         assert_eq!(endpoint(&[]), Err(vec![PROJECT]));
         assert_eq!(
             endpoint(&[(PROJECT, "a/b"), (BASE, "http://10.0.0.1/"), (CREDENTIALS, "x")]),

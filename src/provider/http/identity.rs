@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn credentials_go_by_https_or_stay_on_this_machine() {
+    fn credentials_are_sent_by_https_or_stay_on_this_machine() {
         for url in [
             "https://a",
             "https://a.b:444/c/",

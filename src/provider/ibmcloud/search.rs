@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn the_tag_of_cloud_api_adaptor_tells_clusters_apart() {
+    fn the_tag_of_cloud_api_adaptor_distinguishes_clusters() {
         let claims = ClusterClaims::of_tag("coco-pod-vm", "a", true);
         let vm = |text| Listed {
             tags: vec![tag(text)],

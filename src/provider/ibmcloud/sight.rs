@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_look_that_saw_no_pod_vm_serves_all_callers_for_a_while() {
+    async fn an_answer_without_pod_vms_serves_all_callers_for_a_while() {
         let (sight, looks) = (Sight::new(None), AtomicU32::new(0));
         let all = join_all((0..20).map(|_| sight.sees(sees_none(&looks)))).await;
         assert!(all.into_iter().all(|sees| sees == Ok(false)) && looks.load(Relaxed) == 1);
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_look_that_failed_serves_all_callers_for_a_moment() {
+    async fn a_failure_serves_all_callers_for_a_moment() {
         let sight = Sight::new(None);
         let failed = Error::new(ErrorClass::Transient, "the list was cut off");
         assert_eq!(sight.sees(async { Err(failed.clone()) }).await, Err(failed.clone()));

@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_place_is_refused_by_the_setting_that_says_it() {
+    fn an_invalid_place_is_refused_by_the_name_of_its_setting() {
         for (zone, workspace, endpoint, key) in [
             ("", GUID, None, ZONE),
             ("dal12.example.org/", GUID, None, ZONE),

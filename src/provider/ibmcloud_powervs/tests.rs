@@ -36,7 +36,7 @@ fn a_status_says_whether_a_server_runs_as_long_as_it_is_known() {
 }
 
 #[test]
-fn a_server_says_in_either_way_that_it_goes() {
+fn a_server_is_leaving_by_its_status_or_by_its_task() {
     let server = server_that_is;
     assert!(server("ACTIVE", "deleting").is_leaving() && server("DELETING", "").is_leaving());
     assert!(!server("ACTIVE", "").is_leaving() && !server("BUILD", "spawning").is_leaving());

@@ -58,7 +58,7 @@ fn scrape(registry: &Registry) -> String {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_cloud_that_asks_for_fewer_calls_is_left_alone_for_that_long_also_with_new_settings() {
+async fn new_settings_do_not_shorten_the_pause_of_a_throttling_cloud() {
     let limits = Limits::default();
     let retry_after = Duration::from_secs(7);
     let throttled = Scripted { error: Some(ErrorClass::Throttled { retry_after }), ..Scripted::default() };

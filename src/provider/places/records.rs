@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_is_kept_from_when_it_is_named_and_one_that_is_named_again_is_no_former_one() {
+    fn a_place_that_is_named_again_is_no_longer_a_former_place() {
         let records = after(&[("a", Some(Host::Unnamed)), ("b", None), ("a", None)]).unwrap();
         let expected = [record("a", Some(Host::Unnamed), None, None), record("b", None, None, Some(3))];
         assert_eq!(entries(&records), expected);
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn another_host_at_the_same_address_is_noted_and_one_that_was_not_known_is_none() {
+    fn only_a_change_between_known_hosts_of_an_address_is_a_move() {
         for (hosts, host, moved) in [
             (vec![None, Some("1"), Some("1"), None], "1", None),
             (vec![Some("1"), Some("2"), None], "2", Some(2)),
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_and_anything_else_is_refused_by_its_key() {
+    fn written_records_are_read_back_and_unreadable_ones_are_named() {
         let records =
             after(&[("a", Some(named("1"))), ("a", Some(named("2"))), ("b", Some(Host::Unnamed))]).unwrap();
         let written = records.changed_since(&Records::default()).unwrap();

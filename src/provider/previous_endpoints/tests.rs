@@ -102,7 +102,7 @@ async fn an_identifier_with_a_scope_is_asked_for_at_no_other_endpoint() {
 }
 
 #[tokio::test]
-async fn a_young_vm_is_absent_from_a_cloud_that_settles_late_when_it_says_so_twice() {
+async fn a_missing_young_vm_is_unsettled_in_a_late_settling_cloud() {
     let late = WithPrevious { settles_late: true, ..after(None, Vec::new()) };
     let deleted = |after: i64| Claim {
         recorded: T,

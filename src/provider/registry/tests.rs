@@ -108,7 +108,7 @@ async fn another_cloud_than_that_of_the_settings_is_not_served() {
 }
 
 #[tokio::test]
-async fn settings_serve_no_cloud_that_has_settings_of_its_own_and_none_but_their_own() {
+async fn each_cloud_is_served_by_its_own_settings_only() {
     let state = State { current: Some(Arc::new(snapshot().unwrap())), generation: 1, ..State::default() };
     let places = || Places::only(state.current.as_ref().unwrap().endpoint().unwrap().clone());
     let receiver = || watch::channel(state.clone()).1;

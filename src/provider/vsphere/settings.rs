@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn what_deletion_cannot_use_is_named() {
+    fn settings_that_deletion_cannot_use_are_named() {
         for url in [
             "",
             "http://vc.example",

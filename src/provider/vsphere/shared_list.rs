@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_waited_long_leaves_the_next_list_to_one_that_came_later() {
+    async fn a_caller_that_waited_too_long_leaves_the_next_list_to_a_later_one() {
         let (shared, lists) = (SharedList::default(), AtomicU32::new(0));
         let slow = async {
             sleep(LONGEST_WAIT + 2 * SECOND).await;

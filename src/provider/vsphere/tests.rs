@@ -86,7 +86,7 @@ fn only_a_vm_whose_disks_are_all_its_own_is_deleted() {
 }
 
 #[test]
-fn what_vcenter_withholds_is_no_vm() {
+fn properties_that_vcenter_withholds_are_an_error() {
     let missing = |fault: &str| {
         let fault = format!(r#"<fault><fault x:type="{fault}"/></fault>"#);
         let properties = format!("<missingSet><path>config</path>{fault}</missingSet>");

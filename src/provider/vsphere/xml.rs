@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_whole_document_is_refused() {
+    fn malformed_documents_are_refused() {
         let deep = format!("{}{}", "<a>".repeat(100_000), "</a>".repeat(100_000));
         for text in [
             "",
@@ -172,7 +172,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_goes_into_a_request_comes_out_as_it_was(text in "\\PC*") {
+        fn escaped_text_is_parsed_back_unchanged(text in "\\PC*") {
             let node = Node::parse(&element("a", &text)).unwrap();
             prop_assert_eq!(node.text(), text.trim());
             prop_assert!(node.children.is_empty());

@@ -32,7 +32,7 @@ const LIBVIRT: (&str, &str) = ("CLOUD_PROVIDER", "libvirt");
 const URI: (&str, &str) = ("LIBVIRT_URI", "test:///default");
 
 #[test]
-fn what_is_right_has_no_remarks_and_what_deletion_needs_comes_first() {
+fn correct_settings_have_no_remarks_and_deletion_settings_come_first() {
     let inspection = inspect(&[LIBVIRT, URI, ("VXLAN_PORT", "9000")], &[("AWS_SECRET_ACCESS_KEY", "hush")]);
     assert!(inspection.is_right());
     assert_eq!(inspection.provider, Some("libvirt"));
@@ -57,7 +57,7 @@ fn the_url_of_a_proxy_may_have_a_password_and_is_not_shown() {
 }
 
 #[test]
-fn all_that_is_wrong_is_said_at_once() {
+fn all_problems_are_reported_at_once() {
     let inspection = inspect(
         &[
             LIBVIRT,
@@ -118,7 +118,7 @@ fn a_provider_that_cannot_be_served_leaves_nothing_else_unsaid() {
 }
 
 #[test]
-fn what_counts_by_chance_is_a_warning() {
+fn an_inferred_provider_and_a_default_uri_are_warnings() {
     let inspection = inspect(&[("LIBVIRT_POOL", "p")], &[]);
     assert!(inspection.is_right());
     assert_eq!(remarks(&inspection, "CLOUD_PROVIDER"), [(Verdict::Missing, false)]);
@@ -126,7 +126,7 @@ fn what_counts_by_chance_is_a_warning() {
 }
 
 #[test]
-fn a_file_that_cannot_be_read_is_not_said_to_be_missing() {
+fn an_unreadable_file_is_not_reported_as_missing() {
     let problem = SettingsError::NotText { path: "/settings/CLOUD_PROVIDER".into() };
     let inspection = Inspection::judge(&Raw::default(), CATALOGUE, vec![problem]);
     assert!(inspection.snapshot.is_none() && !inspection.is_right());
@@ -134,7 +134,7 @@ fn a_file_that_cannot_be_read_is_not_said_to_be_missing() {
 }
 
 #[test]
-fn what_may_be_a_secret_is_not_shown() {
+fn values_that_may_be_secret_are_hidden() {
     for (uri, shown) in [
         ("qemu+ssh://root:hush@host/system", "qemu+ssh://root:(hidden)@host/system"),
         ("qemu+ssh://root:hu/s@h@host/system", "qemu+ssh://root:(hidden)@host/system"),

@@ -24,7 +24,7 @@ fn libvirt(snapshot: &Snapshot) -> Settings {
 const LIBVIRT: (&str, &str) = ("CLOUD_PROVIDER", "libvirt");
 
 #[test]
-fn an_empty_value_stands_for_the_default() {
+fn an_empty_value_means_the_default() {
     let snapshot =
         parse(&[LIBVIRT, ("LIBVIRT_URI", ""), ("LIBVIRT_CPUSET", ""), ("DISABLECVM", "")], &[]).unwrap();
     let settings = libvirt(&snapshot);
@@ -63,7 +63,7 @@ fn a_declared_tag_has_a_key_and_a_value() {
 }
 
 #[test]
-fn what_only_creation_needs_is_never_judged() {
+fn settings_of_vm_creation_are_not_validated() {
     let snapshot = parse(&[LIBVIRT, ("LIBVIRT_CPU", "many"), ("LIBVIRT_ROOT_DISK_SIZE", "-1")], &[]).unwrap();
     assert_eq!(libvirt(&snapshot).cpus, "many");
 }
@@ -154,7 +154,7 @@ settings! {
 }
 
 #[test]
-fn the_table_says_what_the_declaration_says() {
+fn the_table_of_keys_matches_the_declaration() {
     let expected = Key {
         name: "SAMPLE_TOKEN",
         doc: "First line, second line.",

@@ -76,7 +76,7 @@ async fn a_swap_of_the_mounted_folder_comes_into_force() {
 }
 
 #[tokio::test]
-async fn the_last_good_settings_stay_in_force_until_the_bad_ones_are_mended() {
+async fn the_last_good_settings_stay_in_force_until_the_bad_ones_are_corrected() {
     let folder = TempDir::new().unwrap();
     fs::write(folder.path().join("CLOUD_PROVIDER"), "libvirt\n").unwrap();
     let mut fixture = Fixture::start(folder, "").await;
@@ -160,7 +160,7 @@ fn equal_content_and_equal_errors_are_no_news() {
 }
 
 #[test]
-fn settings_are_usable_when_deletions_can_go_by_them() {
+fn settings_are_usable_when_deletions_can_use_them() {
     let mut keeper = Keeper::new(WITH_UNSERVED);
     for (provider, uris, usable) in [
         ("unserved", ["a", "a"], None),

@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_mounted_anew_is_shown_unless_it_is_broken() {
+    async fn a_remounted_certificate_is_served_unless_it_is_broken() {
         let (folder, files) = mounted();
         let (serving, stop) = (Arc::new(Serving::default()), CancellationToken::new());
         assert!(files.show(&serving).unwrap());

@@ -126,7 +126,7 @@ fn a_limit_counts_where_requests_are_neither_zero_nor_more() {
 }
 
 #[test]
-fn what_the_pod_as_a_whole_asks_for_wins_and_moves_to_the_vm() {
+fn pod_level_resources_win_and_move_to_the_vm() {
     let before = pod(&json!({
         "containers": [asks("a", &json!({ "cpu": "1", "memory": "1Gi" }), &json!({ "cpu": "9" }))],
         "resources": { "requests": { "cpu": "3", "future": "4" }, "limits": { "cpu": "3500m", "future": "4" } },
@@ -212,7 +212,7 @@ fn an_annotation_of_the_user_stays_and_one_of_ours_is_brought_up_to_date() {
 }
 
 #[test]
-fn what_is_injected_in_between_is_counted_and_what_a_limit_range_fills_in_is_not() {
+fn injected_containers_count_and_limit_range_defaults_do_not() {
     let before = pod(&json!({
         "containers": [asks("main", &json!({ "cpu": "2" }), &json!({ "cpu": "4" }))],
         "initContainers": [asks("setup", &json!({ "cpu": "6" }), &json!({ "cpu": "6" }))],
@@ -231,7 +231,7 @@ fn what_is_injected_in_between_is_counted_and_what_a_limit_range_fills_in_is_not
 }
 
 #[test]
-fn there_is_one_vm_wherever_it_was_asked_for() {
+fn a_pod_gets_one_vm_for_any_number_of_requests() {
     let two = json!({ VM: "2" });
     let before = pod(&json!({
         "containers": [asks("new", &json!({}), &json!({})), asks("a", &two, &two)],
@@ -243,7 +243,7 @@ fn there_is_one_vm_wherever_it_was_asked_for() {
 }
 
 #[test]
-fn sums_beyond_64_bits_are_as_much_as_these_can_say() {
+fn sums_beyond_64_bits_saturate() {
     let huge = || asks("a", &json!({ "cpu": "9223372036854775807", "memory": "8Ei" }), &json!({}));
     let before = pod(&json!({ "containers": [huge(), huge(), huge()] }));
     for sizing in [Sizing::Kubernetes, Sizing::Sum] {
@@ -254,7 +254,7 @@ fn sums_beyond_64_bits_are_as_much_as_these_can_say() {
 }
 
 #[test]
-fn what_is_no_quantity_is_refused_with_its_place() {
+fn an_invalid_quantity_is_refused_with_its_path() {
     for (resources, problem) in [
         (
             json!({ "limits": { "cpu": "many" } }),
@@ -286,7 +286,7 @@ fn what_is_no_quantity_is_refused_with_its_place() {
 }
 
 #[test]
-fn a_marker_that_nobody_wrote_is_ignored_and_told() {
+fn a_malformed_marker_is_ignored_with_a_warning() {
     let mut before = pod(&json!({ "containers": [asks("a", &json!({ "cpu": "3" }), &json!({}))] }));
     before["metadata"]["annotations"] = json!({ COUNTED: "yes" });
     let (after, warnings) = changed_by(Sizing::Kubernetes, &before);
@@ -295,7 +295,7 @@ fn a_marker_that_nobody_wrote_is_ignored_and_told() {
 }
 
 #[test]
-fn what_names_cpu_or_memory_alone_is_told() {
+fn a_pod_with_cpu_or_memory_alone_gets_a_warning() {
     let warned = |asked: Value, annotations: Value| {
         let mut before = pod(&json!({ "containers": [asks("a", &asked, &asked)] }));
         before["metadata"]["annotations"] = annotations;
@@ -323,7 +323,7 @@ fn what_names_cpu_or_memory_alone_is_told() {
 }
 
 #[test]
-fn a_request_that_the_api_server_derived_for_the_pod_hides_nothing_that_is_injected() {
+fn derived_requests_of_the_pod_do_not_hide_injected_containers() {
     let mut before = pod(&json!({
         "containers": [asks("a", &json!({ "memory": "1Gi" }), &json!({}))],
         "initContainers": [asks("i", &json!({ "memory": "2Gi" }), &json!({}))],
@@ -345,7 +345,7 @@ fn a_request_that_the_api_server_derived_for_the_pod_hides_nothing_that_is_injec
 }
 
 #[test]
-fn what_no_pod_has_is_refused_before_it_takes_memory() {
+fn too_many_containers_or_resources_are_refused_while_reading() {
     let read = |spec: Value| serde_json::from_value::<Pod>(json!({ "spec": spec })).map(drop);
     let containers = |count| vec![json!({ "name": "a" }); count];
     let asking = |count: usize| {

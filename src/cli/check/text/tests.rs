@@ -29,7 +29,7 @@ fn finding(subject: &'static str, outcome: &'static str, text: &str) -> Reported
 }
 
 #[test]
-fn what_matters_is_shown_in_columns_and_the_rest_is_counted() {
+fn relevant_settings_are_shown_in_columns_and_the_others_are_counted() {
     let unknown = Setting {
         hidden: true,
         verdict: "unknown",
@@ -68,7 +68,7 @@ The settings are correct, and the cloud answers.
 }
 
 #[test]
-fn a_folder_that_cannot_be_read_and_a_cloud_that_is_not_reached_say_why() {
+fn the_report_says_why_a_folder_is_unreadable_or_a_cloud_unreached() {
     let cloud = Cloud::Unreached { class: "transient", error: "nobody is there".into() };
     let report = plain(&document(Outcome::Cloud, Vec::new(), cloud));
     assert!(report.contains("  cloud: not reached\n    nobody is there\n"), "{report}");

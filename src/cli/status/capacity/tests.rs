@@ -121,7 +121,7 @@ async fn nodes_are_sorted_by_how_full_they_are_and_belong_to_the_oldest_that_sel
 }
 
 #[tokio::test]
-async fn what_is_used_is_not_guessed_from_a_part_of_the_pods() {
+async fn usage_is_unknown_if_only_some_pods_are_listed() {
     let nodes = listed(&[("a", "True", json!({ VM: "3" }))]).await;
     let configs = [config("older", OPERATOR, &["a"], &json!({ "limit": 3 }), &[])];
     let rows = super::nodes(&nodes, &configs, OPERATOR, &usage(false, &[pod(1, "a", VM, "Running")]));

@@ -47,7 +47,7 @@ fn a_cluster_in_which_nothing_is_wrong_has_no_problem() {
 }
 
 #[test]
-fn what_cannot_be_read_is_said_and_is_not_taken_for_nothing() {
+fn unreadable_sources_are_reported_as_warnings_and_not_as_empty() {
     let no = || "no".to_owned();
     let report = report(Observed {
         peer_pods: Err(no()),

@@ -118,7 +118,7 @@ fn shown(report: &Report, wide: bool, namespace: Option<&str>) -> String {
 }
 
 #[test]
-fn the_report_says_the_worst_first() {
+fn the_report_begins_with_the_problems() {
     assert_eq!(
         shown(&report(), false, None),
         "\
@@ -168,14 +168,14 @@ fn the_wide_report_has_messages_as_a_whole() {
 }
 
 #[test]
-fn no_peer_pods_and_unknown_ones_are_told_apart() {
+fn no_peerpods_and_unknown_peerpods_have_different_messages() {
     let none = |peer_pods| shown(&Report { peer_pods, ..report() }, false, Some("shop"));
     assert!(none(Some(Vec::new())).ends_with("\n\nNo PeerPods in the namespace shop.\n"));
     assert!(none(None).ends_with("\n\nPeerPods are not known in the namespace shop.\n"));
 }
 
 #[test]
-fn what_is_bad_is_red() {
+fn problems_are_shown_in_red() {
     let mut out = Vec::new();
     write(&mut out, &report(), View { wide: false, namespace: None }).unwrap();
     let text = String::from_utf8(out).unwrap();

@@ -140,7 +140,7 @@ proptest! {
     }
 
     #[test]
-    fn the_finalizer_goes_only_after_absence_or_by_an_administrators_word(facts in any_facts()) {
+    fn the_finalizer_is_released_only_after_absence_or_abandonment(facts in any_facts()) {
         if let Decision::Release(release) = decide(facts.clone()) {
             prop_assert!(facts.deleted.is_some());
             match release {
@@ -172,7 +172,7 @@ proptest! {
     }
 
     #[test]
-    fn a_released_peerpod_goes_only_after_absence_and_never_the_youngest(facts in any_facts()) {
+    fn a_released_peerpod_is_deleted_only_after_absence_and_if_not_the_youngest(facts in any_facts()) {
         let facts = Facts { finalizer: false, ..facts };
         let decision = decide(facts.clone());
         prop_assert!(!matches!(decision, Decision::Supersede | Decision::Release(_)));
@@ -205,7 +205,7 @@ proptest! {
     /// Plays the decisions against a cloud that carries out every call: whatever the start, it ends released, or refused with
     /// the VM untouched, or waits for a Pod that still runs.
     #[test]
-    fn it_converges(facts in any_facts()) {
+    fn repeated_decisions_reach_a_final_state(facts in any_facts()) {
         let mut facts = Facts { deleted: Some(at(99)), ..facts };
         if facts.vm == VmState::NotAsked {
             facts.vm = present(None);

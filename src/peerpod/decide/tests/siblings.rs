@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn the_older_of_two_living_siblings_goes_where_both_clocks_agree() {
+fn the_older_of_two_living_siblings_is_superseded_if_both_clocks_agree() {
     let decide_with = |created, own: Option<i64>, other| {
         decide(Facts { recorded: at(created), vm: present(own), siblings: vec![other], ..live_one() })
     };
@@ -44,7 +44,7 @@ fn a_newer_sibling_that_spells_the_same_vm_in_another_way_supersedes_nothing() {
 }
 
 #[test]
-fn a_released_peerpod_goes_where_its_vm_is_absent_and_its_pod_has_a_younger_one() {
+fn a_released_peerpod_without_a_vm_is_deleted_if_its_pod_has_a_younger_one() {
     let released = Facts { finalizer: false, has_younger: true, vm: VmState::Absent, ..live_one() };
     assert_eq!(decide(released.clone()), Decision::Tidy);
     for kept in [
@@ -92,7 +92,7 @@ fn a_released_peerpods_vm_is_deleted_where_a_newer_one_superseded_it() {
 }
 
 #[test]
-fn a_newer_sibling_that_records_a_foreign_vm_or_the_same_one_takes_nobodys_place() {
+fn a_newer_sibling_with_a_foreign_vm_or_the_same_vm_supersedes_nothing() {
     let foreign =
         Sibling { vm: VmState::Present(Vm { id: id("i-2"), ..vm("database") }), ..sibling(5, None) };
     let unmarked = Vm { id: id("i-2"), marked: false, ..own_vm() };
@@ -114,7 +114,7 @@ fn siblings_that_the_cloud_cannot_tell_about_are_asked_for_again() {
 }
 
 #[test]
-fn a_superseded_vm_goes_while_the_pod_runs_on_the_newer_one() {
+fn a_superseded_vm_is_deleted_while_the_pod_runs_on_the_newer_one() {
     let superseded = Facts { owner: Owner::Running, siblings: vec![sibling(5, None)], ..dangling() };
     assert!(matches!(decide(superseded), Decision::Delete(_)));
     let tied = Facts { owner: Owner::Running, siblings: vec![sibling(0, None)], ..dangling() };
@@ -149,7 +149,7 @@ fn a_newer_sibling_replaces_nothing_while_the_pod_is_in_a_sandbox_of_before() {
 }
 
 #[test]
-fn doubt_does_not_pass_with_what_showed_where_the_pod_runs() {
+fn doubt_about_the_sandbox_outlasts_its_evidence() {
     // Recorded at 10, the other one at 60; the sandbox is ready since 20, and later it seems since 100.
     let seen =
         |in_sandbox| Facts { recorded: at(10), in_sandbox, siblings: vec![sibling(60, None)], ..live_one() };
@@ -163,7 +163,7 @@ fn doubt_does_not_pass_with_what_showed_where_the_pod_runs() {
 }
 
 #[test]
-fn doubt_does_not_pass_with_what_showed_which_vm_was_started_first() {
+fn doubt_about_the_start_order_outlasts_its_evidence() {
     // The VM that was started last was recorded first.
     let started = |own, other| {
         let vm = |named: &str, start| VmState::Present(Vm { id: id(named), start, ..own_vm() });
@@ -182,7 +182,7 @@ fn doubt_does_not_pass_with_what_showed_which_vm_was_started_first() {
 }
 
 #[test]
-fn a_vm_that_may_be_of_an_earlier_start_takes_no_place_while_the_pod_may_run() {
+fn a_vm_of_a_possibly_earlier_start_supersedes_nothing_while_the_pod_may_run() {
     // The first start hangs in the Pod's first minutes; the second one is recorded at 8, the first one at 10.
     let seen = |pod_created: Option<i64>, recorded| {
         let vm = |named: &str, start| VmState::Present(Vm { id: id(named), start: Some(start), ..own_vm() });

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn doubt_stays_as_long_as_a_peerpod_records_the_vm_for_the_pod_whatever_becomes_of_its_status() {
+fn doubt_stays_while_any_peerpod_records_the_vm_for_the_pod() {
     let index = Index::default();
     let one = made("a", "pod", UUID, 10);
     let again = made("b", "pod", UUID, 20);
@@ -65,7 +65,7 @@ fn a_written_status_is_no_change_and_everything_that_decisions_read_is() {
 }
 
 #[test]
-fn a_condition_that_is_seen_after_the_look_that_would_have_cleared_it_wants_another_look() {
+fn a_condition_seen_after_its_clearing_reconcile_triggers_another() {
     let metrics = Metrics::new(&mut prometheus_client::registry::Registry::default());
     let index = Index::default();
     let mut one = peerpod("a", "pod-1", UUID);
@@ -88,7 +88,7 @@ fn a_condition_that_is_seen_after_the_look_that_would_have_cleared_it_wants_anot
 }
 
 #[test]
-fn a_living_peerpod_wants_a_look_only_if_it_shares_something_or_its_status_speaks() {
+fn a_living_peerpod_is_requeued_only_with_a_sibling_or_a_condition() {
     let index = Index::default();
     let alone = peerpod("alone", "pod-1", UUID);
     let mut speaks = peerpod("speaks", "pod-2", "");
@@ -121,7 +121,7 @@ fn condition() -> Condition {
 }
 
 #[test]
-fn what_waits_to_be_looked_at_and_what_is_pending_is_counted_whatever_happens_to_it() {
+fn queued_and_pending_peerpods_are_counted_through_every_change() {
     let metrics = Metrics::new(&mut prometheus_client::registry::Registry::default());
     let index = Index::default();
     let shows = |queued, pending, oldest| {

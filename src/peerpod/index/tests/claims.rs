@@ -17,7 +17,7 @@ fn a_vm_is_claimed_by_each_spelling_of_its_identifier() {
 }
 
 #[test]
-fn others_that_name_a_vm_claim_it_while_they_live_and_one_of_each_other_pod_when_they_go() {
+fn living_peerpods_claim_their_vm_and_deleted_ones_once_per_other_pod() {
     let index = Index::default();
     let own = deleted(made("own", "pod", UUID, 10));
     let claimants = || {

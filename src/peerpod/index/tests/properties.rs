@@ -53,7 +53,7 @@ fn recorded(all: &[PeerPod], of: &PeerPod) -> Timestamp {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
     #[test]
-    fn what_the_index_knows_is_what_comparing_all_objects_tells(steps in prop::collection::vec(any_step(), 1..80)) {
+    fn the_index_agrees_with_a_comparison_of_all_objects(steps in prop::collection::vec(any_step(), 1..80)) {
         let index = Index::default();
         let mut all: Vec<PeerPod> = Vec::new();
         for (name, peerpod) in steps.into_iter().map(step) {

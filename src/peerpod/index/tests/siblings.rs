@@ -9,7 +9,7 @@ fn released(mut peerpod: PeerPod) -> PeerPod {
 }
 
 #[test]
-fn a_few_released_peerpods_that_have_a_younger_one_are_requeued_until_none_is_left() {
+fn released_peerpods_with_a_younger_one_are_requeued_a_few_at_a_time() {
     let index = Index::default();
     let failed = |number: u64| {
         released(made(&format!("web-{number:03}"), "pod", &vm(number), i64::try_from(number).unwrap()))
@@ -109,7 +109,7 @@ fn another_vm_of_a_pod_is_known_by_a_living_record_of_it() {
 }
 
 #[test]
-fn a_crowd_that_names_one_vm_is_no_crowd_of_siblings_and_none_of_it_wants_a_look() {
+fn many_peerpods_of_one_vm_are_no_siblings_and_are_not_requeued() {
     let index = Index::default();
     for number in 0..100 {
         let change = index.apply(&Event::Apply(made(&format!("a{number}"), "pod", UUID, number / 10)));
@@ -125,7 +125,7 @@ fn a_crowd_that_names_one_vm_is_no_crowd_of_siblings_and_none_of_it_wants_a_look
 }
 
 #[test]
-fn however_many_siblings_there_are_a_change_reaches_a_few_of_those_that_it_may_concern() {
+fn a_change_requeues_a_bounded_number_of_siblings() {
     let index = Index::default();
     for number in 0..100 {
         let change = index.apply(&Event::Apply(made(&format!("{number:02}"), "pod", &vm(number), 0)));
@@ -140,7 +140,7 @@ fn however_many_siblings_there_are_a_change_reaches_a_few_of_those_that_it_may_c
 }
 
 #[test]
-fn one_whose_vm_turns_out_to_be_newer_or_older_concerns_its_siblings_and_namesakes() {
+fn an_older_record_of_a_vm_requeues_its_siblings_and_namesakes() {
     let index = Index::default();
     let apply = |peerpod: &PeerPod| requeued(&index, &Event::Apply(peerpod.clone()));
     let [a, b, c] = [("a", 10), ("b", 20), ("c", 30)];

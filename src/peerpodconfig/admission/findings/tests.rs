@@ -23,7 +23,7 @@ fn a_shared_admission_is_as_far_as_the_older_one() {
 }
 
 #[test]
-fn what_an_older_one_does_otherwise_is_named() {
+fn fields_that_differ_from_the_older_configuration_are_named() {
     let message_of = |own: Value, older: Value| {
         differing(&config(&own, "True"), &config(&older, "True")).map(|finding| finding.message)
     };

@@ -157,7 +157,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_is_asked_where_both_are_known_to_be_as_they_are_to_be() {
+    fn objects_known_to_be_in_the_wanted_state_need_no_request() {
         let there = |owners: &[&str], ours| {
             let owners = owners.iter().map(|owner| (*owner).to_owned()).collect();
             Seen::There { owners, ours, authorities: None, certificate: None }

@@ -50,7 +50,7 @@ fn all_that_is_kept_of_a_node_is_read_of_it() {
 }
 
 #[test]
-fn when_this_operator_wrote_to_it_is_told_by_the_node() {
+fn the_managed_fields_show_when_the_operator_wrote_to_the_node() {
     let entry = |manager: &str, subresource: Option<&str>, time: &str| json!({ "manager": manager, "operation": "Update", "subresource": subresource, "time": time });
     let of = |entries: Value| {
         let mut view = view("a", &json!({}));
@@ -91,7 +91,7 @@ fn quantities_are_read_as_the_api_server_writes_them() {
 }
 
 #[test]
-fn extended_resources_are_told_from_others_as_kubernetes_does() {
+fn extended_resources_are_recognized_as_kubernetes_does() {
     let (domain, name) = ("d".repeat(LONGEST_DOMAIN), "n".repeat(qualified::LONGEST_NAME));
     for (resource, extended) in [
         ("kata.peerpods.io/vm", true),
@@ -171,7 +171,7 @@ fn a_mark_that_names_a_resource_of_the_node_itself_is_not_believed() {
 }
 
 #[test]
-fn texts_are_kept_once_and_go_with_their_nodes() {
+fn labels_are_stored_once_and_freed_with_their_nodes() {
     let mut texts = Texts::default();
     let labels = |name: &str| view(name, &json!({ "labels": { "host": name, "os": "linux" } }));
     let first = Node::new(&labels("first"), &mut texts);

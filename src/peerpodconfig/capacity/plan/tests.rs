@@ -133,7 +133,7 @@ fn nodes_that_are_no_longer_meant_lose_what_was_advertised_for_us_and_no_other()
 }
 
 #[test]
-fn what_somebody_else_advertised_on_selected_nodes_is_taken_over() {
+fn capacity_that_another_program_advertised_is_taken_over() {
     let mut cluster = Cluster::workers(2);
     *cluster.of("node-0") = Facts::advertises(VM, 5);
     *cluster.of("node-1") = Facts::advertises(VM, 10);
@@ -230,7 +230,7 @@ fn a_limit_for_each_node_is_that_of_each() {
 }
 
 #[test]
-fn what_keeps_nodes_from_being_written_to_is_told() {
+fn the_finding_names_nodes_that_are_contested_or_unwritable() {
     let mut cluster = Cluster::workers(3);
     let mut summary = cluster.pass(&[limit(&json!(10))]).summaries.remove(0);
     let other = || Arc::<str>::from("node of another configuration");
@@ -325,7 +325,7 @@ fn a_selector_that_cannot_be_read_leaves_nodes_as_they_are() {
 }
 
 #[test]
-fn a_selector_that_cannot_be_read_and_never_deployed_anything_keeps_no_node_of_another() {
+fn an_unreadable_selector_that_never_deployed_holds_no_node_of_another() {
     let mut cluster = Cluster::workers(2);
     let good = limit(&json!(4));
     let selector = json!({ "matchExpressions": [{ "key": "a", "operator": "Near" }] });

@@ -58,7 +58,7 @@ fn ten_over_three_nodes_is_four_three_three() {
 }
 
 #[test]
-fn what_is_advertised_stays_where_it_is() {
+fn advertised_capacity_moves_as_little_as_possible() {
     assert_eq!(shares(10, &[(3, 0), (3, 0), (4, 0)]), [3, 3, 4]);
     // A node joins. Only the node that must change in any case gives to the new one; the others stay as they are.
     assert_eq!(shares(10, &[(3, 0), (3, 0), (4, 0), (0, 0)]), [3, 3, 2, 2]);
@@ -123,7 +123,7 @@ proptest! {
     }
 
     #[test]
-    fn once_done_nothing_moves_any_more(limit in 0_u32..100, nodes in capacities(9, 8)) {
+    fn a_second_distribution_changes_nothing(limit in 0_u32..100, nodes in capacities(9, 8)) {
         let first = shares(limit, &nodes);
         let after: Vec<_> = first.iter().zip(&nodes).map(|(share, (_, in_use))| (*share, *in_use)).collect();
         prop_assert_eq!(shares(limit, &after), first);

@@ -56,7 +56,7 @@ fn each_configuration_has_what_its_own_nodes_advertise_and_their_pods_take() {
 }
 
 #[test]
-fn what_nobody_counted_is_unknown() {
+fn usage_without_a_complete_count_is_unknown() {
     let nodes = [node("a-0", "a", "3"), node("a-1", "a", "2")];
     let unknown = ConfigCapacity { advertised: 5, usage: None };
     let limited = [request("a", &json!({ "limit": 5 }))];

@@ -98,7 +98,7 @@ fn an_authority_is_set_where_it_is_known() {
 }
 
 #[test]
-fn its_pods_are_what_service_and_budget_select_and_run_what_the_configuration_says() {
+fn its_pods_match_service_and_budget_and_have_the_configured_arguments() {
     let admission = json!({ "replicas": 3, "extendedResource": "a.b/c", "sizing": "Sum" });
     let [deployment, service, budget, _] = built(&admission, None);
     let labels = &deployment["spec"]["template"]["metadata"]["labels"];
@@ -139,7 +139,7 @@ fn its_pods_are_what_service_and_budget_select_and_run_what_the_configuration_sa
 }
 
 #[test]
-fn a_pod_that_is_to_go_serves_on_and_then_has_time_for_what_it_was_asked() {
+fn a_terminating_pod_serves_on_and_has_time_for_open_requests() {
     let [deployment, ..] = built(&json!({}), None);
     let pod = &deployment["spec"]["template"]["spec"];
     assert_eq!(pod["containers"][0]["lifecycle"], json!({ "preStop": { "sleep": { "seconds": 5 } } }));

@@ -56,7 +56,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_settings_ask_for_is_read_back_from_the_deployment() {
+    fn tls_options_of_the_settings_are_read_back_from_the_deployment() {
         let cipher = "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256";
         for (data, expected) in [
             (json!({}), vec![]),
@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_demand_is_told_or_the_default() {
+    fn invalid_tls_settings_are_an_error_and_invalid_arguments_are_the_default() {
         let wrong = json!({ "data": { "TLS_MIN_VERSION": "1.3" } });
         let problem = tls_of_settings(&serde_json::from_value(wrong).unwrap()).unwrap_err().to_string();
         assert!(problem.contains("TLS_MIN_VERSION is \"1.3\""), "{problem}");

@@ -21,7 +21,7 @@ const INJECTED: [(&str, &str); 4] = [
 ];
 
 #[test]
-fn a_secret_goes_before_workload_identity_and_that_before_the_machines_own() {
+fn a_secret_precedes_workload_identity_which_precedes_machine_identity() {
     let secret = found(&settings(Some("s"), Some("app"), Some("t.example")), &INJECTED).unwrap();
     let Source::Application { url, client_id, proof: Proof::Secret(_) } = secret else {
         panic!("{secret:?}")
@@ -46,7 +46,7 @@ fn a_secret_goes_before_workload_identity_and_that_before_the_machines_own() {
 }
 
 #[test]
-fn what_is_missing_or_no_tenant_is_named() {
+fn missing_credentials_and_an_invalid_tenant_are_named() {
     assert_eq!(found(&settings(Some("s"), None, Some("t")), &[]).unwrap_err(), CLIENT_ID);
     assert_eq!(found(&settings(Some("s"), Some("app"), None), &[]).unwrap_err(), TENANT);
     for tenant in ["a/b", "a?b", "a b", "ä"] {

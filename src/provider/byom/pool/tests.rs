@@ -42,7 +42,7 @@ fn class(allocated: &Value, available: &Value) -> Option<ErrorClass> {
 }
 
 #[test]
-fn a_machine_is_the_pods_since_before_its_peerpod_and_a_later_pods_only_if_another_peerpod_records_it() {
+fn a_later_allocation_is_another_pods_only_if_another_peerpod_records_it() {
     let refused = Some(ErrorClass::Refused);
     for (since, expected, if_contested) in [
         (-100_000, None, None),
@@ -64,7 +64,7 @@ fn a_machine_is_the_pods_since_before_its_peerpod_and_a_later_pods_only_if_anoth
 }
 
 #[test]
-fn what_the_pool_says_clearly_is_absence_and_nothing_else_is() {
+fn only_a_clear_answer_of_the_pool_is_absence() {
     let (none, absent) = (json!({}), Some(ErrorClass::NotFound));
     assert_eq!(class(&none, &json!(["10.0.0.2", "10.0.0.1"])), absent, "it is available");
     let other = json!({ "db-0123abcd": entry("10.0.0.1", "db", -1) });
@@ -88,7 +88,7 @@ fn an_address_is_the_same_however_it_is_spelled() {
 }
 
 #[test]
-fn without_a_pod_the_allocation_is_told_and_its_sandbox_is_the_rest_of_its_key() {
+fn without_a_pod_the_sandbox_is_the_rest_of_the_allocations_key() {
     let allocated =
         json!({ "web-0123abcd": entry("10.0.0.1", "web", 500), "odd": entry("10.0.0.2", "web", 0) });
     let pool = pool(&allocated, &json!([]));
@@ -98,7 +98,7 @@ fn without_a_pod_the_allocation_is_told_and_its_sandbox_is_the_rest_of_its_key()
 }
 
 #[test]
-fn what_is_no_pool_is_not_read_as_an_empty_one() {
+fn an_incomplete_or_malformed_pool_is_an_error_and_not_empty() {
     let whole = state(&json!({}), &json!([]));
     assert!(Pool::parse(&whole.to_string()).is_ok());
     for missing in [ALLOCATED, AVAILABLE, VERSION] {

@@ -21,7 +21,7 @@ fn a_document_of_federation_is_read() {
 }
 
 #[test]
-fn what_is_wrong_with_a_document_is_said_without_its_values() {
+fn an_error_about_a_document_shows_none_of_its_values() {
     let key = json!({
         "type": "service_account",
         "client_email": "operator@peer-pods",

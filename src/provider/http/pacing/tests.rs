@@ -28,7 +28,7 @@ fn rate(pacing: &Pacing) -> f64 {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nobody_waits_while_nothing_was_refused() {
+async fn requests_do_not_wait_before_the_first_refusal() {
     let (pacing, begin) = (Pacing::default(), Instant::now());
     for _ in 0..500 {
         pacing.answered(sent(&pacing).await);
@@ -95,7 +95,7 @@ async fn a_rate_falls_and_grows_with_what_others_leave() {
 }
 
 #[test]
-fn what_leaves_late_does_not_delay_those_behind_it() {
+fn a_late_request_does_not_delay_those_behind_it() {
     let (begin, late) = (Instant::now(), Duration::from_millis(3));
     // A cloud without bursts wants a gap, which allows less.
     for (early, count, least) in [(1.0, 100, 44), (1.0 - CAUTION, 97, 48)] {
@@ -114,7 +114,7 @@ fn what_leaves_late_does_not_delay_those_behind_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn reads_and_writes_have_rates_of_their_own_and_a_long_wait_is_told() {
+async fn reads_and_writes_have_separate_rates_and_a_long_wait_is_an_error() {
     let pacing = Pacing::default();
     let refused = pacing.turn(Pace::Write).await.unwrap();
     pacing.refused(refused);
@@ -162,7 +162,7 @@ async fn a_rate_grows_when_nothing_was_refused_for_a_while() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_rate_at_which_nobody_waits_does_not_grow() {
+async fn a_rate_without_waiting_requests_does_not_grow() {
     let pacing = Pacing::default();
     pacing.refused(sent(&pacing).await);
     for _ in 0..100 {

@@ -32,7 +32,7 @@ fn whole(status: &str, headers: &str, body: &str) -> Answer {
 }
 
 #[tokio::test]
-async fn a_whole_answer_is_given_whatever_its_status() {
+async fn a_complete_answer_is_returned_with_any_status() {
     let reply = answer(whole("418 No", "x-request-id: r-1\r\n", r#"{"a": 1}"#)).await.unwrap();
     assert_eq!(reply.status, StatusCode::IM_A_TEAPOT);
     assert_eq!(reply.json::<serde_json::Value>().unwrap()["a"], 1);
@@ -45,7 +45,7 @@ async fn a_whole_answer_is_given_whatever_its_status() {
 }
 
 #[tokio::test]
-async fn what_is_no_whole_answer_may_come_later() {
+async fn incomplete_answers_are_transient_errors() {
     let long = "x".repeat(20_000);
     for broken in [
         Answer::Silence,
@@ -67,7 +67,7 @@ async fn what_is_no_whole_answer_may_come_later() {
 }
 
 #[tokio::test]
-async fn a_body_of_another_kind_is_told_with_its_beginning() {
+async fn the_log_quotes_the_beginning_of_an_unexpected_body() {
     let reply = answer(whole("200 OK", "content-type: text/html\r\n", "<html>captive portal")).await.unwrap();
     let error = reply.json::<serde_json::Value>().unwrap_err();
     assert_eq!(error.class, ErrorClass::Transient);
@@ -86,7 +86,7 @@ async fn no_redirect_is_followed() {
 }
 
 #[tokio::test]
-async fn a_status_has_a_class_and_none_means_absence() {
+async fn every_status_has_an_error_class_and_no_status_means_absence() {
     for (status, class) in [
         (401, ErrorClass::Unauthorized),
         (403, ErrorClass::Unauthorized),
@@ -160,7 +160,7 @@ async fn only_a_trusted_certificate_is_accepted() {
 }
 
 #[tokio::test]
-async fn what_is_encrypted_goes_by_the_proxy_unless_its_host_is_exempt() {
+async fn https_requests_use_the_proxy_unless_their_host_is_exempt() {
     let (server, authority) = Server::encrypted(whole("200 OK", "", "")).await;
     let proxy = Server::start(Answer::Tunnel).await;
     let through = |no: &str| {
@@ -181,7 +181,7 @@ async fn what_is_encrypted_goes_by_the_proxy_unless_its_host_is_exempt() {
 }
 
 #[tokio::test]
-async fn a_dead_host_and_a_host_that_never_connects_are_told() {
+async fn an_unreachable_host_is_a_transient_error() {
     let dead = Server::start(Answer::Silence).await;
     let uri = dead.uri("/");
     drop(dead);

@@ -157,7 +157,7 @@ fn a_secret_is_ours_only_while_it_holds_what_was_written_here() {
 }
 
 #[test]
-fn what_is_shown_stays_trusted_when_the_secret_is_deleted_at_any_step() {
+fn the_served_certificate_stays_trusted_after_the_secret_is_deleted() {
     let (wanted, name) = (wanted(&["a.ns.svc"]), "a.ns.svc");
     let first = write(None, &wanted, false, after(0));
     let prepared = write(Some(&first), &wanted, false, after(20));
@@ -176,7 +176,7 @@ fn what_is_shown_stays_trusted_when_the_secret_is_deleted_at_any_step() {
 }
 
 #[test]
-fn what_comes_next_takes_the_place_of_what_has_expired() {
+fn the_next_certificate_replaces_an_expired_one() {
     let wanted = wanted(&["a.ns.svc"]);
     let first = write(None, &wanted, false, after(0));
     let prepared = write(Some(&first), &wanted, false, after(29));

@@ -119,7 +119,7 @@ proptest! {
     }
 
     #[test]
-    fn a_second_look_changes_nothing(
+    fn a_second_mutation_changes_nothing(
         mut containers in vec(generated(), 1..8),
         own in subsequence(ANNOTATIONS.to_vec(), 0..=3),
         sum in select(&[true, false][..]),
@@ -131,7 +131,7 @@ proptest! {
     }
 
     #[test]
-    fn what_comes_later_counts_as_if_it_had_been_there(
+    fn containers_injected_later_count_as_if_present_from_the_start(
         mut containers in vec(generated(), 2..8),
         late in vec(select(&[true, false][..]), 8),
         refill in option::of(1..9_000_u32),

@@ -62,7 +62,7 @@ async fn stall(fixture: &Fixture, length: usize) -> ClientStream<TcpStream> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_takes_all_memory_keeps_no_usual_review_waiting() {
+async fn clients_that_take_all_memory_do_not_delay_usual_reviews() {
     let fixture = Fixture::plain();
     stop_the_clock();
     let before = Instant::now();
@@ -163,7 +163,7 @@ async fn a_request_that_has_begun_must_arrive_soon() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_asks_gets_a_place_where_others_only_stay() {
+async fn a_client_with_a_request_displaces_idle_connections() {
     let fixture = Fixture::plain();
     let mut kept = fixture.http1().await;
     stop_the_clock();

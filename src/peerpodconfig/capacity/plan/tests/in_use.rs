@@ -32,7 +32,7 @@ fn no_node_advertises_fewer_than_run_there() {
 }
 
 #[test]
-fn what_is_remembered_spares_questions_and_takes_no_room_away() {
+fn remembered_counts_save_requests_and_take_no_capacity_in_use() {
     let mut cluster = Cluster::workers(3);
     let of = |vms: u32| InUse::remembered([("node-0".into(), [(VM.to_owned(), vms)].into())].into());
     let requests = [limit(&json!(10))];
@@ -61,7 +61,7 @@ fn what_is_remembered_spares_questions_and_takes_no_room_away() {
 }
 
 #[test]
-fn a_limit_of_0_asks_nobody_what_runs() {
+fn a_limit_of_0_needs_no_count_of_running_vms() {
     let mut cluster = Cluster::workers(2);
     cluster.pass(&[limit(&json!(10))]);
     cluster.of("node-0").runs = 3;

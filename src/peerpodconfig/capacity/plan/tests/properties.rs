@@ -56,7 +56,7 @@ fn requests() -> impl Strategy<Value = Vec<NodeRequest>> {
 
 proptest! {
     #[test]
-    fn from_any_state_one_pass_brings_peace(
+    fn one_pass_reaches_a_stable_state_from_any_state(
         nodes in prop::collection::vec(facts(), 0..8),
         requests in requests(),
     ) {
@@ -87,7 +87,7 @@ proptest! {
     }
 
     #[test]
-    fn whatever_is_remembered_nobody_who_runs_loses_room(
+    fn remembered_counts_never_take_capacity_in_use(
         nodes in prop::collection::vec(facts(), 1..8),
         requests in requests(),
         remembered in prop::collection::vec(0_u32..12, 8),
