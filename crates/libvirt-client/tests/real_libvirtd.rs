@@ -81,7 +81,7 @@ async fn a_qemu_domain_is_destroyed_and_undefined_with_its_disks_and_its_nvram()
 }
 
 #[tokio::test]
-async fn every_call_to_a_daemon_that_hangs_fails_in_time_and_the_next_ones_succeed_when_it_goes_on() {
+async fn calls_to_a_hung_daemon_time_out_and_succeed_after_it_resumes() {
     let dir = tempfile::tempdir().unwrap();
     let libvirtd = Libvirtd::start(dir.path(), Lifetime::Owned).await.unwrap();
     let call_timeout = Duration::from_secs(2);

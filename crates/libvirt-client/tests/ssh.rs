@@ -104,7 +104,7 @@ async fn a_domain_is_found_by_a_program_where_sockets_are_not_forwarded() {
 }
 
 #[tokio::test]
-async fn what_a_program_complains_about_is_told() {
+async fn an_error_quotes_what_the_remote_program_printed() {
     let mut host = Host::start(NO_FORWARDING).await;
     let tells = |uri: String, word: &'static str| async move {
         let error = client(&uri).lib_version().await.unwrap_err();
@@ -200,7 +200,7 @@ async fn an_sshd_that_hangs_is_found_in_time_and_one_that_is_gone_at_once() {
 }
 
 #[tokio::test]
-async fn a_server_that_greets_and_says_no_more_keeps_no_connection_open() {
+async fn a_server_that_sends_only_its_banner_is_disconnected_after_the_timeout() {
     let silent = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
     let uri = format!("test+ssh://root@{}/default?no_verify=1", silent.local_addr().unwrap());
     let options = Options { connect_timeout: Some(Duration::from_millis(300)), ..Options::default() };
@@ -217,7 +217,7 @@ async fn a_server_that_greets_and_says_no_more_keeps_no_connection_open() {
 }
 
 #[tokio::test]
-async fn an_sshd_that_hangs_up_before_it_has_refused_anybody_may_be_tried_again() {
+async fn a_disconnect_during_authentication_is_a_connect_error() {
     // It has no time to find out whether it knows the key.
     let host = Host::start(
         "LoginGraceTime 1\nAuthorizedKeysFile none\nAuthorizedKeysCommand /usr/bin/sleep 60\n\
@@ -230,7 +230,7 @@ async fn an_sshd_that_hangs_up_before_it_has_refused_anybody_may_be_tried_again(
 }
 
 #[tokio::test]
-async fn a_client_that_goes_in_the_middle_of_a_big_answer_takes_its_sessions_with_it() {
+async fn a_client_dropped_during_a_large_reply_closes_its_sessions() {
     let host = Host::start(NO_FORWARDING).await;
     let description = "x".repeat(2 << 20);
     let xml = format!(

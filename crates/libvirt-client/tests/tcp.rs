@@ -41,7 +41,7 @@ async fn a_daemon_that_wants_sasl_is_refused_with_what_to_do() {
 }
 
 #[tokio::test]
-async fn a_server_that_accepts_and_says_nothing_is_found_in_time() {
+async fn a_silent_server_fails_the_connection_within_the_timeout() {
     let silent = TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let uri = format!("test+tcp://{}/default", silent.local_addr().unwrap());
     let options = Options { connect_timeout: Some(Duration::from_millis(300)), ..Options::default() };

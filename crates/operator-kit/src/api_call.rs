@@ -212,7 +212,7 @@ mod tests {
     };
 
     #[tokio::test]
-    async fn only_what_the_api_server_says_of_that_object_is_its_absence() {
+    async fn only_a_not_found_answer_about_that_object_is_absence() {
         let asked = async |answer: &Answer| {
             let call = Call::get("/api/v1/namespaces/shop/pods/a").answer(answer.clone());
             let server = ApiServer::expecting([call]);

@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_failed_is_tried_again_and_the_shutdown_waits_for_what_runs() {
+    async fn failed_reconciles_are_retried_and_the_shutdown_waits_for_running_ones() {
         let widget = json!({ "metadata": { "name": "a", "namespace": "shop", "uid": "u" }, "spec": {} });
         let list = json!({
             "apiVersion": "example.com/v1", "kind": "WidgetList", "metadata": { "resourceVersion": "1" }, "items": [widget],

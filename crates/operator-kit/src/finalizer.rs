@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn only_our_finalizer_goes() {
+    fn only_our_finalizer_is_removed() {
         assert_eq!(released(&[FINALIZER]), json!({ "name": "a", "uid": "u-1" }));
         assert_eq!(released(&["x/y", FINALIZER])["finalizers"], json!(["x/y"]));
     }
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_404_that_is_none_releases_nothing() {
+    async fn a_404_about_another_object_is_an_error() {
         let mut widget = Widget::new("a", WidgetSpec::default());
         widget.metadata.finalizers = Some(vec![FINALIZER.into()]);
         let released = async |answer: &Answer| {
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_refusal_of_a_webhook_is_an_error_whatever_its_code() {
+    async fn a_refusal_of_a_webhook_is_an_error_with_any_code() {
         let mut widget = Widget::new("a", WidgetSpec::default());
         widget.metadata.finalizers = Some(vec![FINALIZER.into()]);
         for code in [409, 422] {

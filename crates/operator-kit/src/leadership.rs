@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn no_step_is_taken_after_the_deadline_though_no_code_noticed_that_it_passed() {
+    async fn no_step_starts_after_a_deadline_that_passed_unnoticed() {
         let taken = AtomicUsize::new(0);
         // Like a process that was stopped: the clock went on, and the step's own timer is due together with everything else.
         assert_eq!(leading_for(2 * SECOND).while_leading(steps(&taken)).await, None);
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn work_ends_at_once_with_the_term_and_does_not_go_on_in_the_next() {
+    async fn work_ends_with_its_term_and_does_not_continue_in_the_next() {
         let leadership = leading_for(60 * SECOND);
         let mut work = pin!(leadership.while_leading(std::future::pending::<()>()));
         assert_eq!(work.as_mut().now_or_never(), None);

@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn it_ends_with_the_work() {
+    async fn run_returns_when_the_work_ends() {
         let (shutdown, start) = (CancellationToken::new(), Instant::now());
         let server = ApiServer::expecting([]);
         run(ready(()), None, pending(), &shutdown).await;

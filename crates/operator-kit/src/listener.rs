@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn everywhere_is_by_both_protocols() {
+    async fn everywhere_listens_on_ipv4_and_ipv6() {
         let listener = Listener::bind(ListenAt::Everywhere(0), "--addr").unwrap();
         let port = listener.address().port();
         TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await.unwrap();
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn one_address_is_that_one_alone() {
+    async fn one_address_listens_on_that_address_alone() {
         let listener = Listener::bind("[::1]:0".parse().unwrap(), "--addr").unwrap();
         let port = listener.address().port();
         TcpStream::connect((Ipv6Addr::LOCALHOST, port)).await.unwrap();
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn without_ipv6_it_is_by_ipv4_and_no_other_problem_is_hidden() {
+    fn without_ipv6_it_listens_on_ipv4_and_other_errors_are_returned() {
         let of_kind: fn(io::ErrorKind) -> io::Error = io::Error::from;
         for (problem, opened) in [
             (of_kind(io::ErrorKind::Unsupported), vec!["[::]:80", "0.0.0.0:80"]),

@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_writer_whose_time_cannot_be_held_wrote_at_none() {
+    fn an_unreadable_time_of_a_managed_field_is_read_as_none() {
         let time = |time: Value| read(&json!({ "managedFields": [{ "manager": "m", "time": time }] }));
         for (text, readable) in [
             (json!("2026-01-01T00:00:00Z"), true),
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn conditions_that_cannot_be_read_are_none_and_the_rest_of_the_status_stays() {
+    fn unreadable_conditions_are_empty_and_the_rest_of_the_status_stays() {
         #[derive(Deserialize)]
         struct Status {
             size: u8,
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_or_null_is_none() {
+    fn missing_and_null_fields_are_read_as_empty() {
         let nothing = json!(ObjectMeta::default());
         assert_eq!(json!(read(&json!({}))), nothing);
         assert_eq!(

@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_recorded_is_scraped_as_it_is_described() {
+    fn recorded_values_are_scraped_with_the_described_type_and_help() {
         let mut registry = Registry::default();
         let families = Families::register(&mut registry);
         families.made.with(["north"]).inc();

@@ -129,7 +129,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_stat_line_is_read_whatever_the_programs_name() {
+    fn a_stat_line_is_read_with_any_program_name() {
         let rest = "S 1 2 3 4 5 6 7 8 9 10 150 50 13 14 15 16 17 18 12345 20 21";
         for name in ["operator", "a b", ") S 9 9 (x", ""] {
             let stat = parse_stat(&format!("42 ({name}) {rest}\n"));
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn a_scrape_tells_of_this_process() {
+    fn a_scrape_has_memory_cpu_files_and_start_of_this_process() {
         let mut registry = Registry::default();
         register(&mut registry);
         let mut text = String::new();

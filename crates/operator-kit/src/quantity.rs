@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_beyond_64_bits_is_the_most_there_is() {
+    fn amounts_beyond_64_bits_saturate() {
         let most = u128::from(i64::MAX.unsigned_abs()) * 1000;
         for text in ["9223372036854775807", "9223372036854775808", "8Ei", "1e50", "1E999999", &"9".repeat(99)]
         {
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_none_is_refused() {
+    fn malformed_and_negative_quantities_are_refused() {
         for text in
             ["", ".", "m", "1.2.3", "1 Gi", "1gi", "1KB", "1e", "1e1.5", "abc", "٣", "--1", "1e99999999999"]
         {
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_as_the_same() {
+    fn a_displayed_amount_parses_to_the_same_amount() {
         for amount in [0, 1, 999, 1000, 1001, 4_294_967_296_000, MOST * MILLI].map(Amount) {
             assert_eq!(amount.to_string().parse(), Ok(amount));
         }

@@ -241,13 +241,13 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_status_takes_one_write_and_the_same_status_none() {
+    async fn a_new_status_takes_one_write_and_an_equal_one_takes_no_write() {
         assert!(written_to(Some(WidgetStatus { size: Some(2) }), []).await.is_ok());
         assert!(written([apply().answer(applied(&json!({ "size": 2 })))]).await.is_ok());
     }
 
     #[tokio::test]
-    async fn what_an_apply_does_not_remove_a_patch_replaces() {
+    async fn a_patch_replaces_a_status_that_an_apply_left_different() {
         let patch = json!([
             { "op": "test", "path": "/metadata/resourceVersion", "value": "7" },
             { "op": "replace", "path": "/status", "value": { "size": 2 } },

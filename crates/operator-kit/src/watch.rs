@@ -180,7 +180,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_object_is_given_when_its_part_changes_when_it_is_deleted_and_when_all_are_listed_anew() {
+    fn an_object_is_emitted_on_a_relevant_change_on_deletion_and_on_a_new_list() {
         let pod = |phase: &str, version: u32| -> Pod {
             let metadata = json!({ "name": "a", "uid": "u", "resourceVersion": version.to_string() });
             serde_json::from_value(json!({ "metadata": metadata, "status": { "phase": phase } })).unwrap()
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_deleted_while_the_watch_was_down_is_given_with_the_next_list() {
+    fn objects_deleted_during_an_outage_are_emitted_with_the_next_list() {
         let pod = |name: &str, uid: &str| -> Pod {
             serde_json::from_value(json!({ "metadata": { "name": name, "uid": uid } })).unwrap()
         };
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn one_that_fails_goes_on_after_a_moment_and_others_do_not_wait_for_it() {
+    async fn a_failed_watch_resumes_after_a_pause_and_others_do_not_wait() {
         let failing = stream::iter([Err(watcher::Error::NoResourceVersion), Ok("late")]);
         let others = stream::iter([Ok("a"), Ok("b")]);
         let start = Instant::now();

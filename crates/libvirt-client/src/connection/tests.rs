@@ -45,7 +45,7 @@ async fn a_call_that_is_dropped_before_it_is_sent_is_never_sent() {
 }
 
 #[tokio::test]
-async fn an_end_fails_waiting_calls_and_later_ones_with_its_first_reason() {
+async fn a_disconnect_fails_waiting_and_later_calls_with_its_first_reason() {
     let (connection, there) = connection();
     drop(there);
     for _ in 0..2 {

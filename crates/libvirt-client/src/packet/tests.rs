@@ -55,7 +55,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_written_is_read_back(serial: u32, procedure: i32, payload in ".{0,3000}") {
+    fn encoded_calls_decode_to_the_same_header_and_payload(serial: u32, procedure: i32, payload in ".{0,3000}") {
         let packet = Call::new(procedure, &payload.as_str()).unwrap().with_serial(serial);
         let read = read(&packet).unwrap();
         let expected =

@@ -24,7 +24,7 @@ fn the_driver_is_the_uri_without_transport_and_parameters() {
 }
 
 #[test]
-fn an_address_is_the_same_whoever_goes_there_with_whatever_key() {
+fn the_address_omits_user_keys_and_mode() {
     for (uri, address) in [
         ("qemu:///system", "qemu+unix:///system"),
         ("qemu+unix:///system?mode=direct", "qemu+unix:///system"),
@@ -49,7 +49,7 @@ fn an_address_is_the_same_whoever_goes_there_with_whatever_key() {
 }
 
 #[test]
-fn another_place_is_reached_by_the_same_user_and_keys() {
+fn another_host_is_reached_with_the_same_user_and_keys() {
     let today = parse("qemu+ssh://virt@new/system?keyfile=/k&known_hosts=/h&no_verify=1&socket=/new");
     let before = parse("qemu+ssh://old:23/system?socket=/old").reached_as(&today);
     let expected = parse("qemu+ssh://virt@old:23/system?keyfile=/k&known_hosts=/h&no_verify=1&socket=/old");
@@ -70,7 +70,7 @@ fn a_socket_is_named_by_the_uri() {
 }
 
 #[test]
-fn without_one_the_socket_is_the_daemons() {
+fn without_a_parameter_the_socket_is_that_of_the_daemon() {
     assert!(parse("qemu:///system?mode=direct").socket().unwrap().ends_with("libvirt/virtqemud-sock"));
     assert!(parse("lxc:///system?mode=direct").socket().unwrap().ends_with("libvirt/virtlxcd-sock"));
     assert!(parse("qemu:///system?mode=legacy").socket().unwrap().ends_with("libvirt/libvirt-sock"));
@@ -202,7 +202,7 @@ fn ssh(uri: &str) -> Ssh {
 }
 
 #[test]
-fn ssh_has_a_user_a_host_and_its_own_ways() {
+fn an_ssh_uri_sets_user_host_trust_and_sockets() {
     let ssh_uri = ssh("qemu+ssh://root@192.168.122.1/system?no_verify=1");
     assert_eq!(ssh_uri.user.as_deref(), Some("root"));
     assert_eq!(ssh_uri.server.to_string(), "192.168.122.1:22");

@@ -91,7 +91,7 @@ fn decode_everything(bytes: &[u8]) {
 
 proptest! {
     #[test]
-    fn what_is_written_is_read_back(
+    fn encoded_values_decode_to_the_same_values(
         domain in domains(),
         volume in (".{0,20}", ".{0,20}", ".{0,20}"),
         pool in (".{0,20}", any::<u128>()),

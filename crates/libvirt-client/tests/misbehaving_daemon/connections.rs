@@ -116,7 +116,7 @@ async fn no_more_calls_stall_than_may_and_the_rest_wait_here() {
 }
 
 #[tokio::test]
-async fn a_call_goes_to_the_connection_with_the_fewest() {
+async fn a_call_uses_the_connection_with_the_fewest_calls() {
     let daemon = FakeDaemon::start();
     let client = daemon.client_with(Options { connections: 2, stalled_after: SOON, ..Options::default() });
     let mut calls = tokio::task::JoinSet::new();

@@ -41,7 +41,7 @@ async fn replies_may_come_in_any_order_and_in_any_pieces() {
 }
 
 #[tokio::test]
-async fn an_error_of_libvirt_is_told_with_its_code_and_message() {
+async fn a_libvirt_error_has_its_code_and_message() {
     let daemon = FakeDaemon::start();
     let client = daemon.client();
     let serve = async {
@@ -146,7 +146,7 @@ async fn a_daemon_that_hangs_while_connecting_fails_every_waiting_call_at_once()
 }
 
 #[tokio::test]
-async fn a_socket_that_is_not_there_is_told_at_once_with_what_to_do() {
+async fn a_missing_socket_fails_at_once_with_advice() {
     let client = {
         let daemon = FakeDaemon::start();
         daemon.client()
@@ -175,7 +175,7 @@ async fn a_ping_is_answered_with_a_pong() {
 }
 
 #[tokio::test]
-async fn replies_that_nobody_waits_for_and_events_are_ignored() {
+async fn unexpected_replies_and_events_are_ignored() {
     let daemon = FakeDaemon::start();
     let client = daemon.client();
     let serve = async {
@@ -268,7 +268,7 @@ async fn polkit_is_asked_through_the_daemon() {
 }
 
 #[tokio::test]
-async fn a_peer_that_is_not_libvirt_is_told_and_left() {
+async fn a_peer_that_violates_the_protocol_is_disconnected_with_an_error() {
     for (bytes, expected) in [
         (b"HTTP/1.1 400 Bad Request\r\n\r\n".to_vec(), ProtocolError::Length(0x4854_5450)),
         (packet(1, 66, 1, 1, 0, &[]), ProtocolError::Program { program: 1, version: 1 }),
@@ -291,7 +291,7 @@ async fn a_peer_that_is_not_libvirt_is_told_and_left() {
 }
 
 #[tokio::test]
-async fn closing_says_goodbye_and_ends_every_clone() {
+async fn close_sends_connect_close_and_disconnects_every_clone() {
     let daemon = FakeDaemon::start();
     let client = daemon.client();
     let serve = async {

@@ -139,7 +139,7 @@ fn drift_in_any_field_that_is_ours_is_a_difference() {
 }
 
 #[test]
-fn drift_in_what_others_set_is_none() {
+fn drift_in_fields_of_others_is_no_difference() {
     for (pointer, value) in [
         ("/metadata/labels/of", None),
         ("/metadata/annotations/new", Some(json!("x"))),
@@ -157,7 +157,7 @@ fn drift_in_what_others_set_is_none() {
 }
 
 #[test]
-fn what_is_desired_no_more_or_newly_is_a_difference() {
+fn fields_added_to_or_removed_from_the_desired_object_are_differences() {
     for (pointer, value) in [
         ("/metadata/labels", Some(json!({}))),
         ("/metadata/labels", None),
@@ -182,7 +182,7 @@ fn what_is_desired_no_more_or_newly_is_a_difference() {
 }
 
 #[test]
-fn an_object_that_was_never_applied_is_adopted_once_unless_nothing_is_desired_of_it() {
+fn an_object_of_another_manager_differs_unless_nothing_is_desired() {
     let foreign = with(stored(), "/metadata/managedFields", Some(json!([])));
     assert!(differs(&foreign, &desired(), MANAGER));
     assert!(differs(&stored(), &desired(), "another-manager"));
@@ -227,7 +227,7 @@ fn others_may_add_expressions_to_a_namespace_selector() {
 }
 
 #[test]
-fn an_empty_object_or_list_is_none() {
+fn an_empty_desired_object_or_list_is_no_difference() {
     for (pointer, value) in
         [("/spec/none", json!({})), ("/spec/none", json!([])), ("/spec/none", json!(null))]
     {
@@ -272,7 +272,7 @@ fn current(spec: &Value, owned: &Value) -> Value {
 
 proptest! {
     #[test]
-    fn what_was_applied_does_not_differ_and_every_change_of_it_does(
+    fn an_applied_object_does_not_differ_and_any_change_of_it_does(
         (spec, owned) in applied(),
         choice in any::<prop::sample::Index>(),
     ) {

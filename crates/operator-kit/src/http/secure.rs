@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_found_out_is_remembered_for_a_while_and_bounded() {
+    fn remembered_results_expire_and_are_bounded() {
         let (mut recent, now) = (Recent::default(), Instant::now());
         let second = Duration::from_secs(1);
         for key in 0..10_u32 {

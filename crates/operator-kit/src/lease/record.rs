@@ -45,7 +45,7 @@ mod tests {
     }
 
     #[test]
-    fn what_another_election_wrote_is_understood_and_kept() {
+    fn a_record_of_another_election_is_read_and_written_unchanged() {
         let spec = json!({
             "holderIdentity": "other-operator-7d_0b4c",
             "leaseDurationSeconds": 15,
@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_that_says_nothing_has_no_holder() {
+    fn an_empty_lease_has_no_holder() {
         for spec in [json!({}), json!({ "holderIdentity": "", "leaseDurationSeconds": -1 })] {
             assert_eq!(read(&lease(&spec)), Record::default());
         }

@@ -73,7 +73,7 @@ fn json() -> impl Strategy<Value = Value> {
 
 proptest! {
     #[test]
-    fn what_is_named_passes_and_nothing_else_however_it_is_written_and_cut(document in json(), piece in 1..40_usize) {
+    fn only_named_fields_pass_in_any_formatting_and_chunk_size(document in json(), piece in 1..40_usize) {
         let expected = expected(&ALL, "answer", &document);
         for text in [document.to_string(), serde_json::to_string_pretty(&document).unwrap()] {
             let filtered: Value = serde_json::from_str(&filtered(&ALL, &text, piece)).unwrap();
@@ -94,7 +94,7 @@ fn events_of_a_watch_stay_lines() {
 }
 
 #[test]
-fn what_ends_a_watch_is_read() {
+fn the_error_event_that_ends_a_watch_is_read() {
     let status = json!({ "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "reason": "Expired", "code": 410 });
     let text = json!({ "type": "ERROR", "object": status }).to_string() + "\n";
     let event = serde_json::from_str::<kube::core::WatchEvent<Value>>(&filtered(&ALL, &text, 5)).unwrap();
@@ -103,7 +103,7 @@ fn what_ends_a_watch_is_read() {
 }
 
 #[test]
-fn of_a_field_no_more_is_read_than_is_said_and_the_next_one_has_as_much() {
+fn each_field_is_read_up_to_a_limit_of_its_own() {
     static LITTLE: Projection = Projection { metadata: FEW, rest: FEW, most: 5000 };
     let many: Vec<_> = (0..10_000).collect();
     let members: Map<_, _> = many.iter().map(|it| (it.to_string(), json!(it))).collect();
@@ -125,7 +125,7 @@ fn of_a_field_no_more_is_read_than_is_said_and_the_next_one_has_as_much() {
 }
 
 #[test]
-fn of_members_that_are_read_apart_none_takes_the_room_of_another_one() {
+fn members_that_are_read_apart_have_separate_limits() {
     static APART: Projection = Projection {
         metadata: &[],
         rest: &[("a", Part::Apart(&[("b", Part::All), ("c", Part::All), ("d", Part::All)]))],
@@ -140,7 +140,7 @@ fn of_members_that_are_read_apart_none_takes_the_room_of_another_one() {
 }
 
 #[test]
-fn a_text_of_great_length_reads_as_an_empty_one_and_a_name_as_none() {
+fn an_oversized_text_is_read_as_empty_and_an_oversized_name_is_dropped() {
     let (long, longest) = ("\u{1}".repeat(40_000), "x".repeat(32 << 10));
     let document =
         json!({ "a": [long, longest], "b": { "a": { &long: 1, "x": 2 } }, "metadata": { "name": "n" } });

@@ -41,7 +41,7 @@ fn a_lease_that_is_missing_free_or_its_own_is_taken_at_once() {
 }
 
 #[test]
-fn a_held_lease_is_taken_when_it_stayed_as_it_is_for_its_duration_by_the_own_clock() {
+fn a_lease_unchanged_for_its_duration_by_the_local_clock_is_taken() {
     let (mut candidate, start) = candidate();
     // Renewed long ago or in future: wall clocks mean nothing.
     candidate.observe(start, Some(held_by("other", 0)));
@@ -127,7 +127,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(100))]
 
     #[test]
-    fn no_two_ever_hold_it_and_one_does_when_the_world_calms_down(seed in any::<u64>()) {
+    fn two_candidates_never_hold_the_lease_and_one_does_after_the_faults(seed in any::<u64>()) {
         let mut world = World::new(seed);
         world.run_until(180_000);
         world.calm = true;
