@@ -271,7 +271,7 @@ fn ensure_unknown(outcome: Result<()>, vm: &str) -> Result<()> {
 }
 
 #[test]
-fn what_a_restarted_cloud_api_adaptor_lost_sight_of_goes_with_its_pod() -> Result<()> {
+fn a_machine_that_a_restarted_adaptor_forgot_is_deleted_with_its_pod() -> Result<()> {
     with_adaptor(async |stage| {
         stage.running("web").await?;
         let vm = stage.adaptor.make(&stage.namespace, "web").await?;
@@ -290,8 +290,7 @@ fn what_a_restarted_cloud_api_adaptor_lost_sight_of_goes_with_its_pod() -> Resul
 }
 
 #[test]
-fn a_start_that_was_cut_off_leaves_a_machine_that_nobody_recorded_and_failed_ones_leave_nothing() -> Result<()>
-{
+fn a_cut_off_start_leaves_an_unrecorded_machine_and_failed_ones_none() -> Result<()> {
     with_adaptor(async |stage| {
         stage.running("web").await?;
         let cut_off = stage.adaptor.make(&stage.namespace, "web").await?;

@@ -79,7 +79,7 @@ async fn configure(installation: &Installation) -> Result<()> {
 }
 
 #[test]
-fn a_webhook_is_called_through_its_service_and_a_kubelet_that_comes_back_finds_its_peer_pods() -> Result<()> {
+fn a_webhook_makes_peer_pods_and_a_restarted_kubelet_keeps_them() -> Result<()> {
     alone(async |installation| {
         configure(installation).await?;
         let client = installation.testbed.client();

@@ -26,7 +26,7 @@ fn lives(pods: &[Pod]) -> Vec<(String, i32)> {
 }
 
 #[test]
-fn an_edit_makes_the_operator_go_by_ssh_with_the_key_of_its_secret_and_without_a_restart() -> Result<()> {
+fn an_edited_uri_makes_the_operator_use_ssh_without_a_restart() -> Result<()> {
     alone(async |installation| {
         let host = installation.testbed.cluster().host_address().context("an address of this machine")?;
         let socket = installation.host().uri().socket().context("this libvirtd has a socket")?;

@@ -42,7 +42,7 @@ fn with_cloud(
 }
 
 #[test]
-fn deletions_wait_for_settings_that_work_and_go_on_at_once() -> Result<()> {
+fn deletions_wait_for_valid_settings_and_then_continue_at_once() -> Result<()> {
     with_cloud("nonsense", &[], async |alone| {
         settings_are_valid(alone, Some(false)).await?;
         let vm = alone.scene().pod_with_vm("web").await?;
@@ -58,7 +58,7 @@ fn deletions_wait_for_settings_that_work_and_go_on_at_once() -> Result<()> {
 }
 
 #[test]
-fn whether_settings_can_be_used_is_told_where_machines_are_deleted_by_them() -> Result<()> {
+fn settings_valid_is_absent_if_the_operator_deletes_no_machines() -> Result<()> {
     with_cloud("nonsense", &["--controllers=peerpodconfig"], async |alone| {
         alone.operator.reloaded(0, 1).await?;
         settings_are_valid(alone, None).await
@@ -101,7 +101,7 @@ fn two_values_for_what_deletion_needs_stop_deletions_until_one_is_gone() -> Resu
 }
 
 #[test]
-fn a_machine_that_an_unreachable_cloud_runs_goes_once_the_cloud_is_reached() -> Result<()> {
+fn a_machine_of_an_unreachable_cloud_is_deleted_once_it_is_reachable() -> Result<()> {
     alone(async |alone| {
         let vm = alone.scene().pod_with_vm("web").await?;
         alone.operator.mount(&Settings::libvirt("test+unix:///default?socket=/nowhere"))?;
@@ -131,7 +131,7 @@ fn a_cloud_that_went_down_is_found_again_when_it_is_back() -> Result<()> {
 }
 
 #[test]
-fn a_cloud_that_hangs_is_said_to_and_goes_on_where_it_was() -> Result<()> {
+fn a_hung_cloud_is_reported_and_the_deletion_then_continues() -> Result<()> {
     alone(async |alone| {
         alone.scene().operator_catches_up().await?;
         let vm = alone.scene().pod_with_vm("web").await?;

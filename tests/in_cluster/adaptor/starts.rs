@@ -30,7 +30,7 @@ impl Stage<'_> {
 }
 
 #[test]
-fn a_machine_that_a_restart_lost_sight_of_goes_for_the_newer_record_while_its_pod_starts() -> Result<()> {
+fn a_newer_record_replaces_the_machine_that_a_restarted_adaptor_forgot() -> Result<()> {
     with_adaptor(async |stage| {
         let gate = stage.starting("web").await?;
         stage.recorded("web").await?;
@@ -51,7 +51,7 @@ fn a_machine_that_a_restart_lost_sight_of_goes_for_the_newer_record_while_its_po
 }
 
 #[test]
-fn of_two_starts_that_overlap_the_pod_keeps_its_machine_and_both_go_with_it() -> Result<()> {
+fn two_overlapping_starts_keep_both_machines_until_the_pod_is_deleted() -> Result<()> {
     with_adaptor(async |stage| {
         let gate = stage.starting("web").await?;
         let slow = stage.adaptor.make(&stage.namespace, "web").await?;

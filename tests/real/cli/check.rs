@@ -244,7 +244,7 @@ async fn a_uri_that_cannot_be_used_is_explained_without_its_secrets() -> Result<
 }
 
 #[tokio::test]
-async fn every_problem_is_told_at_once_and_no_secret() -> Result<()> {
+async fn every_problem_is_reported_at_once_without_secrets() -> Result<()> {
     let pairs = |pairs: &[(&str, &str)]| -> BTreeMap<String, String> {
         pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
     };
@@ -277,7 +277,7 @@ async fn every_problem_is_told_at_once_and_no_secret() -> Result<()> {
 }
 
 #[tokio::test]
-async fn what_is_in_the_secret_alone_is_used_and_shown_in_no_error_and_no_finding() -> Result<()> {
+async fn values_of_the_secret_are_used_and_never_shown() -> Result<()> {
     let (_dir, mut libvirtd) = libvirtd().await?;
     let dir = tempfile::tempdir()?;
     let socket = dir.path().join(HUSH);

@@ -119,7 +119,7 @@ fn it_shows_what_is_stalled_before_what_is_well_in_every_format() -> Result<()> 
 }
 
 #[test]
-fn it_goes_on_with_watch() -> Result<()> {
+fn watch_shows_later_changes() -> Result<()> {
     beside_others(async |scene| {
         let vm = scene.pod_with_vm("watched").await?;
         let mut command = Command::new(PROGRAM);

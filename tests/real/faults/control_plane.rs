@@ -63,7 +63,7 @@ async fn deleted(alone: &Alone<'_>, names: &[&str]) -> Result<Vec<Vm>> {
 }
 
 #[test]
-fn a_watch_whose_place_is_gone_when_it_goes_on() -> Result<()> {
+fn a_watch_that_expired_during_a_pause() -> Result<()> {
     alone(async |alone| {
         let machines = Hundred::start(alone).await?;
         let running = deleted(alone, &["a", "b", "c"]).await?;

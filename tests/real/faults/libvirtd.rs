@@ -79,7 +79,7 @@ fn a_daemon_that_stops_and_comes_back_with_its_machines() -> Result<()> {
 }
 
 #[test]
-fn a_daemon_that_hangs_until_calls_fail_and_goes_on() -> Result<()> {
+fn a_daemon_that_hangs_until_calls_fail_and_then_resumes() -> Result<()> {
     alone(async |alone| {
         let machines = Hundred::start(alone).await?;
         machines.until_the_middle(alone).await?;

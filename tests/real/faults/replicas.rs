@@ -30,7 +30,7 @@ fn a_leader_that_is_killed() -> Result<()> {
 }
 
 #[test]
-fn a_leader_that_stands_still_until_another_one_leads_and_then_goes_on() -> Result<()> {
+fn a_leader_that_is_paused_until_another_one_leads() -> Result<()> {
     elected(&[], async |alone| {
         let (second, _dir) = standby(alone).await?;
         let machines = Hundred::start(alone).await?;

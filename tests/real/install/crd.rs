@@ -24,7 +24,7 @@ async fn refused(scene: &Scene<'_>, arguments: &[&str], words: &str) -> Result<(
 }
 
 #[test]
-fn what_cloud_api_adaptor_writes_is_accepted_field_by_field() -> Result<()> {
+fn an_object_of_cloud_api_adaptor_is_accepted_with_every_field() -> Result<()> {
     beside_others(async |scene| {
         let pod = scene.pods.run("web").await?;
         let object = peerpod_object(&pod, "libvirt", "0dd2f0c5-6a3d-44a7-9b5e-2f7a6c2f9a11");

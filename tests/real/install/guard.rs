@@ -158,7 +158,7 @@ async fn delete_pod(scene: &Scene<'_>, name: &str, cascade: &str) -> Result<Vm> 
 }
 
 #[test]
-fn where_it_denies_strangers_are_refused_and_everybody_whose_work_it_is_passes() -> Result<()> {
+fn the_deny_mode_refuses_strangers_and_lets_the_usual_writers_pass() -> Result<()> {
     alone(async |alone| {
         let scene = alone.scene();
         let stranger = Stranger::join(scene.testbed).await?;
@@ -195,7 +195,7 @@ fn where_it_denies_strangers_are_refused_and_everybody_whose_work_it_is_passes()
 }
 
 #[test]
-fn by_default_a_stranger_is_warned_and_nobody_else_is() -> Result<()> {
+fn by_default_only_a_stranger_is_warned() -> Result<()> {
     beside_others(async |scene| {
         let stranger = Stranger::join(scene.testbed).await?;
         let (web, other) = (scene.pods.run("web").await?, scene.pods.run("other").await?);

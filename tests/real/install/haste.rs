@@ -44,7 +44,7 @@ const NEEDED: [&str; 11] = [
 ];
 
 #[test]
-fn removal_in_haste_neither_hangs_nor_touches_a_machine_and_what_was_going_goes_later() -> Result<()> {
+fn a_hasty_removal_keeps_machines_and_a_reinstallation_deletes_due_ones() -> Result<()> {
     alone(async |alone| {
         let vm = alone.scene().pod_with_vm("web").await?;
         let cluster = alone.testbed.cluster();
@@ -89,8 +89,7 @@ fn removal_in_haste_neither_hangs_nor_touches_a_machine_and_what_was_going_goes_
 }
 
 #[test]
-fn removal_in_haste_done_twice_takes_the_definitions_and_no_machine_and_installing_again_mends_it()
--> Result<()> {
+fn a_second_hasty_removal_deletes_the_crds_and_no_machine() -> Result<()> {
     alone(async |alone| {
         let (stays, goes) =
             (alone.scene().pod_with_vm("stays").await?, alone.scene().pod_with_vm("goes").await?);
@@ -141,8 +140,7 @@ async fn installed_again(alone: &Alone<'_>, dir: &Path) -> Result<Operator> {
 }
 
 #[test]
-fn removal_in_haste_puts_back_what_a_configuration_brought_since_the_operator_stays_until_then() -> Result<()>
-{
+fn a_hasty_removal_keeps_the_operator_until_configurations_are_cleaned_up() -> Result<()> {
     configuring(async |alone| {
         let stage = Stage::set(alone, 2).await?;
         let cluster = alone.testbed.cluster();
@@ -231,8 +229,7 @@ async fn namesake(cluster: &Cluster, namespace: &str) -> Result<()> {
 }
 
 #[test]
-fn the_operator_stays_for_configurations_of_its_namespace_with_its_finalizer_and_may_be_changed() -> Result<()>
-{
+fn the_guard_keeps_an_operator_with_configurations_and_allows_changes() -> Result<()> {
     without_operator(async |testbed| {
         let cluster = testbed.cluster();
         // Another policy protects the objects that record machines, so allow their removal.

@@ -177,8 +177,7 @@ fn an_uninstall_can_keep_what_another_cloud_api_adaptor_needs() -> Result<()> {
 }
 
 #[test]
-fn a_configuration_is_applied_after_its_definition_and_again_without_a_change_whatever_the_operator_wrote()
--> Result<()> {
+fn a_second_apply_of_a_configuration_changes_nothing() -> Result<()> {
     configuring(async |alone| {
         let cluster = alone.testbed.cluster();
         let folder = with_component("peerpodconfig", "")?;

@@ -57,7 +57,7 @@ fn the_oldest_kubernetes_serves_all_that_the_operator_asks() -> Result<()> {
 }
 
 #[test]
-fn people_are_told_which_kubernetes_is_the_oldest() {
+fn the_readme_names_the_oldest_supported_kubernetes() {
     let told =
         include_str!("../../../README.md").contains(&format!("Kubernetes {OLDEST_KUBERNETES} or later"));
     assert!(told, "README.md names another version");

@@ -63,7 +63,7 @@ pub(crate) async fn all_decisions(scene: &Scene<'_>) -> Result<String> {
 }
 
 #[test]
-fn whatever_the_operator_does_it_has_the_right_to() -> Result<()> {
+fn no_request_of_the_operator_is_forbidden() -> Result<()> {
     alone(async |alone| {
         // The operator here does not run the other controller.
         let cluster = alone.testbed.cluster();

@@ -112,7 +112,7 @@ fn five_thousand_that_name_the_machine_of_their_pod_cost_nothing() -> Result<()>
 }
 
 #[test]
-fn hundreds_of_siblings_are_looked_at_a_few_times_each_and_go_with_their_pod() -> Result<()> {
+fn hundreds_of_siblings_take_few_reconciles_and_are_deleted_with_their_pod() -> Result<()> {
     const COUNT: usize = 300;
     alone(async |alone| {
         let vm = alone.scene().pod_with_vm("web").await?;

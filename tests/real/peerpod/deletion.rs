@@ -105,8 +105,7 @@ fn a_domain_that_became_something_else_since_it_was_proven_stays() -> Result<()>
 }
 
 #[test]
-fn the_volumes_of_a_domain_that_somebody_undefined_since_it_was_proven_go_at_the_second_attempt_at_the_latest()
--> Result<()> {
+fn volumes_of_a_domain_undefined_after_its_proof_are_deleted_on_retry() -> Result<()> {
     run(async {
         let peer = Peer::start().await?;
         let (host, name) = (peer.libvirtd.host(), vm_name("web"));
@@ -158,7 +157,7 @@ fn a_domain_whose_volumes_cannot_be_deleted_stays_to_be_found_again() -> Result<
 }
 
 #[test]
-fn a_domain_that_somebody_undefined_while_it_runs_leads_to_its_volumes_until_they_are_gone() -> Result<()> {
+fn volumes_of_an_undefined_running_domain_are_found_until_deleted() -> Result<()> {
     run(async {
         let peer = Peer::start().await?;
         let (host, name) = (peer.libvirtd.host(), vm_name("web"));
@@ -188,7 +187,7 @@ fn a_domain_that_somebody_undefined_while_it_runs_leads_to_its_volumes_until_the
 }
 
 #[test]
-fn a_domain_goes_with_its_snapshots_where_the_driver_knows_no_firmware_variables() -> Result<()> {
+fn a_domain_with_snapshots_is_deleted_without_firmware_variable_support() -> Result<()> {
     run(async {
         let peer = Peer::start().await?;
         let host = peer.libvirtd.host();
@@ -240,7 +239,7 @@ fn a_driver_that_learnt_to_undefine_more_is_asked_for_it() -> Result<()> {
 }
 
 #[test]
-fn what_the_state_of_a_machine_forbids_is_no_trouble_of_the_cloud() -> Result<()> {
+fn an_operation_invalid_in_the_machines_state_is_a_refusal() -> Result<()> {
     run(async {
         let peer = Peer::start().await?;
         let vm = peer.libvirtd.host().start_pod_vm(&vm_name("web")).await?;

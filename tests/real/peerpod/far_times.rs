@@ -41,7 +41,7 @@ where
 }
 
 #[test]
-fn objects_that_were_written_in_a_year_that_cannot_be_held_hold_up_nobody() -> Result<()> {
+fn objects_with_unreadable_times_delay_no_others() -> Result<()> {
     configuring(async |alone| {
         let stage = Stage::set(alone, 2).await?;
         let (client, namespace) = (alone.testbed.client(), alone.namespace.clone());

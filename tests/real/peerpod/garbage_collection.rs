@@ -10,7 +10,7 @@ use testbed::{vm_name, wait};
 use crate::support::{alone, beside_others};
 
 #[test]
-fn a_deleted_pods_machine_and_its_own_volumes_go_and_no_other_volume_does() -> Result<()> {
+fn a_deleted_pods_machine_is_deleted_with_its_own_volumes_only() -> Result<()> {
     beside_others(async |scene| {
         let pod = scene.pods.run("web").await?;
         let name = vm_name("web");
@@ -69,7 +69,7 @@ fn the_operator_touches_nothing_when_cloud_api_adaptor_does_its_job() -> Result<
 }
 
 #[test]
-fn a_namespace_goes_although_nobody_stopped_its_machines() -> Result<()> {
+fn a_namespace_is_deleted_with_its_running_machines() -> Result<()> {
     beside_others(async |scene| {
         let names: Vec<_> = (0..5).map(|number| format!("web-{number}")).collect();
         let vms = try_join_all(names.iter().map(|name| scene.pod_with_vm(name))).await?;
@@ -113,7 +113,7 @@ fn both_reapers_releasing_at_once_is_no_error() -> Result<()> {
 }
 
 #[test]
-fn a_machine_that_is_off_or_half_deleted_goes_all_the_same() -> Result<()> {
+fn a_stopped_or_partly_deleted_machine_is_deleted() -> Result<()> {
     beside_others(async |scene| {
         let (off, half) = (scene.pod_with_vm("off").await?, scene.pod_with_vm("half").await?);
         let client = scene.host.client();
@@ -129,7 +129,7 @@ fn a_machine_that_is_off_or_half_deleted_goes_all_the_same() -> Result<()> {
 }
 
 #[test]
-fn a_finalizer_of_somebody_else_is_left_to_them() -> Result<()> {
+fn a_finalizer_of_another_program_stays() -> Result<()> {
     const OTHER: &str = "example.com/audit";
     beside_others(async |scene| {
         let vm = scene.pod_with_vm("web").await?;

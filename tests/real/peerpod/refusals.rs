@@ -177,8 +177,7 @@ fn pods_with_dots_and_with_the_longest_name_have_their_machines_reaped() -> Resu
 }
 
 #[test]
-fn a_machine_that_a_living_peerpod_elsewhere_names_for_a_pod_of_that_name_stays_until_that_one_goes()
--> Result<()> {
+fn a_machine_stays_while_a_living_peerpod_elsewhere_names_it() -> Result<()> {
     beside_others(async |scene| {
         let elsewhere = scene.elsewhere().await?;
         let vm = scene.pod_with_vm("web").await?;
@@ -216,7 +215,7 @@ fn peerpods_that_cannot_have_a_machine_do_not_keep_it() -> Result<()> {
 }
 
 #[test]
-fn a_machine_stays_for_the_running_pod_of_another_peerpod_that_is_itself_being_deleted() -> Result<()> {
+fn a_machine_stays_for_the_running_pod_of_another_deleted_peerpod() -> Result<()> {
     beside_others(async |scene| {
         let elsewhere = scene.elsewhere().await?;
         let vm = scene.pod_with_vm("web").await?;
@@ -238,7 +237,7 @@ fn a_machine_stays_for_the_running_pod_of_another_peerpod_that_is_itself_being_d
 }
 
 #[test]
-fn a_machine_that_more_name_than_are_looked_at_stays_until_they_are_fewer() -> Result<()> {
+fn a_machine_stays_while_too_many_peerpods_name_it() -> Result<()> {
     /// The most PeerPods in deletion that may name one machine.
     const MOST: usize = 16;
     beside_others(async |scene| {
@@ -269,7 +268,7 @@ fn a_machine_that_more_name_than_are_looked_at_stays_until_they_are_fewer() -> R
 }
 
 #[test]
-fn a_claim_ends_with_the_pod_of_a_peerpod_that_is_being_deleted_and_stays() -> Result<()> {
+fn the_claim_of_a_deleted_peerpod_ends_with_its_pod() -> Result<()> {
     beside_others(async |scene| {
         let elsewhere = scene.elsewhere().await?;
         let vm = scene.pod_with_vm("web").await?;
@@ -288,7 +287,7 @@ fn a_claim_ends_with_the_pod_of_a_peerpod_that_is_being_deleted_and_stays() -> R
 }
 
 #[test]
-fn a_peerpod_without_spec_is_refused_and_holds_up_nobody() -> Result<()> {
+fn a_peerpod_without_spec_is_refused_and_delays_no_other() -> Result<()> {
     beside_others(async |scene| {
         let pod = scene.pods.run("web").await?;
         let mut object = peerpod_object(&pod, "libvirt", "");
@@ -303,7 +302,7 @@ fn a_peerpod_without_spec_is_refused_and_holds_up_nobody() -> Result<()> {
 }
 
 #[test]
-fn what_is_refused_costs_nothing_while_nothing_changes() -> Result<()> {
+fn refused_peerpods_cause_no_reconciles_while_nothing_changes() -> Result<()> {
     alone(async |alone| {
         let scene = alone.scene();
         for (pod, provider, instance, reason) in [
@@ -340,7 +339,7 @@ fn what_is_refused_costs_nothing_while_nothing_changes() -> Result<()> {
 }
 
 #[test]
-fn giving_up_a_peerpod_that_nobody_deletes_changes_nothing_until_somebody_does() -> Result<()> {
+fn abandoning_a_living_peerpod_has_no_effect_before_its_deletion() -> Result<()> {
     beside_others(async |scene| {
         let vm = scene.pod_with_vm("web").await?;
         scene.abandon(&vm.name()).await?;

@@ -25,7 +25,7 @@ const SOON: Duration = Duration::from_secs(20);
 const CRD: &str = "peerpods.confidentialcontainers.org";
 
 #[test]
-fn a_pod_deleted_in_the_foreground_keeps_its_machine_until_its_containers_have_ended() -> Result<()> {
+fn a_pod_in_foreground_deletion_keeps_its_machine_until_its_containers_end() -> Result<()> {
     beside_others(async |scene| {
         let kubelet = Kubelet::join(scene.testbed.client(), "foreground").await?;
         let pod = kubelet.run(&scene.namespace, "web", 300).await?;
@@ -46,8 +46,7 @@ fn a_pod_deleted_in_the_foreground_keeps_its_machine_until_its_containers_have_e
 }
 
 #[test]
-fn a_pod_that_is_never_said_to_have_ended_keeps_its_machine_no_longer_than_its_grace_period_and_half_a_minute()
--> Result<()> {
+fn a_pod_that_never_ends_keeps_its_machine_for_its_grace_period_and_slack() -> Result<()> {
     beside_others(async |scene| {
         let vm = scene.pod_with_vm("web").await?;
         let deleted = Instant::now();
@@ -84,7 +83,7 @@ fn a_peerpod_deleted_under_a_running_pod_waits_for_the_pod() -> Result<()> {
 }
 
 #[test]
-fn a_peerpod_deleted_under_a_pod_that_completes_goes_with_it() -> Result<()> {
+fn a_peerpod_deleted_under_a_running_pod_is_released_when_the_pod_completes() -> Result<()> {
     beside_others(async |scene| {
         let kubelet = Kubelet::join(scene.testbed.client(), "completes").await?;
         let pod = kubelet.run(&scene.namespace, "job", 30).await?;
@@ -143,7 +142,7 @@ fn the_definition_deleted_under_a_running_pod_waits_for_the_pod_and_may_come_bac
 }
 
 #[test]
-fn a_condition_that_a_backup_restored_goes_where_nothing_stands_in_the_way() -> Result<()> {
+fn a_restored_condition_without_a_cause_is_removed() -> Result<()> {
     beside_others(async |scene| {
         let vm = scene.pod_with_vm("web").await?;
         let restored = json!({ "status": { "conditions": [{

@@ -29,7 +29,7 @@ async fn goes_with_its_pod(scene: &Scene<'_>, vm: &Vm) -> Result<()> {
 }
 
 #[test]
-fn of_twenty_siblings_the_newest_stays_while_the_pod_lives_and_goes_with_it() -> Result<()> {
+fn the_newest_of_twenty_siblings_stays_until_its_pod_is_deleted() -> Result<()> {
     beside_others(async |scene| {
         scene.pods.run("web").await?;
         let pod = scene.pods.sandbox_is_lost("web").await?;
@@ -127,7 +127,7 @@ fn a_newer_peerpod_of_the_same_pod_that_names_a_foreign_machine_replaces_nothing
 }
 
 #[test]
-fn a_newer_peerpod_that_names_the_machine_of_another_pod_of_that_name_replaces_nothing() -> Result<()> {
+fn a_newer_peerpod_with_the_machine_of_a_namesake_pod_replaces_nothing() -> Result<()> {
     beside_others(async |scene| {
         let vm = scene.pod_with_vm("web").await?;
         next_second(std::slice::from_ref(&vm)).await?;
@@ -147,8 +147,7 @@ fn a_newer_peerpod_that_names_the_machine_of_another_pod_of_that_name_replaces_n
 }
 
 #[test]
-fn a_newer_peerpod_that_names_a_machine_which_no_other_one_names_replaces_nothing_in_a_sandbox_that_was_ready()
--> Result<()> {
+fn a_newer_peerpod_with_an_untracked_machine_replaces_no_ready_sandbox() -> Result<()> {
     beside_others(async |scene| {
         let vm = scene.pod_with_vm("web").await?;
         let pod = scene.pods.sandbox_is_ready_since("web", created(&vm)).await?;
@@ -168,8 +167,7 @@ fn a_newer_peerpod_that_names_a_machine_which_no_other_one_names_replaces_nothin
 }
 
 #[test]
-fn a_machine_whose_peerpod_was_released_goes_for_a_newer_one_and_recorded_once_more_replaces_nothing()
--> Result<()> {
+fn a_released_machine_is_replaced_and_a_new_record_of_it_replaces_nothing() -> Result<()> {
     beside_others(async |scene| {
         let older = scene.pod_with_vm("web").await?;
         // A late clean-up of a failed start removes the finalizer, but the machine is still there.
@@ -191,7 +189,7 @@ fn a_machine_whose_peerpod_was_released_goes_for_a_newer_one_and_recorded_once_m
 }
 
 #[test]
-fn a_machine_stays_for_its_pod_though_it_is_recorded_once_more_and_then_another_one() -> Result<()> {
+fn a_machine_stays_for_its_pod_despite_a_second_record_and_a_newer_sibling() -> Result<()> {
     beside_others(async |scene| {
         let vm = scene.pod_with_vm("web").await?;
         let pod = scene.pods.sandbox_is_ready_since("web", created(&vm)).await?;
@@ -211,7 +209,7 @@ fn a_machine_stays_for_its_pod_though_it_is_recorded_once_more_and_then_another_
 }
 
 #[test]
-fn a_newer_peerpod_in_another_namespace_replaces_nothing_whatever_owner_it_names() -> Result<()> {
+fn a_newer_peerpod_in_another_namespace_replaces_nothing() -> Result<()> {
     beside_others(async |scene| {
         let vm = scene.pod_with_vm("web").await?;
         next_second(std::slice::from_ref(&vm)).await?;
@@ -229,7 +227,7 @@ fn a_newer_peerpod_in_another_namespace_replaces_nothing_whatever_owner_it_names
 }
 
 #[test]
-fn of_many_siblings_the_older_ones_go_as_soon_as_one_of_the_newest_few_has_a_machine() -> Result<()> {
+fn older_siblings_are_deleted_once_one_of_the_newest_has_a_machine() -> Result<()> {
     beside_others(async |scene| {
         let vm = scene.pod_with_vm("web").await?;
         next_second(std::slice::from_ref(&vm)).await?;
@@ -292,7 +290,7 @@ fn a_sandbox_that_seems_to_become_ready_later_moves_no_pod_to_a_newer_machine() 
 }
 
 #[test]
-fn a_container_that_runs_since_before_the_newer_machine_was_recorded_keeps_the_older_one() -> Result<()> {
+fn a_container_older_than_the_newer_record_keeps_the_older_machine() -> Result<()> {
     beside_others(async |scene| {
         // No field says since when the sandbox is ready. The containers run since the Pod does.
         let older = scene.pod_with_vm("web").await?;

@@ -330,7 +330,7 @@ fn the_policy_adds_up_as_the_webhook_does() -> Result<()> {
 }
 
 #[test]
-fn what_a_limit_range_fills_in_again_is_taken_away_and_not_counted() -> Result<()> {
+fn limit_range_defaults_are_removed_and_not_counted() -> Result<()> {
     beside_others(async |scene| {
         let policy = Policy::install(scene, Sizing::Kubernetes).await?;
         let limits = json!([{
@@ -380,7 +380,7 @@ fn a_pod_with_hugepages_alone_and_more_storage_than_any_node_has_is_taken() -> R
 }
 
 #[test]
-fn where_the_policy_differs_it_differs_as_it_says() -> Result<()> {
+fn the_policy_differs_from_the_webhook_as_documented() -> Result<()> {
     beside_others(async |scene| {
         let policy = Policy::install(scene, Sizing::Kubernetes).await?;
         let huge = policy.pod(json!({ "containers": [

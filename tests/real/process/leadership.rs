@@ -158,8 +158,7 @@ fn a_leader_that_ends_in_order_hands_over_at_once() -> Result<()> {
 }
 
 #[test]
-fn a_leader_that_ends_while_a_call_hangs_drops_it_and_hands_over_sooner_than_one_that_is_killed() -> Result<()>
-{
+fn a_stopped_leader_drops_a_hung_call_and_hands_over_before_expiry() -> Result<()> {
     elected(&[], async |alone| {
         let (second, _dir) = standby(alone).await?;
         let vm = ended(alone, "web").await?;
@@ -213,7 +212,7 @@ fn a_leader_that_is_killed_is_followed_when_its_lease_has_expired() -> Result<()
 }
 
 #[test]
-fn a_leader_that_stood_still_past_its_deadline_does_nothing_when_it_goes_on() -> Result<()> {
+fn a_leader_paused_past_its_deadline_does_nothing_when_it_resumes() -> Result<()> {
     elected(&[], async |alone| {
         let (second, _dir) = standby(alone).await?;
         // From here on the operator has a connection. An attempt to connect would give up before the lease is over.
@@ -249,7 +248,7 @@ fn a_leader_that_stood_still_past_its_deadline_does_nothing_when_it_goes_on() ->
 }
 
 #[test]
-fn without_the_api_server_a_leader_stops_at_its_deadline_and_goes_on_afterwards() -> Result<()> {
+fn a_leader_without_the_api_server_stops_at_its_deadline_and_leads_again() -> Result<()> {
     elected(&[], async |alone| {
         until_leads(&alone.operator).await?;
         alone.scene().operator_catches_up().await?;
@@ -281,7 +280,7 @@ fn without_the_api_server_a_leader_stops_at_its_deadline_and_goes_on_afterwards(
 }
 
 #[test]
-fn whoever_else_writes_or_removes_the_lease_its_holder_keeps_it_and_hands_it_over() -> Result<()> {
+fn a_leader_keeps_and_hands_over_a_lease_that_others_write_or_delete() -> Result<()> {
     elected(&[], async |alone| {
         let (second, _dir) = standby(alone).await?;
         let leases: Api<Lease> = Api::namespaced(alone.testbed.client(), NAMESPACE);
@@ -317,7 +316,7 @@ async fn label(leases: &Api<Lease>, value: &str) -> Result<()> {
 }
 
 #[test]
-fn an_election_that_cannot_take_place_says_what_to_do_and_goes_on_once_it_can() -> Result<()> {
+fn an_impossible_election_logs_advice_and_continues_once_possible() -> Result<()> {
     const ELSEWHERE: &str = "lease-elsewhere";
     elected(&[format!("--lease-namespace={ELSEWHERE}")], async |alone| {
         let testbed = &*alone.testbed;

@@ -91,7 +91,7 @@ fn every_log_line_is_json_that_names_the_peerpod_it_is_about() -> Result<()> {
 }
 
 #[test]
-fn the_operator_ends_in_order_when_it_is_told_to() -> Result<()> {
+fn the_operator_ends_cleanly_when_stopped() -> Result<()> {
     alone(async |alone| {
         alone.scene().operator_catches_up().await?;
         let told = Instant::now();
@@ -120,7 +120,7 @@ fn an_operator_whose_cloud_hangs_ends_in_time_and_finishes_later() -> Result<()>
 }
 
 #[test]
-fn the_operator_goes_on_when_the_api_server_was_away() -> Result<()> {
+fn the_operator_continues_after_an_api_server_restart() -> Result<()> {
     alone(async |alone| {
         let vm = alone.scene().pod_with_vm("web").await?;
         alone.testbed.cluster_mut().restart(Component::ApiServer).await?;

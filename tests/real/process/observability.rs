@@ -180,7 +180,7 @@ fn a_deletion_that_hangs_is_reported_once_its_call_failed_and_again_and_again() 
 }
 
 #[test]
-fn a_deletion_that_fails_for_long_says_how_often_it_was_tried_and_writes_that_seldom() -> Result<()> {
+fn a_failing_deletion_reports_its_attempts_in_few_status_writes() -> Result<()> {
     impatient(async |alone| {
         alone.scene().operator_catches_up().await?;
         let vm = alone.scene().pod_with_vm("web").await?;
@@ -239,7 +239,7 @@ fn a_decision_is_logged_once_however_often_it_is_taken() -> Result<()> {
 }
 
 #[test]
-fn what_a_running_operator_serves_is_documented_and_nothing_else() -> Result<()> {
+fn a_running_operator_serves_exactly_the_documented_metrics() -> Result<()> {
     configuring(async |alone| {
         // The capacity of a configuration.
         let stage = Stage::set(alone, 1).await?;

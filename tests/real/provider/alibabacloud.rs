@@ -97,7 +97,7 @@ const LIST: &str = "InstanceIds=";
 const ITSELF: &str = "/?InstanceId=";
 
 #[test]
-fn a_deletion_takes_six_requests_and_each_further_look_one() -> Result<()> {
+fn a_deletion_takes_six_requests_and_each_further_check_takes_one() -> Result<()> {
     run(async {
         let cloud = Cloud::start().await?;
         let id = cloud.peer.make(&Instance::named(&vm_name("web"))).await?;
@@ -118,7 +118,7 @@ fn a_deletion_takes_six_requests_and_each_further_look_one() -> Result<()> {
 }
 
 #[test]
-fn what_only_looks_like_absence_is_none() -> Result<()> {
+fn ambiguous_answers_do_not_count_as_absence() -> Result<()> {
     run(async {
         let cloud = Cloud::start().await?;
         let id = cloud.peer.make(&Instance::named(&vm_name("web"))).await?;
@@ -219,7 +219,7 @@ fn a_vm_of_another_region_or_account_is_not_absent() -> Result<()> {
 }
 
 #[test]
-fn an_address_goes_with_its_vm_only_if_cloud_api_adaptor_made_it() -> Result<()> {
+fn an_address_is_deleted_with_its_vm_only_if_cloud_api_adaptor_made_it() -> Result<()> {
     const ADAPTORS: &str = "Peerpod External Network EIP";
     run(async {
         let cloud = Cloud::start().await?;
@@ -253,7 +253,7 @@ fn an_address_goes_with_its_vm_only_if_cloud_api_adaptor_made_it() -> Result<()>
 }
 
 #[test]
-fn an_address_that_something_else_uses_stays_and_the_peerpod_says_so() -> Result<()> {
+fn an_address_that_something_else_uses_stays_and_the_peerpod_reports_it() -> Result<()> {
     run(async {
         let cloud = Cloud::start().await?;
         let name = vm_name("web");
@@ -385,7 +385,7 @@ fn the_operator_is_an_access_key_or_a_role() -> Result<()> {
 }
 
 #[test]
-fn a_vm_of_ecs_goes_with_its_pod_and_another_pods_vm_and_a_users_disk_stay() -> Result<()> {
+fn a_vm_of_ecs_is_deleted_with_its_pod_and_foreign_vms_and_disks_stay() -> Result<()> {
     let cloud = OnceCell::new();
     let start = async |testbed: &Testbed, dir: &Path, _: &_| {
         let peer = Alibaba::start(&dir.join("alibaba"), POLICY).await?;
@@ -418,7 +418,7 @@ fn a_vm_of_ecs_goes_with_its_pod_and_another_pods_vm_and_a_users_disk_stay() -> 
 }
 
 #[test]
-fn a_vm_of_ecs_in_the_region_before_holds_its_peerpod_until_that_region_is_named_again() -> Result<()> {
+fn a_vm_in_the_former_region_holds_its_peerpod_until_the_region_is_named_again() -> Result<()> {
     let cloud = OnceCell::new();
     let start = async |testbed: &Testbed, dir: &Path, _: &_| {
         let peer = Alibaba::start(&dir.join("alibaba"), POLICY).await?;

@@ -113,7 +113,7 @@ fn an_address_that_something_else_uses_stays_with_it() -> Result<()> {
 }
 
 #[test]
-fn what_only_looks_like_absence_is_none() -> Result<()> {
+fn ambiguous_answers_do_not_count_as_absence() -> Result<()> {
     const NOT_FOUND: &str = "<Response><Errors><Error><Code>InvalidInstanceID.NotFound</Code><Message>no</Message>\
                              </Error></Errors></Response>";
     run(async {
@@ -211,7 +211,7 @@ fn check_names_the_one_permission_that_is_missing() -> Result<()> {
 }
 
 #[test]
-fn the_operator_is_who_the_settings_the_pod_or_the_node_says() -> Result<()> {
+fn credentials_come_from_the_settings_the_pod_or_the_node() -> Result<()> {
     run(async {
         let aws = Aws::start().await?;
         aws.moto.make(&vm_name("web"), "bare").await?;

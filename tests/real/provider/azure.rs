@@ -150,7 +150,7 @@ fn a_deletion_takes_six_requests_and_one_for_a_token() -> Result<()> {
 }
 
 #[test]
-fn what_only_looks_like_absence_is_none() -> Result<()> {
+fn ambiguous_answers_do_not_count_as_absence() -> Result<()> {
     run(async {
         let azure = Stand::start().await?;
         let name = vm_name("web");
@@ -193,7 +193,7 @@ fn what_only_looks_like_absence_is_none() -> Result<()> {
 }
 
 #[test]
-fn what_is_left_of_a_vm_counts_though_the_list_does_not_show_it() -> Result<()> {
+fn remains_of_a_vm_count_although_the_list_omits_them() -> Result<()> {
     run(async {
         let azure = Stand::start().await?;
         let provider = azure.open()?;
@@ -308,7 +308,7 @@ fn an_interface_that_azure_holds_is_deleted_later_and_its_address_after_it() -> 
 }
 
 #[test]
-fn a_locked_vm_stays_and_its_refusal_says_why() -> Result<()> {
+fn a_locked_vm_stays_and_the_refusal_gives_the_reason() -> Result<()> {
     run(async {
         let azure = Stand::start().await?;
         let name = vm_name("web");
@@ -437,7 +437,7 @@ fn the_operator_is_an_application_or_the_machines_identity() -> Result<()> {
 }
 
 #[test]
-fn a_vm_on_azure_goes_with_its_pod_wherever_its_identifier_says() -> Result<()> {
+fn a_vm_of_any_subscription_is_deleted_with_its_pod() -> Result<()> {
     let cloud = OnceCell::new();
     let start = async |testbed: &Testbed, dir: &Path, _: &_| {
         let peer = Azure::start(&dir.join("azure")).await?;

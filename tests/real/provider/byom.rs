@@ -215,7 +215,7 @@ fn a_machine_that_comes_back_to_its_former_pod_does_not_restart_under_the_next_o
 }
 
 #[test]
-fn nobody_keeps_a_machine_by_a_peerpod_or_takes_one_that_is_not_recorded_yet() -> Result<()> {
+fn forged_peerpods_neither_keep_a_machine_nor_take_an_unrecorded_one() -> Result<()> {
     const FORGED: usize = 10;
     let stand = OnceCell::new();
     let start = async |testbed: &Testbed, dir: &Path, _: &_| with_operator(testbed, dir, &stand).await;
@@ -294,7 +294,7 @@ fn forged(namespace: &str, pod: &str, address: &str) -> Result<Value> {
 }
 
 #[test]
-fn a_machine_that_cannot_be_told_to_restart_returns_to_the_pool_soon() -> Result<()> {
+fn a_machine_that_cannot_be_restarted_returns_to_the_pool_soon() -> Result<()> {
     without_operator(async |testbed| {
         let dir = tempfile::tempdir()?;
         let stand = Stand::start(testbed, dir.path(), 1).await?;

@@ -75,7 +75,7 @@ fn a_deletion_takes_three_requests() -> Result<()> {
 }
 
 #[test]
-fn what_only_looks_like_absence_is_none() -> Result<()> {
+fn ambiguous_answers_do_not_count_as_absence() -> Result<()> {
     run(async {
         let docker = Stand::start().await?;
         let name = vm_name("web");
@@ -156,7 +156,7 @@ fn check_lists_containers_and_removes_none() -> Result<()> {
 }
 
 #[test]
-fn a_container_goes_with_its_pod_and_a_users_volume_stays() -> Result<()> {
+fn a_container_is_deleted_with_its_pod_and_a_users_volume_stays() -> Result<()> {
     let podman = OnceCell::new();
     let start = async |testbed: &Testbed, dir: &Path, _: &_| {
         let started = Podman::start(&dir.join("podman")).await?;

@@ -56,7 +56,7 @@ fn running(name: &str) -> Container<'_> {
 }
 
 #[test]
-fn certificates_that_do_not_fit_are_told_and_none_of_them_is_absence() -> Result<()> {
+fn unfit_certificates_are_reported_and_never_count_as_absence() -> Result<()> {
     run(async {
         let dir = TempDir::new()?;
         let daemon = Daemon::start(dir.path()).await?;
@@ -107,7 +107,7 @@ fn certificates_that_do_not_fit_are_told_and_none_of_them_is_absence() -> Result
 }
 
 #[test]
-fn check_tells_of_certificates_what_the_operator_would() -> Result<()> {
+fn check_reports_certificates_as_the_operator_would() -> Result<()> {
     run(async {
         let dir = TempDir::new()?;
         let daemon = Daemon::start(dir.path()).await?;
@@ -125,7 +125,7 @@ fn check_tells_of_certificates_what_the_operator_would() -> Result<()> {
 }
 
 #[test]
-fn a_container_behind_tls_goes_with_its_pod_once_the_certificates_fit() -> Result<()> {
+fn a_container_behind_tls_is_deleted_once_the_certificates_fit() -> Result<()> {
     let daemon = OnceCell::new();
     let start = async |testbed: &Testbed, dir: &Path, _: &_| {
         let started = Daemon::start(dir).await?;

@@ -50,7 +50,7 @@ fn a_vm_that_has_another_clusters_tag_stays_until_the_tag_is_corrected() -> Resu
 }
 
 #[test]
-fn a_vm_that_a_running_pods_peerpod_names_stays_whatever_its_spelling() -> Result<()> {
+fn a_vm_that_a_running_pods_peerpod_names_stays_with_any_spelling() -> Result<()> {
     let cloud = OnceCell::new();
     let start = async |testbed: &Testbed, dir: &Path, _: &Libvirtd| {
         let peer = ComputeEngine::start(&dir.join("gcp")).await?;

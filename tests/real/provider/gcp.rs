@@ -85,7 +85,7 @@ fn a_deletion_takes_three_requests_by_name_and_by_path() -> Result<()> {
 }
 
 #[test]
-fn what_only_looks_like_absence_is_none() -> Result<()> {
+fn ambiguous_answers_do_not_count_as_absence() -> Result<()> {
     run(async {
         let gcp = Gcp::start().await?;
         let name = vm_name("web");
@@ -178,7 +178,7 @@ fn a_name_that_two_zones_have_is_refused() -> Result<()> {
 }
 
 #[test]
-fn a_deletion_is_of_the_vm_that_was_described_whichever_has_its_name_by_then() -> Result<()> {
+fn a_deletion_never_affects_a_later_vm_of_the_same_name() -> Result<()> {
     run(async {
         let gcp = Gcp::start().await?;
         let name = vm_name("web");
@@ -197,7 +197,7 @@ fn a_deletion_is_of_the_vm_that_was_described_whichever_has_its_name_by_then() -
 }
 
 #[test]
-fn a_protected_vm_stays_and_its_refusal_says_why() -> Result<()> {
+fn a_protected_vm_stays_and_the_refusal_gives_the_reason() -> Result<()> {
     run(async {
         let gcp = Gcp::start().await?;
         let name = vm_name("web");
@@ -251,7 +251,7 @@ fn check_names_the_one_permission_that_is_missing() -> Result<()> {
 }
 
 #[test]
-fn the_operator_is_who_the_document_or_the_machine_says() -> Result<()> {
+fn credentials_come_from_the_document_or_the_machine() -> Result<()> {
     run(async {
         let gcp = Gcp::start().await?;
         gcp.peer.make(&Instance::running("node-1")).await?;
@@ -327,7 +327,7 @@ fn federation(here: SocketAddr, audience: &str, token: &str) -> Value {
 }
 
 #[test]
-fn credentials_that_are_refused_are_told_and_not_shown() -> Result<()> {
+fn refused_credentials_are_reported_and_not_shown() -> Result<()> {
     run(async {
         let gcp = Gcp::start().await?;
         // The key of another account.

@@ -35,7 +35,7 @@ async fn start() -> Result<Stand> {
 }
 
 #[test]
-fn a_deletion_takes_three_requests_and_each_further_look_one() -> Result<()> {
+fn a_deletion_takes_three_requests_and_each_further_check_takes_one() -> Result<()> {
     run(async {
         let cloud = start().await?;
         let id = cloud.peer.make(&Instance::named(&vm_name("web"))).await?;
@@ -55,7 +55,7 @@ fn a_deletion_takes_three_requests_and_each_further_look_one() -> Result<()> {
 }
 
 #[test]
-fn what_only_looks_like_absence_is_none() -> Result<()> {
+fn ambiguous_answers_do_not_count_as_absence() -> Result<()> {
     const NOT_FOUND: &str = r#"{"errors":[{"code":"not_found","message":"no"}],"trace":"1"}"#;
     run(async {
         let cloud = start().await?;
@@ -312,7 +312,7 @@ fn an_access_token_that_ended_is_replaced_and_none_is_quoted() -> Result<()> {
 }
 
 #[test]
-fn a_vm_of_vpc_goes_with_its_pod_and_another_pods_vm_and_a_users_volume_stay() -> Result<()> {
+fn a_vm_of_vpc_is_deleted_with_its_pod_and_foreign_vms_and_volumes_stay() -> Result<()> {
     let cloud = OnceCell::new();
     let start = async |testbed: &Testbed, dir: &Path, _: &_| {
         let peer = Ibm::start(&dir.join("ibm"), &ACTIONS).await?;
@@ -342,7 +342,7 @@ fn a_vm_of_vpc_goes_with_its_pod_and_another_pods_vm_and_a_users_volume_stay() -
 }
 
 #[test]
-fn a_vm_of_vpc_in_the_region_before_holds_its_peerpod_until_that_region_is_named_again() -> Result<()> {
+fn a_vm_in_the_former_region_holds_its_peerpod_until_the_region_is_named_again() -> Result<()> {
     let cloud = OnceCell::new();
     let start = async |testbed: &Testbed, dir: &Path, _: &_| {
         let peer = Ibm::start(&dir.join("ibm"), &ACTIONS).await?;

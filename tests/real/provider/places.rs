@@ -81,7 +81,7 @@ async fn another(dir: &Path) -> Result<(Libvirtd, Settings)> {
 }
 
 #[test]
-fn a_machine_in_the_place_before_holds_its_peerpod_until_that_place_is_named_again() -> Result<()> {
+fn a_machine_in_the_former_place_holds_its_peerpod_until_the_place_is_named_again() -> Result<()> {
     alone(async |alone| {
         let (here, gone) =
             (alone.scene().pod_with_vm("here").await?, alone.scene().pod_with_vm("gone").await?);
@@ -117,8 +117,7 @@ fn a_machine_in_the_place_before_holds_its_peerpod_until_that_place_is_named_aga
 }
 
 #[test]
-fn a_machine_that_may_be_in_the_place_before_is_not_taken_for_absent_while_that_does_not_answer() -> Result<()>
-{
+fn a_machine_is_not_absent_while_its_possible_former_place_is_unreachable() -> Result<()> {
     alone(async |alone| {
         let vm = alone.scene().pod_with_vm("web").await?;
         let dir = tempfile::tempdir()?;
@@ -147,7 +146,7 @@ fn a_machine_that_may_be_in_the_place_before_is_not_taken_for_absent_while_that_
 }
 
 #[test]
-fn a_vm_in_the_place_before_holds_its_peerpod_after_a_restart_until_that_place_is_forgotten() -> Result<()> {
+fn a_vm_in_the_former_place_holds_its_peerpod_until_the_place_is_forgotten() -> Result<()> {
     alone(async |alone| {
         let first = until_recorded(alone, 1).await?;
         let written = writes(alone)?.len();
@@ -180,7 +179,7 @@ fn a_vm_in_the_place_before_holds_its_peerpod_after_a_restart_until_that_place_i
 }
 
 #[test]
-fn a_vm_in_the_place_before_holds_its_peerpod_whichever_replica_leads() -> Result<()> {
+fn a_vm_in_the_former_place_holds_its_peerpod_under_any_leader() -> Result<()> {
     elected(&[], async |alone| {
         let (mut second, _dir) = standby(alone).await?;
         until_recorded(alone, 1).await?;
@@ -329,7 +328,7 @@ fn the_record_holds_no_user_and_no_credential() -> Result<()> {
 }
 
 #[test]
-fn a_vm_in_the_project_before_holds_its_peerpod_until_that_project_is_named_again() -> Result<()> {
+fn a_vm_in_the_former_project_holds_its_peerpod_until_the_project_is_named_again() -> Result<()> {
     let cloud = OnceCell::new();
     let start = async |testbed: &Testbed, dir: &Path, _: &Libvirtd| {
         let peer = ComputeEngine::start(&dir.join("gcp")).await?;
@@ -354,7 +353,7 @@ fn a_vm_in_the_project_before_holds_its_peerpod_until_that_project_is_named_agai
 }
 
 #[test]
-fn an_instance_in_the_region_before_holds_its_peerpod_until_that_region_is_named_again() -> Result<()> {
+fn a_vm_in_the_former_region_holds_its_peerpod_until_the_region_is_named_again() -> Result<()> {
     let cloud = OnceCell::new();
     let start = async |testbed: &Testbed, dir: &Path, _: &Libvirtd| {
         let moto = Moto::start(&dir.join("aws")).await?;

@@ -31,7 +31,7 @@ async fn start() -> Result<Stand> {
 }
 
 #[test]
-fn a_deletion_takes_four_requests_and_each_further_look_one() -> Result<()> {
+fn a_deletion_takes_four_requests_and_each_further_check_takes_one() -> Result<()> {
     run(async {
         let cloud = start().await?;
         // The longest name of a VM in PowerVS is shorter than this Pod's name.
@@ -74,7 +74,7 @@ fn a_server_that_is_being_built_is_deleted_later() -> Result<()> {
 }
 
 #[test]
-fn what_only_looks_like_absence_is_none() -> Result<()> {
+fn ambiguous_answers_do_not_count_as_absence() -> Result<()> {
     const NOT_FOUND: &str = r#"{"code":404,"error":"not found","description":"pvm-instance does not exist"}"#;
     run(async {
         let cloud = start().await?;
@@ -166,7 +166,7 @@ fn check_names_the_action_that_lists_and_deletes_nothing() -> Result<()> {
 }
 
 #[test]
-fn a_vm_of_power_virtual_server_goes_with_its_pod_and_a_users_volume_stays() -> Result<()> {
+fn a_server_is_deleted_with_its_pod_and_a_users_volume_stays() -> Result<()> {
     let cloud = OnceCell::new();
     let start = async |testbed: &Testbed, dir: &Path, _: &_| {
         let peer = Ibm::start(&dir.join("ibm"), &ACTIONS).await?;

@@ -12,7 +12,7 @@ use uuid::Uuid;
 use crate::support::{Scene, alone, run};
 
 #[test]
-fn a_qemu_machine_goes_with_its_process_its_disks_and_its_firmware_variables() -> Result<()> {
+fn a_machine_is_deleted_with_process_disks_and_firmware_variables() -> Result<()> {
     alone(async |alone| {
         let dir = tempfile::tempdir()?;
         let libvirtd = QemuLibvirtd::start(dir.path()).await?;
@@ -45,7 +45,7 @@ const DOMAIN_UNDEFINE_FLAGS: i32 = 231;
 const INVALID_ARG: i32 = 8;
 
 #[test]
-fn a_machine_of_which_a_backup_program_keeps_a_checkpoint_goes() -> Result<()> {
+fn a_machine_with_a_checkpoint_is_deleted() -> Result<()> {
     run(async {
         let dir = tempfile::tempdir()?;
         let libvirtd = QemuLibvirtd::start(dir.path()).await?;
@@ -59,7 +59,7 @@ fn a_machine_of_which_a_backup_program_keeps_a_checkpoint_goes() -> Result<()> {
 }
 
 #[test]
-fn a_machine_goes_with_its_firmware_variables_where_libvirt_knows_no_checkpoints() -> Result<()> {
+fn a_machine_is_deleted_with_firmware_variables_without_checkpoint_support() -> Result<()> {
     run(async {
         let dir = tempfile::tempdir()?;
         let libvirtd = QemuLibvirtd::start(dir.path()).await?;
@@ -76,8 +76,7 @@ fn a_machine_goes_with_its_firmware_variables_where_libvirt_knows_no_checkpoints
 }
 
 #[test]
-fn a_machine_that_somebody_undefined_while_it_runs_goes_with_its_disks_and_its_firmware_variables()
--> Result<()> {
+fn an_undefined_running_machine_is_deleted_with_disks_and_firmware_variables() -> Result<()> {
     run(async {
         let dir = tempfile::tempdir()?;
         let libvirtd = QemuLibvirtd::start(dir.path()).await?;

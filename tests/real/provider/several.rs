@@ -25,7 +25,7 @@ fn beside_libvirt(first: Settings, dir: &Path, libvirtd: &Libvirtd) -> Result<Op
 }
 
 #[test]
-fn a_further_cloud_has_settings_of_its_own_whatever_those_of_the_first_say() -> Result<()> {
+fn a_further_cloud_uses_its_own_settings_although_the_first_ones_are_wrong() -> Result<()> {
     let start = async |testbed: &Testbed, dir: &Path, libvirtd: &Libvirtd| {
         let mut first = Settings::default();
         first.config_map.insert("CLOUD_PROVIDER".into(), "nonsense".into());

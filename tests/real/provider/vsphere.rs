@@ -173,7 +173,7 @@ fn a_users_disk_is_never_deleted_with_a_vm() -> Result<()> {
 }
 
 #[test]
-fn what_only_looks_like_absence_is_none() -> Result<()> {
+fn ambiguous_answers_do_not_count_as_absence() -> Result<()> {
     run(async {
         let cloud = Stand::start().await?;
         let (name, peer) = (vm_name("web"), &cloud.peer);
@@ -258,7 +258,7 @@ fn one_list_of_the_folder_proves_the_absence_of_many_vms() -> Result<()> {
 }
 
 #[test]
-fn a_vm_is_looked_for_in_its_own_vcenter_wherever_it_is_there() -> Result<()> {
+fn a_vm_is_searched_in_any_folder_of_its_own_vcenter_only() -> Result<()> {
     run(async {
         let cloud = Stand::start().await?;
         let (name, peer) = (vm_name("web"), &cloud.peer);
@@ -299,7 +299,7 @@ fn a_vm_is_looked_for_in_its_own_vcenter_wherever_it_is_there() -> Result<()> {
 }
 
 #[test]
-fn a_deletion_that_fails_is_told_and_tried_again() -> Result<()> {
+fn a_failed_deletion_is_reported_and_retried() -> Result<()> {
     run(async {
         let cloud = Stand::start().await?;
         let name = vm_name("web");
@@ -466,7 +466,7 @@ fn check_names_the_privilege_that_is_missing_and_deletes_nothing() -> Result<()>
 }
 
 #[test]
-fn a_vm_of_vsphere_goes_with_its_pod() -> Result<()> {
+fn a_vm_of_vsphere_is_deleted_with_its_pod() -> Result<()> {
     let cloud = OnceCell::new();
     let start = async |testbed: &Testbed, dir: &Path, _: &_| {
         let peer = Vsphere::start(&dir.join("vsphere"), &PRIVILEGES).await?;

@@ -33,7 +33,7 @@ async fn by_hand(alone: &Alone<'_>, arguments: &[&str]) -> Result<Output> {
 }
 
 #[test]
-fn a_person_looks_first_and_deletes_then() -> Result<()> {
+fn a_dry_run_lists_stray_vms_and_a_real_run_deletes_them() -> Result<()> {
     sweeping(&[], &["--sweep=off"], async |alone| {
         let scene = alone.scene();
         let tracked = scene.pod_with_vm("web").await?;

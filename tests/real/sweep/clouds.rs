@@ -200,7 +200,7 @@ impl<'a> Swept<'a> {
 }
 
 #[test]
-fn at_every_cloud_strays_go_lost_vms_are_told_and_half_a_list_means_nothing() -> Result<()> {
+fn every_cloud_deletes_strays_reports_lost_vms_and_ignores_partial_lists() -> Result<()> {
     let clouds = OnceCell::new();
     let start = async |testbed: &Testbed, dir: &Path, _: &Libvirtd| {
         let uid = uid_of_cluster(testbed).await?;

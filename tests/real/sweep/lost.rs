@@ -26,7 +26,7 @@ async fn pod_is_told(scene: &Scene<'_>, pod: &str, reason: &str) -> Result<()> {
 }
 
 #[test]
-fn a_lost_vm_is_said_on_the_pod_and_the_peerpod_until_it_is_back() -> Result<()> {
+fn a_lost_vm_is_reported_on_its_pod_and_peerpod_until_it_is_back() -> Result<()> {
     sweeping(&[], &[], async |alone| {
         let scene = alone.scene();
         let gone = scene.pod_with_vm("gone").await?;
@@ -122,7 +122,7 @@ fn the_vm_that_a_pod_left_when_it_ended_is_deleted_while_the_pod_object_stays() 
 }
 
 #[test]
-fn a_peerpod_that_records_no_vm_goes_when_its_pod_has_none() -> Result<()> {
+fn a_peerpod_without_a_vm_is_released_when_its_pod_has_no_vm() -> Result<()> {
     sweeping(&[], &[], async |alone| {
         let scene = alone.scene();
         let mut recorded = Vec::new();

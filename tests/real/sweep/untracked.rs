@@ -41,7 +41,7 @@ async fn bystanders(alone: &Alone<'_>) -> Result<Vec<String>> {
 }
 
 #[test]
-fn a_vm_that_nobody_tracks_is_deleted_where_the_place_is_the_clusters_alone() -> Result<()> {
+fn an_untracked_vm_is_deleted_where_the_place_is_exclusive() -> Result<()> {
     sweeping(&[("SWEEP_EXCLUSIVE", "true")], &["--sweep=delete"], async |alone| {
         let others = bystanders(alone).await?;
         let stray = alone.scene().host.start_pod_vm(&vm_name("crashed")).await?;

@@ -43,7 +43,7 @@ const BY_IPV4: [&str; 3] = ["127.0.0.1 8080", "127.0.0.1 8081", "127.0.0.1 9443"
 const BY_IPV6: [&str; 3] = ["::1 8080", "::1 8081", "::1 9443"];
 
 #[test]
-fn it_is_reached_by_both_protocols_whatever_the_systems_default_is() -> Result<()> {
+fn it_is_reached_by_both_protocols_with_any_system_default() -> Result<()> {
     for only_ipv6 in [false, true] {
         assert_eq!(reached(only_ipv6, false)?, [BY_IPV4, BY_IPV6].concat(), "bindv6only is {only_ipv6}");
     }

@@ -104,7 +104,7 @@ fn anonymous_memory(webhook: &Process) -> Result<u64> {
 }
 
 #[test]
-fn clients_that_mean_harm_take_no_more_than_there_is_and_keep_no_other_waiting() -> Result<()> {
+fn malicious_clients_take_bounded_memory_and_delay_no_others() -> Result<()> {
     run(async {
         let (dir, address) = (tempfile::tempdir()?, address());
         expiry::show(dir.path(), 0, 3600)?;

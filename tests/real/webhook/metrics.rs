@@ -28,7 +28,7 @@ use crate::{
 };
 
 #[test]
-fn what_a_webhook_that_leads_serves_is_documented_and_nothing_else() -> Result<()> {
+fn a_leading_webhook_serves_exactly_the_documented_metrics() -> Result<()> {
     beside_others(async |scene| {
         // It presents a certificate, so it was elected to make one. The metrics do not count that election as one of operators.
         let webhook = Webhook::start(scene, &[]).await?;

@@ -26,7 +26,7 @@ use self::{
 use crate::support::{Scene, beside_others};
 
 #[test]
-fn pods_become_peer_pods_whatever_limit_ranges_and_quotas_say() -> Result<()> {
+fn pods_become_peer_pods_under_limit_ranges_and_quotas() -> Result<()> {
     beside_others(async |scene| {
         let webhook = Webhook::start(scene, &[]).await?;
         let one_vm = json!({ "limits": { VM: "1" }, "requests": { VM: "1" } });
@@ -153,7 +153,7 @@ fn limit_range(scene: &Scene<'_>, of_containers: &Value) -> Value {
 }
 
 #[test]
-fn what_another_webhook_injects_afterwards_is_counted_too() -> Result<()> {
+fn containers_that_another_webhook_injects_later_are_counted() -> Result<()> {
     beside_others(async |scene| {
         let webhook = Webhook::start(scene, &[]).await?;
         let sidecar = json!({
@@ -219,7 +219,7 @@ fn certificates_are_renewed_under_load_and_no_request_fails() -> Result<()> {
 }
 
 #[test]
-fn without_its_secret_it_waits_as_it_may_make_none() -> Result<()> {
+fn a_webhook_that_may_not_make_its_secret_waits_for_it() -> Result<()> {
     beside_others(async |scene| {
         let webhook = Webhook::spawn(scene, &[]).await?;
         wait::eventually("it says what it waits for", DEADLINE, async || {

@@ -23,7 +23,7 @@ use self::stage::{a_pod, with_only_webhook, with_webhook};
 use super::stage::VM;
 
 #[test]
-fn what_a_peer_pod_config_brings_is_called_through_its_service() -> Result<()> {
+fn the_webhook_of_a_configuration_is_called_through_its_service() -> Result<()> {
     with_webhook("called", async |stage| {
         let pod = stage.pods.create(&PostParams::default(), &stage.peer_pod()?).await?;
         let sizes = ANNOTATIONS.map(|key| pod.annotations().get(key).map(String::as_str));
@@ -93,7 +93,7 @@ fn it_is_rolled_under_load_and_no_request_fails() -> Result<()> {
 }
 
 #[test]
-fn certificates_are_renewed_under_load_and_whoever_connects_trusts_what_is_shown() -> Result<()> {
+fn clients_trust_the_certificate_while_it_is_renewed_under_load() -> Result<()> {
     // If a replica begins to lead while there is no Secret, it does not know the trusted authorities. So no other webhook may run.
     with_only_webhook("renewed", async |stage| {
         let secrets: Api<Secret> = Api::namespaced(stage.shared.testbed.client(), NAMESPACE);

@@ -16,7 +16,7 @@ async fn with_config(helm: &Helm, spec: Value) -> Result<String> {
 }
 
 #[test]
-fn what_a_configuration_needs_is_told_as_its_spec_has_it() -> Result<()> {
+fn the_notes_name_the_steps_that_the_spec_needs() -> Result<()> {
     beside_others(async |scene| {
         let helm = Helm::of(scene.testbed.cluster()).await?;
         let label = "kubectl label node NODE node.kubernetes.io/worker=\n";
@@ -165,7 +165,7 @@ fn the_key_for_ssh_is_asked_for_where_it_is_needed_and_not_made() -> Result<()> 
 }
 
 #[test]
-fn what_keeps_helm_from_removing_the_operator_without_its_hook_is_told_with_the_way_out() -> Result<()> {
+fn the_notes_say_how_to_uninstall_with_and_without_the_hook() -> Result<()> {
     const COMMAND: &str = "delete peerpodconfigs --all\n";
     beside_others(async |scene| {
         let helm = Helm::of(scene.testbed.cluster()).await?;

@@ -33,7 +33,7 @@ async fn all(helm: &Helm, values: &Value) -> Result<(Vec<Value>, String)> {
 }
 
 #[test]
-fn what_is_empty_may_as_well_be_null() -> Result<()> {
+fn null_values_equal_empty_values() -> Result<()> {
     beside_others(async |scene| {
         let helm = Helm::of(scene.testbed.cluster()).await?;
         let defaults = std::fs::read_to_string(format!("{CHART}/values.yaml"))?;
@@ -52,7 +52,7 @@ fn what_is_empty_may_as_well_be_null() -> Result<()> {
 }
 
 #[test]
-fn a_null_among_settings_and_in_a_configuration_says_nothing() -> Result<()> {
+fn null_settings_and_configuration_fields_mean_the_default() -> Result<()> {
     beside_others(async |scene| {
         let helm = Helm::of(scene.testbed.cluster()).await?;
         for spec in [json!({ "admission": null }), json!({ "admission": { "runtimeClassName": null } })] {

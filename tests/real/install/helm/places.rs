@@ -119,7 +119,7 @@ fn values_take_their_places_and_the_api_server_takes_the_result() -> Result<()> 
 }
 
 #[test]
-fn an_operator_that_deletes_vms_alone_has_the_rights_to_that_alone() -> Result<()> {
+fn the_peerpod_controller_alone_gets_no_rights_for_configurations() -> Result<()> {
     beside_others(async |scene| {
         let helm = Helm::of(scene.testbed.cluster()).await?;
         let rights = async |values: &str| {
@@ -275,7 +275,7 @@ fn evictions_bring_their_right() -> Result<()> {
 }
 
 #[test]
-fn a_job_goes_by_the_nodes_of_the_operator_and_not_by_its_neighbours() -> Result<()> {
+fn a_job_has_the_node_affinity_of_the_operator_and_no_pod_affinity() -> Result<()> {
     beside_others(async |scene| {
         let helm = Helm::of(scene.testbed.cluster()).await?;
         let node = json!({ "requiredDuringSchedulingIgnoredDuringExecution": { "nodeSelectorTerms": [] } });
@@ -313,7 +313,7 @@ fn a_user_may_choose_another_system_than_the_installations() -> Result<()> {
 }
 
 #[test]
-fn crds_that_go_with_the_release_are_kept_by_no_tool() -> Result<()> {
+fn crds_deleted_with_the_release_have_no_keep_annotation() -> Result<()> {
     beside_others(async |scene| {
         let helm = Helm::of(scene.testbed.cluster()).await?;
         let objects = helm.rendered(&["--set=crds.keep=false"]).await?;
@@ -324,7 +324,7 @@ fn crds_that_go_with_the_release_are_kept_by_no_tool() -> Result<()> {
 }
 
 #[test]
-fn a_label_of_every_object_may_be_said_again_for_one() -> Result<()> {
+fn a_label_of_one_object_overrides_the_common_label() -> Result<()> {
     beside_others(async |scene| {
         let helm = Helm::of(scene.testbed.cluster()).await?;
         let kinds = [("podMonitor", "PodMonitor"), ("alerts", "PrometheusRule"), ("dashboard", "ConfigMap")];

@@ -24,7 +24,7 @@ async fn spec(configs: &Api<PeerPodConfig>) -> Result<Value> {
 }
 
 #[test]
-fn a_release_is_installed_upgraded_rolled_back_and_uninstalled_and_its_configuration_with_it() -> Result<()> {
+fn a_release_with_a_configuration_is_upgraded_rolled_back_and_uninstalled() -> Result<()> {
     without_operator(async |testbed: &Testbed| {
         let cluster = testbed.cluster();
         remove(cluster).await?;

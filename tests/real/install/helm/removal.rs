@@ -28,8 +28,7 @@ async fn install(alone: &Alone<'_>, helm: &Helm, stage: &Stage) -> Result<()> {
 }
 
 #[test]
-fn a_live_configuration_goes_with_the_release_and_neither_before_nor_beside_machines_of_running_pods()
--> Result<()> {
+fn uninstall_fails_while_machines_run_and_then_deletes_the_configuration() -> Result<()> {
     configuring(async |alone| {
         let stage = Stage::set(alone, 2).await?;
         let helm = Helm::of(alone.testbed.cluster()).await?;
@@ -110,7 +109,7 @@ fn a_live_configuration_goes_with_the_release_and_neither_before_nor_beside_mach
 }
 
 #[test]
-fn without_its_hook_a_release_goes_once_its_configuration_is_deleted_and_not_before() -> Result<()> {
+fn without_its_hook_uninstall_fails_until_the_configuration_is_deleted() -> Result<()> {
     configuring(async |alone| {
         let stage = Stage::set(alone, 2).await?;
         let helm = Helm::of(alone.testbed.cluster()).await?;

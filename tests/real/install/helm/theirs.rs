@@ -92,7 +92,7 @@ pub fn in_vain(told: &str) -> Result<Vec<&str>> {
 }
 
 #[test]
-fn a_values_file_of_cloud_api_adaptors_charts_is_taken_and_what_it_says_in_vain_is_named() -> Result<()> {
+fn values_of_the_adaptors_charts_are_taken_and_unused_ones_are_named() -> Result<()> {
     beside_others(async |scene| {
         let helm = Helm::of(scene.testbed.cluster()).await?;
         let told = installed(&helm, &theirs()).await?;
@@ -305,7 +305,7 @@ fn host_keys_of_byom_are_a_secret_that_cloud_api_adaptor_is_led_to() -> Result<(
 }
 
 #[test]
-fn a_setting_that_the_configuration_overrules_is_named_where_it_says_something_else() -> Result<()> {
+fn a_setting_that_the_configuration_overrules_is_named_if_it_differs() -> Result<()> {
     beside_others(async |scene| {
         let helm = Helm::of(scene.testbed.cluster()).await?;
         let said = |limit: Value, class: &str, target: &str| {
@@ -337,7 +337,7 @@ fn a_setting_that_the_configuration_overrules_is_named_where_it_says_something_e
 }
 
 #[test]
-fn what_is_said_of_tls_becomes_the_settings_of_one_mind() -> Result<()> {
+fn tls_settings_come_from_one_source_of_values() -> Result<()> {
     const OLD: &str = "VersionTLS12";
     const NEW: &str = "VersionTLS13";
     const CIPHERS: &str = "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256";

@@ -105,7 +105,7 @@ async fn operator(alone: &Alone<'_>, dir: &TempDir, name: &str) -> Result<Operat
 }
 
 #[test]
-fn their_reaper_webhook_and_adaptor_are_replaced_step_by_step_and_no_machine_is_lost() -> Result<()> {
+fn a_migration_replaces_every_upstream_component_and_loses_no_machine() -> Result<()> {
     alone(async |alone| {
         alone.operator.kill().await?;
         let dir = tempfile::tempdir()?;
@@ -217,7 +217,7 @@ async fn definition(testbed: &Testbed) -> Result<Value> {
 }
 
 #[test]
-fn this_definition_takes_the_place_of_theirs_whichever_way_it_is_applied() -> Result<()> {
+fn this_definition_replaces_theirs_by_client_and_server_side_apply() -> Result<()> {
     without_operator(async |testbed| {
         let ours = definition(testbed).await?;
         let helm = Helm::of(testbed.cluster()).await?;

@@ -18,7 +18,7 @@ use crate::support::{
 };
 
 #[test]
-fn nodes_that_cannot_be_written_to_keep_no_others_from_their_turn_and_are_told_of() -> Result<()> {
+fn unwritable_nodes_are_reported_and_do_not_delay_others() -> Result<()> {
     without_operator(async |testbed| {
         let mut stage = Stage::new(testbed).await?;
         // More nodes than a pass tries when all of them fail. All come before the good one.

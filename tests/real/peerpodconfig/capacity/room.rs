@@ -93,12 +93,12 @@ fn peer_pods_that_run_keep_their_room() -> Result<()> {
 }
 
 #[test]
-fn a_peer_pod_that_was_on_its_way_gets_its_room_back() -> Result<()> {
+fn a_late_peer_pod_regains_its_capacity() -> Result<()> {
     on_its_way("late", async |_, stage| Ok(stage))
 }
 
 #[test]
-fn a_peer_pod_that_was_on_its_way_gets_its_room_back_from_whoever_takes_over() -> Result<()> {
+fn a_late_peer_pod_regains_its_capacity_from_a_new_operator() -> Result<()> {
     on_its_way("orphaned", async |testbed, stage| {
         drop(stage);
         Stage::new(testbed).await

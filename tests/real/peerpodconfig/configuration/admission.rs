@@ -167,7 +167,7 @@ fn a_policy_is_in_force_and_its_drift_is_put_back_at_once() -> Result<()> {
 }
 
 #[test]
-fn what_keeps_pods_from_becoming_peer_pods_is_told_in_every_mode() -> Result<()> {
+fn obstacles_to_admission_are_reported_in_every_mode() -> Result<()> {
     configuring(async |alone| {
         let stage = Stage::set(alone, 1).await?;
         let admission = |mode: &str, class: &str| json!({ "limit": 2, "admission": { "mode": mode, "runtimeClassName": class } });
@@ -239,7 +239,7 @@ fn one_admission_takes_the_others_place_without_a_gap_and_leaves_nothing() -> Re
 }
 
 #[test]
-fn where_policies_are_not_known_it_is_said_and_what_works_stays() -> Result<()> {
+fn unsupported_policies_are_reported_and_a_working_webhook_stays() -> Result<()> {
     alone_on(OLDEST_KUBERNETES, operator, async |alone| {
         let stage = Stage::set(alone, 1).await?;
         stage.configure("config", mode("Webhook")).await?;
@@ -277,7 +277,7 @@ async fn allow(client: &Client, modes: &[&str]) -> Result<()> {
 }
 
 #[test]
-fn one_that_was_stored_with_the_mode_auto_gets_a_webhook_and_others_are_looked_after() -> Result<()> {
+fn a_stored_mode_auto_gets_a_webhook_and_delays_no_other_configuration() -> Result<()> {
     configuring(async |alone| {
         let stage = Stage::set(alone, 1).await?;
         forget_certificate(alone).await?;

@@ -72,7 +72,7 @@ async fn is_theirs(client: &Client, data: &Data) -> Result<()> {
 }
 
 #[test]
-fn one_that_somebody_else_made_is_used_if_it_is_good_and_never_touched() -> Result<()> {
+fn a_certificate_of_another_issuer_is_used_if_valid_and_never_changed() -> Result<()> {
     configuring(async |alone| {
         let stage = Stage::set(alone, 1).await?;
         let client = &stage.client;
@@ -123,7 +123,7 @@ fn one_that_somebody_else_made_is_used_if_it_is_good_and_never_touched() -> Resu
 }
 
 #[test]
-fn one_that_comes_while_the_secret_is_made_stays() -> Result<()> {
+fn a_certificate_that_arrives_during_the_creation_of_the_secret_stays() -> Result<()> {
     configuring(async |alone| {
         let stage = Stage::set(alone, 1).await?;
         let client = &stage.client;
@@ -154,7 +154,7 @@ fn one_that_comes_while_the_secret_is_made_stays() -> Result<()> {
 }
 
 #[test]
-fn one_that_an_earlier_version_made_goes_on_and_goes_with_the_configuration() -> Result<()> {
+fn a_certificate_of_an_earlier_version_is_adopted_and_deleted_at_the_end() -> Result<()> {
     configuring(async |alone| {
         let stage = Stage::set(alone, 1).await?;
         let client = &stage.client;

@@ -98,7 +98,7 @@ fn an_invalid_configuration_can_be_deleted() -> Result<()> {
 }
 
 #[test]
-fn one_whose_selector_was_never_right_holds_no_nodes_of_another() -> Result<()> {
+fn an_invalid_selector_holds_no_nodes_of_another_configuration() -> Result<()> {
     configuring(async |alone| {
         let stage = Stage::set(alone, 2).await?;
         let expression = json!({ "key": "zone", "operator": "In" });
@@ -118,7 +118,7 @@ fn one_whose_selector_was_never_right_holds_no_nodes_of_another() -> Result<()> 
 }
 
 #[test]
-fn what_others_copied_its_labels_to_stays() -> Result<()> {
+fn an_object_with_copied_labels_stays() -> Result<()> {
     configuring(async |alone| {
         let stage = Stage::set(alone, 1).await?;
         stage.configure("config", mode("Webhook")).await?;
@@ -141,7 +141,7 @@ fn what_others_copied_its_labels_to_stays() -> Result<()> {
 }
 
 #[test]
-fn annotations_that_cannot_be_are_told_on_whoever_asks_for_them_and_hold_up_nobody_else() -> Result<()> {
+fn invalid_annotations_are_reported_and_block_no_other_configuration() -> Result<()> {
     configuring(async |alone| {
         let stage = Stage::set(alone, 1).await?;
         let nowhere = json!({ "nowhere": "yes" });
@@ -165,7 +165,7 @@ fn annotations_that_cannot_be_are_told_on_whoever_asks_for_them_and_hold_up_nobo
 }
 
 #[test]
-fn a_finalizer_that_came_with_the_configuration_goes_and_those_of_others_stay() -> Result<()> {
+fn a_restored_finalizer_is_removed_and_those_of_others_stay() -> Result<()> {
     configuring(async |alone| {
         let stage = Stage::set(alone, 1).await?;
         // A restored backup brings these finalizers: here, and in a namespace that the operator ignores.
@@ -190,7 +190,7 @@ fn a_finalizer_that_came_with_the_configuration_goes_and_those_of_others_stay() 
 }
 
 #[test]
-fn nobody_gets_its_nodes_before_the_last_pod_of_the_adaptor_ended() -> Result<()> {
+fn nodes_are_reassigned_only_after_the_last_adaptor_pod_ended() -> Result<()> {
     configuring(async |alone| {
         let stage = Stage::set(alone, 1).await?;
         stage.configure("older", json!({ "limit": 1 })).await?;
@@ -223,7 +223,7 @@ fn nobody_gets_its_nodes_before_the_last_pod_of_the_adaptor_ended() -> Result<()
 }
 
 #[test]
-fn nodes_that_cannot_be_written_to_hold_a_deletion_up_and_are_tried_ever_more_slowly() -> Result<()> {
+fn unwritable_nodes_delay_a_deletion_and_are_retried_ever_more_slowly() -> Result<()> {
     configuring(async |alone| {
         let stage = Stage::set(alone, 2).await?;
         stage.configure("config", json!({ "limit": 2 })).await?;

@@ -86,7 +86,7 @@ fn written(alone: &Alone<'_>) -> Result<usize> {
 }
 
 #[test]
-fn what_an_enforcer_adds_to_the_selector_stays_and_real_drift_is_put_back() -> Result<()> {
+fn selector_additions_of_an_enforcer_stay_and_real_drift_is_corrected() -> Result<()> {
     configuring(async |alone| {
         let stage = Stage::set(alone, 1).await?;
         forget_certificate(alone).await?;
@@ -143,7 +143,7 @@ fn what_an_enforcer_adds_to_the_selector_stays_and_real_drift_is_put_back() -> R
 }
 
 #[test]
-fn drift_that_keeps_coming_back_is_left_and_told_and_what_is_new_is_written_all_the_same() -> Result<()> {
+fn repeated_drift_is_left_and_reported_and_a_new_spec_is_written() -> Result<()> {
     configuring(async |alone| {
         let stage = Stage::set(alone, 1).await?;
         forget_certificate(alone).await?;
@@ -198,7 +198,7 @@ fn another_probe() -> Value {
 }
 
 #[test]
-fn what_others_set_beside_the_operators_fields_wedges_nothing_and_is_taken_over_once() -> Result<()> {
+fn fields_of_other_managers_are_taken_over_once_and_block_nothing() -> Result<()> {
     configuring(async |alone| {
         let stage = Stage::set(alone, 1).await?;
         stage.configure("config", json!({ "limit": 1 })).await?;

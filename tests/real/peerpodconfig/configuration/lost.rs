@@ -13,7 +13,7 @@ use testbed::wait::{self, DEADLINE};
 use super::stage::{Stage, configuring};
 
 #[test]
-fn a_lost_node_is_told_of_and_keeps_no_configuration_from_being_ready() -> Result<()> {
+fn a_lost_node_is_reported_and_does_not_prevent_ready() -> Result<()> {
     configuring(async |alone| {
         let stage = Stage::set(alone, 3).await?;
         let [first, others @ ..] = stage.nodes.names() else { unreachable!("there are three") };

@@ -82,7 +82,7 @@ fn one_configuration_runs_the_adaptor_and_shares_the_limit_out() -> Result<()> {
 }
 
 #[test]
-fn nodes_that_come_and_go_and_kubelets_that_reset_are_followed() -> Result<()> {
+fn node_changes_and_kubelet_resets_are_followed() -> Result<()> {
     configuring(async |alone| {
         let stage = Stage::set(alone, 2).await?;
         stage.configure("config", json!({ "limit": 5 })).await?;
@@ -104,7 +104,7 @@ fn nodes_that_come_and_go_and_kubelets_that_reset_are_followed() -> Result<()> {
 }
 
 #[test]
-fn where_it_is_seen_why_something_does_not_start_is_said() -> Result<()> {
+fn the_message_names_a_command_that_shows_why_pods_do_not_start() -> Result<()> {
     configuring(async |alone| {
         let stage = Stage::set(alone, 1).await?;
         let quotas: Api<ResourceQuota> = Api::namespaced(stage.client.clone(), NAMESPACE);
@@ -153,7 +153,7 @@ fn where_it_is_seen_why_something_does_not_start_is_said() -> Result<()> {
 }
 
 #[test]
-fn what_cannot_work_is_said() -> Result<()> {
+fn configurations_that_cannot_work_are_reported() -> Result<()> {
     configuring(async |alone| {
         let stage = Stage::set(alone, 1).await?;
         // Another program advertises VMs there.

@@ -10,7 +10,7 @@ use serde_json::json;
 use super::stage::{RESOURCE, Stage, configuring};
 
 #[test]
-fn nodes_are_looked_after_again_soon_after_an_outage() -> Result<()> {
+fn nodes_are_corrected_soon_after_an_outage() -> Result<()> {
     configuring(async |alone| {
         let stage = Stage::set(alone, 2).await?;
         stage.configure("config", json!({ "limit": 4 })).await?;

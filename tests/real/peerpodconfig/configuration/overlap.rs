@@ -103,7 +103,7 @@ fn a_node_that_two_configurations_come_to_select_never_runs_two_adaptors() -> Re
 }
 
 #[test]
-fn what_two_configurations_contested_settles_when_either_leaves_it() -> Result<()> {
+fn a_contested_node_settles_when_either_configuration_releases_it() -> Result<()> {
     configuring(async |alone| {
         let stage = Stage::set(alone, 2).await?;
         let [first, second] = [0, 1].map(|index| stage.nodes.names()[index].as_str());

@@ -104,7 +104,7 @@ fn nothing_is_written_for_a_minute_in_which_nothing_changes() -> Result<()> {
 }
 
 #[test]
-fn a_look_that_finds_nothing_new_writes_nothing_and_drift_is_put_back() -> Result<()> {
+fn a_reconcile_without_changes_writes_nothing_and_drift_is_corrected() -> Result<()> {
     configuring(async |alone| {
         let stage = Stage::set(alone, 2).await?;
         let spec = |instance_type: &str| json!({ "limit": 4, "instanceType": instance_type, "admission": { "mode": "Policy" } });
@@ -140,7 +140,7 @@ fn a_look_that_finds_nothing_new_writes_nothing_and_drift_is_put_back() -> Resul
 }
 
 #[test]
-fn an_operator_that_starts_again_writes_nothing_where_all_is_as_it_is_told() -> Result<()> {
+fn a_restarted_operator_writes_nothing_if_nothing_changed() -> Result<()> {
     let dir = tempfile::tempdir()?;
     configuring(async |alone| {
         let stage = Stage::set(alone, 1).await?;

@@ -20,7 +20,7 @@ fn requests(alone: &Alone<'_>) -> Result<Vec<Request>> {
 }
 
 #[test]
-fn whatever_the_operator_does_about_configurations_it_has_the_right_to() -> Result<()> {
+fn no_request_about_configurations_is_forbidden() -> Result<()> {
     configuring(async |alone| {
         let before = requests(alone)?.len();
         let stage = Stage::set(alone, 1).await?;

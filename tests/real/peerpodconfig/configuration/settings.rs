@@ -9,7 +9,7 @@ use testbed::wait;
 use super::stage::{Stage, configuring};
 
 #[test]
-fn changed_settings_wait_and_are_said_to() -> Result<()> {
+fn changed_settings_are_reported_as_pending_until_a_restart() -> Result<()> {
     configuring(async |alone| {
         let stage = Stage::set(alone, 1).await?;
         stage.configure("config", json!({ "limit": 2 })).await?;
@@ -75,7 +75,7 @@ fn another_cloud_replaces_no_pod_until_that_is_asked_for() -> Result<()> {
 }
 
 #[test]
-fn settings_that_the_operator_does_not_have_are_told_of() -> Result<()> {
+fn settings_that_the_operator_does_not_have_are_reported() -> Result<()> {
     configuring(async |alone| {
         let stage = Stage::set(alone, 1).await?;
         let others = json!({ "metadata": { "name": "others" }, "data": { "CLOUD_PROVIDER": "libvirt" } });

@@ -85,7 +85,7 @@ async fn asked_meanwhile(alone: &Alone<'_>, stage: &Stage) -> Result<Vec<Request
 }
 
 #[test]
-fn they_are_not_asked_for_while_nothing_changes_and_come_back_at_once_when_they_are_deleted() -> Result<()> {
+fn secret_and_lease_need_no_requests_and_are_restored_when_deleted() -> Result<()> {
     configuring(async |alone| {
         let stage = Stage::set(alone, 1).await?;
         let client = &stage.client;
@@ -111,7 +111,7 @@ fn they_are_not_asked_for_while_nothing_changes_and_come_back_at_once_when_they_
 }
 
 #[test]
-fn they_go_when_no_configuration_has_a_webhook_any_more() -> Result<()> {
+fn secret_and_lease_are_deleted_with_the_last_webhook() -> Result<()> {
     configuring(async |alone| {
         let stage = Stage::set(alone, 1).await?;
         let client = &stage.client;

@@ -44,7 +44,7 @@ fn kubectl_waits_for_it_and_shows_it() -> Result<()> {
 }
 
 #[test]
-fn what_was_ready_before_a_change_is_not_taken_for_ready_after_it() -> Result<()> {
+fn ready_always_refers_to_the_observed_generation() -> Result<()> {
     configuring(async |alone| {
         let stage = Stage::set(alone, 1).await?;
         // Every odd generation is fine, and every even one lacks its settings.
@@ -97,7 +97,7 @@ fn what_was_ready_before_a_change_is_not_taken_for_ready_after_it() -> Result<()
 }
 
 #[test]
-fn what_a_backup_restored_of_a_status_goes_and_nothing_is_written_then() -> Result<()> {
+fn a_restored_stale_condition_is_removed_once() -> Result<()> {
     configuring(async |alone| {
         let stage = Stage::set(alone, 1).await?;
         stage.configure("config", json!({ "limit": 2 })).await?;
@@ -125,7 +125,7 @@ fn what_a_backup_restored_of_a_status_goes_and_nothing_is_written_then() -> Resu
 }
 
 #[test]
-fn what_is_told_is_looked_at_a_second_time_as_another_look_may_have_read_what_stood_before() -> Result<()> {
+fn a_written_status_triggers_a_second_reconcile() -> Result<()> {
     configuring(async |alone| {
         let stage = Stage::set(alone, 1).await?;
         let spec = json!({ "limit": 2, "admission": { "mode": "None", "runtimeClassName": "of-this-test" } });
@@ -157,7 +157,7 @@ fn what_is_told_is_looked_at_a_second_time_as_another_look_may_have_read_what_st
 }
 
 #[test]
-fn one_without_spec_is_looked_after_and_holds_up_nobody() -> Result<()> {
+fn a_configuration_without_spec_is_reconciled_and_delays_no_other() -> Result<()> {
     configuring(async |alone| {
         let stage = Stage::set(alone, 1).await?;
         stage.make::<PeerPodConfig>(json!({ "metadata": { "name": "bare" } })).await?;
@@ -174,7 +174,7 @@ fn one_without_spec_is_looked_after_and_holds_up_nobody() -> Result<()> {
 }
 
 #[test]
-fn what_the_api_server_refuses_is_told_in_its_words_and_the_rest_is_done() -> Result<()> {
+fn a_refusal_of_the_api_server_is_quoted_and_the_rest_is_applied() -> Result<()> {
     configuring(async |alone| {
         let stage = Stage::set(alone, 1).await?;
         let adaptor = json!({ "tolerations": [{ "operator": "Almost" }] });
@@ -210,7 +210,7 @@ async fn limit(stage: &Stage, limit: &Value) -> Result<()> {
 }
 
 #[test]
-fn limits_are_checked_at_the_door_and_their_meaning_is_told() -> Result<()> {
+fn the_api_server_validates_limits_and_the_status_explains_them() -> Result<()> {
     configuring(async |alone| {
         let stage = Stage::set(alone, 3).await?;
         for bad in [

@@ -30,7 +30,7 @@ async fn remove_by_force(configs: &Api<PeerPodConfig>, name: &str) -> Result<()>
 }
 
 #[test]
-fn what_was_left_while_no_operator_ran_goes_at_the_next_start() -> Result<()> {
+fn objects_left_while_no_operator_ran_are_deleted_at_the_next_start() -> Result<()> {
     configuring(async |alone| {
         let stage = Stage::set(alone, 2).await?;
         let before = everything(&stage.client).await?;
@@ -76,7 +76,7 @@ fn what_was_left_while_no_operator_ran_goes_at_the_next_start() -> Result<()> {
 }
 
 #[test]
-fn what_may_be_for_a_configuration_elsewhere_stays_until_that_is_gone() -> Result<()> {
+fn objects_stay_while_a_configuration_of_that_name_exists_elsewhere() -> Result<()> {
     configuring(async |alone| {
         let stage = Stage::set(alone, 1).await?;
         let before = everything(&stage.client).await?;

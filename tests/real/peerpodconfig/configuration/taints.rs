@@ -12,7 +12,7 @@ use testbed::wait::{self, DEADLINE};
 use super::stage::{RESOURCE, Stage, configuring};
 
 #[test]
-fn tainted_nodes_are_told_of_and_have_no_more_vms_than_run_there() -> Result<()> {
+fn tainted_nodes_are_reported_and_advertise_only_their_running_vms() -> Result<()> {
     configuring(async |alone| {
         let stage = Stage::set(alone, 3).await?;
         stage.configure("config", json!({ "limit": 6 })).await?;

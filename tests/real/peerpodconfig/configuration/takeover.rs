@@ -66,7 +66,7 @@ async fn two(stage: &Stage, younger: &str) -> Result<()> {
 }
 
 #[test]
-fn what_the_next_one_wants_is_there_before_the_admission_of_one_that_is_deleted_goes() -> Result<()> {
+fn the_successors_admission_exists_before_the_deleted_one_is_removed() -> Result<()> {
     configuring(async |alone| {
         let stage = Stage::set(alone, 1).await?;
         forget_certificate(alone).await?;
@@ -99,7 +99,7 @@ fn what_the_next_one_wants_is_there_before_the_admission_of_one_that_is_deleted_
 }
 
 #[test]
-fn the_next_one_takes_over_from_one_that_is_edited_and_gives_it_back() -> Result<()> {
+fn a_younger_configuration_takes_over_from_an_edited_one_and_gives_back() -> Result<()> {
     configuring(async |alone| {
         let stage = Stage::set(alone, 1).await?;
         forget_certificate(alone).await?;
@@ -138,7 +138,7 @@ fn the_next_one_takes_over_from_one_that_is_edited_and_gives_it_back() -> Result
 }
 
 #[test]
-fn one_whose_admission_is_in_force_learns_of_itself_that_an_older_one_is_ready() -> Result<()> {
+fn a_younger_configuration_notices_by_itself_that_the_older_one_is_ready() -> Result<()> {
     configuring(async |alone| {
         let stage = Stage::set(alone, 1).await?;
         forget_certificate(alone).await?;
@@ -169,7 +169,7 @@ fn one_whose_admission_is_in_force_learns_of_itself_that_an_older_one_is_ready()
 }
 
 #[test]
-fn a_webhook_whose_server_goes_first_goes_at_once_and_the_next_one_is_set_up() -> Result<()> {
+fn a_webhook_without_a_server_is_removed_at_once_and_the_next_one_starts() -> Result<()> {
     configuring(async |alone| {
         let stage = Stage::set(alone, 1).await?;
         forget_certificate(alone).await?;

@@ -42,7 +42,7 @@ async fn until_told(stage: &Stage, expected: &str, generation: i64) -> Result<()
 }
 
 #[test]
-fn demands_roll_the_webhook_once_and_those_that_cannot_be_met_are_said_and_change_nothing() -> Result<()> {
+fn tls_settings_roll_the_webhook_once_and_invalid_ones_are_reported() -> Result<()> {
     configuring(async |alone| {
         let stage = Stage::set(alone, 1).await?;
         let mode = |mode: &str| json!({ "limit": 2, "admission": { "mode": mode } });

@@ -31,7 +31,7 @@ fn daemon_set(stage: &Stage, owners: &Value) -> Value {
 }
 
 #[test]
-fn the_daemon_set_of_the_former_controller_is_replaced_when_somebody_says_so() -> Result<()> {
+fn a_former_daemon_set_is_replaced_once_the_user_runs_the_named_command() -> Result<()> {
     configuring(async |alone| {
         let stage = Stage::set(alone, 2).await?;
         stage.make::<DaemonSet>(daemon_set(&stage, &json!([]))).await?;

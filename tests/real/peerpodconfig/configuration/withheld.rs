@@ -10,7 +10,7 @@ use testbed::wait::{self, DEADLINE};
 use super::stage::{Stage, configuring, writes};
 
 #[test]
-fn a_service_account_that_is_missing_is_told_of_until_it_is_there() -> Result<()> {
+fn a_missing_service_account_is_reported_until_it_exists() -> Result<()> {
     configuring(async |alone| {
         let stage = Stage::set(alone, 1).await?;
         let accounts: Api<ServiceAccount> = Api::namespaced(stage.client.clone(), NAMESPACE);
@@ -56,7 +56,7 @@ fn nodes_keep_what_they_advertise_while_a_deleted_daemon_set_is_made_again() -> 
 }
 
 #[test]
-fn somebody_elses_daemon_set_of_that_name_stays_and_nothing_is_advertised() -> Result<()> {
+fn a_foreign_daemon_set_of_that_name_stays_and_nothing_is_advertised() -> Result<()> {
     configuring(async |alone| {
         let stage = Stage::set(alone, 1).await?;
         let name = "config-cloud-api-adaptor";
