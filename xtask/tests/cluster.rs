@@ -140,7 +140,7 @@ fn a_cluster_stays_up_until_it_is_taken_down() -> Result<()> {
 }
 
 #[test]
-fn a_half_dead_cluster_is_said_to_be_so_and_taken_down() -> Result<()> {
+fn a_partly_dead_cluster_is_reported_and_can_be_taken_down() -> Result<()> {
     let clusters = Clusters(tempfile::tempdir()?);
     clusters.says("up")?;
     let pids = clusters.pids()?;

@@ -115,7 +115,7 @@ async fn nodes_of_operators(kubeconfig: &Path) -> Result<Vec<String>> {
 }
 
 #[test]
-fn the_documented_demo_goes_as_told() -> Result<()> {
+fn the_documented_demo_runs_as_described() -> Result<()> {
     let demos = Demos::new()?;
     let mut shell = Command::new("sh");
     shell.args(["-euc", &docs::block("demo")?]).current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
@@ -136,7 +136,7 @@ fn the_documented_demo_goes_as_told() -> Result<()> {
 
 /// A real node needs root, as this test does.
 #[tokio::test]
-async fn a_kept_demo_on_a_real_node_goes_as_told_and_leaves_nothing() -> Result<()> {
+async fn a_kept_demo_on_a_real_node_succeeds_and_leaves_nothing() -> Result<()> {
     let demos = Demos::new()?;
     let (said, kubeconfig) = keep(&demos, &[])?;
     assert!(!said.contains("not as a Pod"), "{said}");
@@ -148,7 +148,7 @@ async fn a_kept_demo_on_a_real_node_goes_as_told_and_leaves_nothing() -> Result<
 }
 
 #[tokio::test]
-async fn a_kept_demo_without_a_node_goes_as_told_is_not_started_twice_and_leaves_nothing() -> Result<()> {
+async fn a_kept_demo_without_a_node_starts_only_once_and_leaves_nothing() -> Result<()> {
     let demos = Demos::new()?;
     let (said, kubeconfig) = keep(&demos, &["--no-node"])?;
     assert!(said.contains("a process on this machine, not as a Pod: --no-node"), "{said}");

@@ -61,11 +61,11 @@ fn story(example: &str, end: &str) -> Result<()> {
 }
 
 #[test]
-fn the_story_of_podset_goes_as_told() -> Result<()> {
+fn the_story_of_podset_runs_as_described() -> Result<()> {
     story("podset", "The operator created six Pods in all, and none twice")
 }
 
 #[test]
-fn the_story_of_ptemplate_goes_as_told() -> Result<()> {
+fn the_story_of_ptemplate_runs_as_described() -> Result<()> {
     story("ptemplate", "The garbage collector deleted the Module, the DaemonSet and its Pod")
 }

@@ -100,7 +100,7 @@ fn a_folder_uses_those_before_it_alone() -> Result<()> {
 }
 
 #[test]
-fn what_a_source_uses_is_the_first_name_of_each_path() {
+fn the_used_modules_are_the_first_names_of_the_paths() {
     let source = "use crate::{\n    A, b::{c, d::{e}},\n    f::g, // crate::no\n};\nlet x = crate::h::i;\n#[cfg(test)]\nmod tests {\n crate::j }";
     assert_eq!(used(source), ["A", "b", "f", "h"]);
 }

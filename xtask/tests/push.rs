@@ -122,7 +122,7 @@ impl User {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_pushed_by_tls_with_credentials_can_be_pulled() -> Result<()> {
+async fn an_image_pushed_by_tls_with_credentials_can_be_pulled() -> Result<()> {
     let registry = Registry::start(true).await?;
     let authority = registry.authority();
     let mut user = User::new()?;
@@ -171,7 +171,7 @@ async fn a_registry_without_tls_is_used_only_when_that_is_asked_for() -> Result<
 }
 
 #[test]
-fn a_registry_that_is_not_there_is_said() -> Result<()> {
+fn an_unreachable_registry_is_reported() -> Result<()> {
     let (user, authority) = (User::new()?, format!("{}:{PORT}", loopback()));
     let said = user.fails(&["--push", &authority, "--plain-http"])?;
     ensure!(said.contains(&authority) && said.contains("Connection refused"), "{said}");

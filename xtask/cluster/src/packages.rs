@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_package_that_nobody_has_is_missing_and_dpkg_is_not() {
+    fn an_unknown_package_is_missing_and_installed_ones_are_not() {
         let missing = missing(&["dpkg", "no-such-package-as-this", "coreutils"]).unwrap();
         assert_eq!(missing, ["no-such-package-as-this"]);
     }

@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_tells_what_is_done_what_is_left_and_the_time() {
+    fn a_line_shows_the_step_its_progress_and_the_time() {
         let seconds = Duration::from_millis(2340);
         assert_eq!(
             line_text(1, 3, "building etcd", "4 of 9 packages", seconds, Line::Running),

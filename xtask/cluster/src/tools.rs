@@ -360,7 +360,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_decides_a_build_decides_its_folder() -> Result<()> {
+    fn a_build_folder_depends_on_flags_and_sources() -> Result<()> {
         let other_flags = Module { ldflags: "-s", ..ETCD };
         assert_eq!(ETCD.hash()?, ETCD.hash()?);
         assert_ne!(ETCD.hash()?, other_flags.hash()?);
@@ -376,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn assets_go_first_and_only_what_they_lack_is_built() -> Result<()> {
+    fn assets_are_preferred_and_only_missing_programs_are_built() -> Result<()> {
         let dir = tempfile::tempdir()?;
         let assets = dir.path().join("assets");
         fs::create_dir(&assets)?;

@@ -99,7 +99,7 @@ async fn a_pod_is_scheduled_runs_and_takes_its_dependents_with_it() -> Result<()
 }
 
 #[tokio::test]
-async fn a_pod_deleted_in_the_foreground_goes_after_its_dependents() -> Result<()> {
+async fn a_pod_deleted_in_the_foreground_is_removed_after_its_dependents() -> Result<()> {
     let (cluster, _dir) = start(1).await?;
     let owner = create(&cluster, &pod("owner")).await?;
     runs(&cluster, "owner").await?;

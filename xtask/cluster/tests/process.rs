@@ -103,7 +103,7 @@ async fn a_detached_process_is_found_by_its_identity_alone() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_stopped_process_tells_its_status() -> Result<()> {
+async fn stop_returns_the_exit_status() -> Result<()> {
     let dir = tempfile::tempdir()?;
     let script = "trap 'exit 7' TERM; echo ready; while :; do sleep 0.02; done";
     let process = Process::start("polite", &shell(script), dir.path(), Lifetime::Owned)?;
@@ -125,7 +125,7 @@ async fn a_process_that_ignores_sigterm_is_killed_after_its_grace() -> Result<()
 }
 
 #[tokio::test]
-async fn a_paused_process_stands_still_and_can_be_stopped() -> Result<()> {
+async fn a_paused_process_can_be_stopped() -> Result<()> {
     let dir = tempfile::tempdir()?;
     let process = Process::start("sleeper", Command::new("sleep").arg("600"), dir.path(), Lifetime::Owned)?;
     process.signal(Signal::STOP)?;

@@ -131,7 +131,7 @@ fn as_expected(layer: &[u8]) -> Result<()> {
 }
 
 #[test]
-fn what_the_operator_is_made_of_is_told_the_same_every_time_and_without_what_tests_need() -> Result<()> {
+fn the_sbom_is_reproducible_and_omits_test_dependencies() -> Result<()> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let bill = sbom(&root, "peerpod-operator")?;
     assert_eq!(bill, sbom(&root, "peerpod-operator")?);

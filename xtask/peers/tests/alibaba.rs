@@ -109,7 +109,7 @@ impl Caller {
 }
 
 #[tokio::test]
-async fn what_alibabas_library_does_not_send_and_who_may_not_is_refused() -> Result<()> {
+async fn requests_unlike_alibabas_library_or_without_rights_are_refused() -> Result<()> {
     let caller = Caller::start().await?;
     let id = caller.peer.make(&Instance::named("podvm-web-1a2b3c4d")).await?;
     let query = format!("InstanceIds=%5B%22{id}%22%5D&RegionId={REGION}");

@@ -55,7 +55,7 @@ impl Caller {
 }
 
 #[tokio::test]
-async fn what_microsofts_client_does_not_send_and_who_has_no_token_is_refused() -> Result<()> {
+async fn requests_unlike_microsofts_client_or_without_a_token_are_refused() -> Result<()> {
     let caller = Caller::start().await?;
     let secret = SECRET.replace(' ', "+");
     let form = |scope: &str| {

@@ -47,7 +47,7 @@ impl Caller {
 }
 
 #[tokio::test]
-async fn what_googles_types_do_not_know_is_refused() -> Result<()> {
+async fn requests_unknown_to_googles_types_are_refused() -> Result<()> {
     let caller = Caller::start().await?;
     let vm = Instance::running("podvm-web-1a2b3c4d");
     caller.peer.make(&vm).await?;
@@ -104,7 +104,7 @@ async fn a_deletion_is_an_operation_after_which_the_users_disk_is_left() -> Resu
 }
 
 #[tokio::test]
-async fn nobody_is_served_without_a_token() -> Result<()> {
+async fn a_request_with_a_wrong_token_is_refused() -> Result<()> {
     let mut caller = Caller::start().await?;
     let list = "compute/v1/projects/peer-pods/aggregated/instances";
     assert_eq!(caller.ask(Method::GET, list, "").await?.0, 200);

@@ -77,7 +77,7 @@ fn code(answer: &Value) -> &str {
 }
 
 #[tokio::test]
-async fn what_ibms_library_does_not_send_and_who_has_no_token_is_refused() -> Result<()> {
+async fn requests_unlike_ibms_library_or_without_a_token_are_refused() -> Result<()> {
     let caller = Caller::start().await?;
     let key = KEY.replace('+', "%2B").replace('/', "%2F");
     let bearer = caller.bearer(&key).await?;

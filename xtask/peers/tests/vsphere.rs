@@ -63,7 +63,7 @@ fn find(uuid: &str) -> String {
 }
 
 #[tokio::test]
-async fn what_govmomi_does_not_send_and_who_is_not_logged_in_is_refused() -> Result<()> {
+async fn requests_unlike_govmomi_or_without_a_login_are_refused() -> Result<()> {
     let mut caller = Caller::start().await?;
     let (status, answer, _) = caller.ask("FindAllByUuid", &find("x"), "/6.5").await?;
     ensure!(status == 500 && answer.contains("NotAuthenticated"), "{answer}");

@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_missed_target_is_said() {
+    fn missed_targets_are_named() {
         let mut figures = Figures::default();
         figures.add("fast", 1.0, "s", 2.0);
         figures.add("slow", 3.0, "s", 2.0);

@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn a_write_is_told_with_its_author() {
+    fn a_write_has_a_line_with_its_author() {
         let collector = "system:serviceaccount:kube-system:generic-garbage-collector";
         let deletion = request(collector, "delete", "peerpods", 200, Value::Null);
         let told = deletion.line().unwrap();
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn what_another_line_tells_has_none_of_its_own() {
+    fn requests_that_another_line_covers_have_no_line() {
         assert!(request("kubernetes-admin", "delete", "peerpods", 200, Value::Null).line().is_none());
         assert!(request("x:peerpod-operator", "create", "events", 201, Value::Null).line().is_none());
     }

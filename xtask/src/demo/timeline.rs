@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_text_goes_on_below_itself() {
+    fn a_long_text_wraps_within_its_column() {
         let text = ["word"; 20].join(" ");
         let lines = lines(Paint::none(), SignedDuration::ZERO, Who::Operator, &text);
         let columns: Vec<_> = lines.lines().map(|line| line.find("word")).collect();
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_heard_late_stands_where_it_happened_unless_that_is_told() {
+    fn a_late_fact_is_sorted_by_time_among_facts_not_yet_shown() {
         let (_sender, receiver) = mpsc::channel(1);
         let mut timeline = Timeline::new(receiver, Paint::none());
         let started = timeline.started;
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_has_been_seen_is_found_again() {
+    async fn until_finds_a_fact_that_was_already_seen() {
         let (sender, receiver) = mpsc::channel(1);
         let mut timeline = Timeline::new(receiver, Paint::none());
         let seen = at(timeline.started, 1, "x");

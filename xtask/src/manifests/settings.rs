@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn what_people_have_to_say_is_empty_and_the_rest_has_its_default() {
+    fn required_settings_are_empty_and_others_have_their_default() {
         let file = env_file(named("aws"), Place::ConfigMap);
         for line in
             ["CLOUD_PROVIDER=aws", "PODVM_AMI_ID=", "PODVM_INSTANCE_TYPE=m6a.large", "VXLAN_PORT=4789"]
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cloud_api_adaptor_requires_is_not_said_to_have_a_default() {
+    fn a_required_setting_is_documented_without_a_default() {
         let about = |name: &str| {
             let key = keys(named("libvirt"), Place::ConfigMap).find(|key| key.name == name).unwrap();
             comment(key)

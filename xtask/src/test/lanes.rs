@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn what_failed_is_shown_without_what_passed() {
+    fn failures_are_shown_without_passed_tests() {
         let part = "\nfailures:\n\n---- b stdout ----\nError: b\n\n\nfailures:\n    b\n";
         assert_eq!(failures(&format!("test a ... ok\ntest b ... FAILED\n{part}")), part);
         assert_eq!(failures("test a ... ok\n"), "test a ... ok\n");

@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn families_are_told_by_the_names_that_people_ask_for() {
+    fn families_have_the_names_that_queries_use() {
         let text = "# TYPE a counter\na_total{x=\"1\"} 3\na_total{x=\"2\"} 3\n# TYPE b info\nb_info{v=\"1\"} 1\n\
                     # TYPE c histogram\nc_sum 1\nc_count 1\nc_bucket{le=\"+Inf\"} 1\n# EOF\n";
         let metrics = Metrics::parse(text.to_owned()).unwrap();
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_sample_is_an_error() {
+    fn a_malformed_sample_is_an_error() {
         for text in ["x", "x{a=\"b\" 1", "x{a=b} 1", "x one"] {
             assert!(Metrics::parse(text.to_owned()).is_err(), "{text}");
         }

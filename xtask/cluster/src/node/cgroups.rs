@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cgroup_is_stale_though_nobody_has_asked_yet_how_its_process_ended() {
+    fn a_cgroup_is_stale_if_its_process_is_a_zombie() {
         let mut child = Command::new("sleep").arg("600").spawn().unwrap();
         let process = Identity::of_running(child.id().try_into().unwrap()).unwrap();
         let name = name_of(&process, 7);

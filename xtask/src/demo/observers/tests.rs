@@ -42,7 +42,7 @@ fn only_what_is_new_about_a_peerpod_is_a_change() {
 }
 
 #[test]
-fn a_node_is_told_of_when_its_number_changes() {
+fn a_node_is_reported_when_its_number_of_vms_changes() {
     let node = |vms: &Value| -> watcher::Event<Node> {
         let status = json!({ "allocatable": { "cpu": "4", EXTENDED_RESOURCE: vms } });
         watcher::Event::Apply(
@@ -60,7 +60,7 @@ fn a_node_is_told_of_when_its_number_changes() {
 }
 
 #[test]
-fn a_pod_that_finds_no_node_is_told_of_once_for_each_reason() {
+fn an_unschedulable_pod_is_reported_once_for_each_reason() {
     let pod = |message: &str| -> Pod {
         let refusal = json!({
             "type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message,

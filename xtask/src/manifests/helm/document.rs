@@ -218,7 +218,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_labels_that_nobody_may_set_are_named() {
+    fn the_reserved_labels_are_documented() {
         let document = Document::of(&Values::new().unwrap()).unwrap();
         let lines = document.lines().unwrap();
         let labels = lines.iter().find(|line| line.path == "commonLabels").unwrap();
