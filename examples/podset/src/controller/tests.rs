@@ -88,7 +88,7 @@ fn a_pod_without_its_label_or_its_owner_still_belongs_to_its_podset() {
 }
 
 #[tokio::test]
-async fn missing_pods_are_created_and_reported_in_one_go() {
+async fn missing_pods_are_created_and_reported_in_one_reconcile() {
     let created = create().answer(Answer::object(&running("web-podb")));
     let calls = [list(&["web-poda"]), created, report(&["web-poda", "web-podb"])];
     reconciled(&podset(2), &["web-poda"], calls).await.unwrap();
@@ -174,7 +174,7 @@ fn a_podset_is_read_wherever_the_limit_cuts_its_conditions() {
 }
 
 #[tokio::test]
-async fn a_pod_counts_whatever_else_its_labels_and_conditions_have() {
+async fn a_pod_counts_with_many_labels_and_an_unreadable_condition_time() {
     let mut pod = running("web-poda");
     for number in 0..1000 {
         pod["metadata"]["labels"][format!("filler-{number}")] = json!("x".repeat(60));

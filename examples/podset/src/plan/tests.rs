@@ -49,7 +49,7 @@ fn nothing_is_done_for_the_right_number() {
 }
 
 #[test]
-fn pods_that_are_not_ready_go_first_and_of_the_others_the_newest() {
+fn unready_pods_are_deleted_first_and_then_the_newest() {
     let pods = [
         ready("newest", 1),
         pod_with("starting", 50, &json!({ "/status": { "phase": "Pending" } })),

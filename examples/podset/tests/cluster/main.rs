@@ -165,7 +165,7 @@ fn a_pod_that_loses_its_owner_or_its_label_is_replaced_at_once() -> Result<()> {
 }
 
 #[test]
-fn a_number_out_of_range_is_refused_and_none_means_one() -> Result<()> {
+fn replicas_out_of_range_are_refused_and_the_default_is_one() -> Result<()> {
     test(async |scene| {
         for (replicas, bound) in
             [(0, "should be greater than or equal to 1"), (11, "should be less than or equal to 10")]
@@ -228,7 +228,7 @@ fn nothing_is_written_when_nothing_changes() -> Result<()> {
 }
 
 #[test]
-fn fifty_at_once_get_each_pod_once_though_the_operator_is_killed_meanwhile() -> Result<()> {
+fn fifty_podsets_get_each_pod_once_although_the_operator_is_killed() -> Result<()> {
     test(async |scene| {
         let names: Vec<_> = (0..50).map(|number| format!("many-{number}")).collect();
         try_join_all(names.iter().map(|name| scene.create(name, 3))).await?;

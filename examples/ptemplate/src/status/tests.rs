@@ -62,7 +62,7 @@ fn a_missing_kmm_is_no_refusal() {
 }
 
 #[test]
-fn a_stale_definition_is_told_without_the_consumers_only_if_it_has_no_field_for_them() {
+fn a_stale_definition_omits_the_consumers_only_if_it_lacks_their_field() {
     for (lacking, has_consumers) in [
         ("spec.consumerimage", true),
         ("status.conditions[].observedGeneration", true),

@@ -12,7 +12,7 @@ use stage::wait::{DEADLINE, present};
 use super::{INSTALLED, MANIFESTS, SHARED, Scene, TURN, condition, install_kmm};
 
 #[test]
-fn a_definition_without_a_field_of_the_status_is_told() -> Result<()> {
+fn a_definition_that_lacks_a_status_field_is_reported_as_stale() -> Result<()> {
     SHARED.test(async |stage| {
         let _turn = TURN.write().await;
         INSTALLED.get_or_try_init(|| install_kmm(stage)).await?;
