@@ -88,7 +88,7 @@ pub(super) fn block_on<E: Display>(
     let ended = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => {
             let ended = runtime.block_on(work).map_err(|problem| problem.to_string());
-            // A lookup of a name, or a file system, may hang for as long as it likes.
+            // The lookup of a name, or a file system, may hang without limit.
             runtime.shutdown_background();
             ended
         }

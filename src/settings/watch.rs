@@ -39,8 +39,8 @@ impl State {
         }
     }
 
-    /// Why deletions cannot use the present content of the folders, if that is so. Anybody may read this at `/readyz`, so it quotes no
-    /// value and no path.
+    /// Why deletions cannot use the present content of the folders, if that is so. Every client may read this at `/readyz`, so it
+    /// quotes no secret and no path.
     pub fn problem(&self) -> Option<String> {
         let rejected = self.rejected.as_ref().map(|rejected| rejected.message().for_status().to_owned());
         rejected.or_else(|| Some(self.current.as_ref()?.obstacle()?.for_status().to_owned()))

@@ -28,13 +28,13 @@ pub struct Admission {
         .message("runtimeClassName must be the name of a RuntimeClass, such as kata-remote"))]
     pub runtime_class_name: String,
 
-    /// The extended resource of which one unit is one VM. Nodes advertise it, and each peer pod requests one.
+    /// The extended resource of which one unit is one VM. Nodes advertise it, and each peer pod requests one. It cannot change.
     #[serde(default = "default_extended_resource")]
     #[schemars(length(min = 3, max = 308))]
     #[x_kube(validation = Rule::new("self.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*/([A-Za-z0-9][-A-Za-z0-9_.]{0,61})?[A-Za-z0-9]$') && self.indexOf('/') <= 244 && !self.contains('kubernetes.io/') && !self.startsWith('requests.')")
         .message("extendedResource must be a name with a domain of its own, such as kata.peerpods.io/vm"))]
     #[x_kube(validation = Rule::new("self == oldSelf")
-        .message("extendedResource cannot change, because running peer pods keep the former one: delete the PeerPodConfig and create it again"))]
+        .message("extendedResource cannot change, because running peer pods keep the former one: delete the peer pods and the PeerPodConfig, then create it again"))]
     pub extended_resource: String,
 
     /// Number of webhook Pods.

@@ -54,7 +54,7 @@ pub const ALERTS: [Alert; 11] = [
         expression: "min(peerpod_operator_settings_valid) == 0",
         patience: "5m",
         meaning: "the operator cannot use the mounted settings: deletions wait, or use the last good settings",
-        action: "`/readyz` and the log name the key",
+        action: "the log names the key or the file, and what to do; `/readyz` says what kind of problem it is",
     },
     Alert {
         name: "PeerPodWebhookCertificateOverdue",

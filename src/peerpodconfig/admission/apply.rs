@@ -45,13 +45,7 @@ impl Applier {
         let servers = desired::webhook_server(owner, inputs)?;
         let (serving, registrations): (Vec<_>, Vec<_>) =
             desired.kinds.iter().cloned().partition(|kind| servers.iter().any(|server| server.is_a(kind)));
-        let served = self.objects.apply_all(&name, &serving, &servers).await;
-        if served.is_err() && self.objects.any(&name, &registrations).await? {
-            // The present server may go on to answer, and its next certificate needs the API servers' trust in time.
-            let registration = desired::webhook_registration(owner, inputs.authorities.clone())?;
-            self.objects.apply_all(&name, &registrations, &[registration]).await?;
-        }
-        let mut found = served?;
+        let mut found = self.objects.apply_all(&name, &serving, &servers).await?;
         let (watched, authorities) = (self.webhook_resources.watched(), inputs.authorities.as_ref());
         let answers = available(found.get::<Deployment>(&names.webhook).as_ref()) > 0
             && authorities.is_some()

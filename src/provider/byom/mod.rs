@@ -23,7 +23,7 @@ mod returns;
 mod settings;
 mod store;
 
-use std::net::IpAddr;
+use std::{net::IpAddr, sync::Arc};
 
 use async_trait::async_trait;
 use jiff::Timestamp;
@@ -77,7 +77,7 @@ const ATTEMPTS: usize = 5;
 struct Byom {
     store: Store,
     access: Access,
-    returns: Returns,
+    returns: Arc<Returns>,
 }
 
 fn open(values: &Values, opening: Opening<'_>) -> Result<Box<dyn Provider>, Error> {
@@ -103,7 +103,9 @@ fn open(values: &Values, opening: Opening<'_>) -> Result<Box<dyn Provider>, Erro
     let patience = settings.patience();
     let (user, key) = (settings.user, settings.private_key.into());
     let access = Access { user, key, host_keys: settings.host_keys.map(Into::into), patience };
-    Ok(Box::new(Byom { store, access, returns: Returns::default() }))
+    // It outlives a change of the settings.
+    let returns = opening.shared.get(&[CLOUD.name(), namespace, name], || Ok(Returns::default()))?;
+    Ok(Box::new(Byom { store, access, returns }))
 }
 
 fn address_of_machine(raw: &str) -> Result<ParsedId, IdProblem> {

@@ -17,19 +17,35 @@ use crate::provider::{Claim, Error, ErrorClass};
 /// that return, until this time has passed.
 pub(super) const MAY_BE_UNDONE: Duration = Duration::from_secs(30);
 
+/// How long a look counts without another one. What happened to the machine in between is not known.
+const COUNTS: Duration = Duration::from_secs(2 * MAY_BE_UNDONE.as_secs());
+
 /// The most machines that are remembered.
 const MOST: usize = 10_000;
 
 /// The machines that were available, each for the PeerPod that claims it.
 #[derive(Default)]
 pub(super) struct Returns {
-    since: Mutex<Since>,
+    machines: Mutex<Machines>,
     hasher: RandomState,
 }
 
-/// Since when a machine is available. `None`: it was, and the pool gives it to the Pod again. The key is the hash of the machine and
-/// of the claim: a claim may contain long texts, which a hash does not keep.
-type Since = HashMap<u64, Option<Instant>>;
+/// The key is the hash of the machine and of the claim: a claim may contain long texts, which a hash does not keep.
+type Machines = HashMap<u64, Returned>;
+
+/// A machine that was available.
+struct Returned {
+    /// Since when it is. `None`: the pool gives it to the Pod again.
+    since: Option<Instant>,
+    /// When this process saw it last.
+    seen: Instant,
+}
+
+impl Returned {
+    fn counts(&self, now: Instant) -> bool {
+        now - self.seen < COUNTS
+    }
+}
 
 impl Returns {
     /// Notes that the pool has the machine as available. Fails while that may be undone, whichever process returned the machine.
@@ -40,12 +56,22 @@ impl Returns {
         }
         let (key, now) = (self.key(address, claim), Instant::now());
         let mut all = self.lock();
-        let has_no_room = |all: &Since| all.len() >= MOST && !all.contains_key(&key);
+        let has_no_room = |all: &Machines| all.len() >= MOST && !all.contains_key(&key);
         if has_no_room(&all) {
-            all.retain(|_, since| since.is_some_and(|since| now - since < 2 * MAY_BE_UNDONE));
+            all.retain(|_, it| it.since.is_none() || it.counts(now));
+        }
+        // PeerPods whose machines are with another Pod are few, unless a tenant pretends it.
+        if has_no_room(&all) {
+            all.retain(|_, it| it.since.is_some());
         }
         // Without room, it waits until others are done.
-        let since = if has_no_room(&all) { now } else { *all.entry(key).or_default().get_or_insert(now) };
+        let mut since = now;
+        if !has_no_room(&all) {
+            let it = all.entry(key).or_insert(Returned { since: None, seen: now });
+            let known = it.since.filter(|_| it.counts(now));
+            since = known.unwrap_or(now);
+            *it = Returned { since: Some(since), seen: now };
+        }
         let look_after = MAY_BE_UNDONE.saturating_sub(now - since);
         if look_after.is_zero() {
             return Ok(());
@@ -58,8 +84,8 @@ impl Returns {
     pub(super) fn undone(&self, address: IpAddr, claim: &Claim) -> bool {
         let key = self.key(address, claim);
         let mut all = self.lock();
-        let Some(since) = all.get_mut(&key) else { return false };
-        *since = None;
+        let Some(it) = all.get_mut(&key) else { return false };
+        *it = Returned { since: None, seen: Instant::now() };
         true
     }
 
@@ -67,8 +93,8 @@ impl Returns {
         self.hasher.hash_one((address, &claim.pod, claim.created))
     }
 
-    fn lock(&self) -> MutexGuard<'_, Since> {
-        self.since.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Machines> {
+        self.machines.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -95,5 +121,19 @@ mod tests {
         assert!(!available(MOST), "now it is remembered");
         advance(MAY_BE_UNDONE).await;
         assert!(available(MOST));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_old_look_does_not_count_and_a_full_memory_keeps_which_machines_came_back() {
+        let (returns, address) = (Returns::default(), IpAddr::from([10, 0, 0, 1]));
+        let claim = |number: usize| Claim { pod: Some(format!("web-{number}")), ..Claim::default() };
+        assert!(returns.available(address, &claim(0)).is_err() && returns.undone(address, &claim(0)));
+        assert!(returns.available(address, &claim(1)).is_err());
+        advance(COUNTS).await;
+        assert!(returns.available(address, &claim(1)).is_err(), "it may have been allocated meanwhile");
+        for number in 1..=MOST {
+            let _ = returns.available(address, &claim(number));
+        }
+        assert!(returns.undone(address, &claim(0)));
     }
 }

@@ -54,7 +54,7 @@ pub(in crate::provider) fn is_safe(url: &str) -> bool {
 
 /// What is wrong with the URL that this setting names, if credentials must not be sent there.
 pub(in crate::provider) fn unsafe_url(key: &'static str, url: &str) -> Option<Malformed> {
-    let problem = "it must be an https URL without a query; http is for loopback addresses only";
+    let problem = "it must be an https URL without a user and a query; http is for loopback addresses only";
     (!is_safe(url)).then(|| Malformed::new(key, problem))
 }
 

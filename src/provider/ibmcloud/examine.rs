@@ -41,7 +41,8 @@ impl IbmCloud {
             }
             Ok(false) if pod_vms > 0 => {
                 let text = format!(
-                    "VPC lists {} named {POD_VM}… and shows none of them by itself: the credentials lack {}",
+                    "VPC lists {} named {POD_VM}… and shows none of them by itself: the credentials may lack {}, or these instances have \
+                     just gone: check again",
                     counted(pod_vms, "instance"),
                     ACTIONS[0]
                 );

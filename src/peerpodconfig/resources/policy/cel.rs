@@ -100,11 +100,11 @@ fn refused(why: &str) -> String {
     format!("{{}}[{}]", literal(why))
 }
 
-/// No change; or a refusal if a container has so many resources that whoever counts VMs may not read all of them.
+/// No change; or a refusal if a container has so many resources that the count of VMs may not read all of them.
 fn few_resources() -> String {
     let few = ["requests", "limits"]
         .map(|list| format!("size(it.?resources.?{list}.orValue({{}})) <= {MOST_RESOURCES}"));
-    let why = refused(&format!("a container has more than {MOST_RESOURCES} resources"));
+    let why = refused(&format!("a container has more than {MOST_RESOURCES} resources: correct the Pod"));
     format!(
         "(variables.containers.all(it, {}) ? [] : [JSONPatch{{op: 'remove', path: {why}}}])",
         few.join(" && ")
@@ -124,7 +124,7 @@ fn thousandths(text: &str) -> String {
          {quantity}.isGreaterThan(quantity('{MOST}')) ? quantity('{MOST}').asInteger() * 1000 : \
          {quantity}.isInteger() ? {quantity}.asInteger() * 1000 : \
          int({quantity}.asApproximateFloat() * 1000.0 + 0.5))",
-        refused("a negative amount")
+        refused("a negative amount of cpu, memory or GPUs: correct the Pod")
     )
 }
 

@@ -141,13 +141,20 @@ const POD_LEVEL_STAYS: Unsupported = Unsupported {
     policy: "leaves them there without a warning",
 };
 
+const NEGATIVE: Unsupported = Unsupported {
+    webhook: "names the container and the field of a negative amount that it refuses",
+    policy: "refuses the Pod and names neither",
+};
+
 /// What this configuration does not get if its admission is a policy. A condition reports it.
 pub fn unsupported(spec: &PeerPodConfigSpec) -> Vec<Unsupported> {
     let admission = &spec.admission;
     match (admission.mode, admission.sizing) {
         (AdmissionMode::Webhook | AdmissionMode::None, _) => Vec::new(),
-        (_, Sizing::Kubernetes) => vec![HUGE, MANY, CLASS_BY_WEBHOOK, REFILLED, MARKER, ONE_ALONE],
-        (_, Sizing::Sum) => vec![HUGE, MANY, CLASS_BY_WEBHOOK, REFILLED, MARKER, ONE_ALONE, POD_LEVEL_STAYS],
+        (_, Sizing::Kubernetes) => vec![HUGE, MANY, NEGATIVE, CLASS_BY_WEBHOOK, REFILLED, MARKER, ONE_ALONE],
+        (_, Sizing::Sum) => {
+            vec![HUGE, MANY, NEGATIVE, CLASS_BY_WEBHOOK, REFILLED, MARKER, ONE_ALONE, POD_LEVEL_STAYS]
+        }
     }
 }
 
