@@ -181,6 +181,12 @@ impl Client {
         Ok(volumes)
     }
 
+    /// The number of these volumes, which libvirt also tells of a pool with more than it lists.
+    pub async fn pool_volume_count(&self, pool: &Pool) -> Result<u32, Error> {
+        let (_volumes, count) = self.call::<StoragePoolListAllVolumes>((pool, 0, 0)).await?;
+        Ok(count)
+    }
+
     /// The volume of this name in the pool; [`NoStorageVolume`](crate::ErrorCode::NoStorageVolume) if it has none.
     pub async fn volume_lookup_by_name(&self, pool: &Pool, name: &str) -> Result<Volume, Error> {
         self.call::<StorageVolLookupByName>((pool, name)).await

@@ -39,7 +39,8 @@
 //! - There are no retries: [`Error`] says what happened and the caller decides. After [`Error::Connect`] no call was sent; after
 //!   [`Error::Timeout`] and [`Error::Disconnected`] the call may or may not have taken effect.
 //! - Dropping a call's future leaves nothing behind here. The daemon may still carry the call out.
-//! - Whatever a peer sends, the client does not panic, and takes no more memory than bytes arrived.
+//! - Whatever a peer sends, the client does not panic, and takes memory for the bytes that arrived and for lists of up to 16,384
+//!   elements.
 //!
 //! # Caveats
 //!

@@ -138,34 +138,60 @@ impl ConnectUri {
         }
     }
 
-    /// The daemon and the driver as a URI, without user, credentials and how to log in there. Two URIs with the same address lead
-    /// to the same place. Two different addresses may do so, too, for instance by two transports.
+    /// The daemon and the driver as a URI, without credentials and how to log in there. It has the user only where the daemon is the
+    /// user's own. Two URIs with the same address lead to the same place. Two different addresses may do so, too, for instance by two
+    /// transports.
     pub fn address(&self) -> String {
-        let socket = |path: &Path| format!("?socket={}", parameters::escape(&path.to_string_lossy()));
-        let (transport, server, socket) = match &self.endpoint {
-            Endpoint::Unix(Socket::Path(path)) => ("unix", String::new(), socket(path)),
+        let (mut socket, mut mode, mut netcat) = (None, Mode::Auto, None);
+        let (transport, server) = match &self.endpoint {
+            Endpoint::Unix(Socket::Path(path)) => {
+                socket = Some(path);
+                ("unix", String::new())
+            }
             // Which socket exists may change from one moment to the next.
-            Endpoint::Unix(Socket::Default { .. }) => ("unix", String::new(), String::new()),
-            Endpoint::Tcp(server) => ("tcp", server.to_string(), String::new()),
-            Endpoint::Tls(tls) => ("tls", tls.server.to_string(), String::new()),
+            Endpoint::Unix(Socket::Default { mode: of, .. }) => {
+                mode = *of;
+                ("unix", String::new())
+            }
+            Endpoint::Tcp(server) => ("tcp", server.to_string()),
+            Endpoint::Tls(tls) => ("tls", tls.server.to_string()),
             Endpoint::Ssh(ssh) => {
-                ("ssh", ssh.server.to_string(), ssh.socket.as_deref().map(socket).unwrap_or_default())
+                (socket, mode, netcat) = (ssh.socket.as_ref(), ssh.mode, ssh.named_netcat());
+                let user = self.own_user().map(|user| format!("{user}@")).unwrap_or_default();
+                ("ssh", format!("{user}{}", ssh.server))
             }
         };
         let (driver, path) = &self.opened;
-        let text = format!("{driver}+{transport}://{server}{path}{socket}");
         let name = self.driver.as_ref().filter(|name| **name != format!("{driver}://{path}"));
-        let Some(name) = name else { return text };
-        let sign = if socket.is_empty() { '?' } else { '&' };
-        format!("{text}{sign}name={}", parameters::escape(name))
+        let parameters = [
+            ("socket", socket.map(|path| path.to_string_lossy())),
+            ("mode", mode.name().map(Into::into)),
+            ("netcat", netcat.map(Into::into)),
+            ("name", name.map(Into::into)),
+        ];
+        let parameters: Vec<_> = parameters
+            .into_iter()
+            .filter_map(|(key, value)| Some(format!("{key}={}", parameters::escape(&value?))))
+            .collect();
+        let sign = if parameters.is_empty() { "" } else { "?" };
+        format!("{driver}+{transport}://{server}{path}{sign}{}", parameters.join("&"))
     }
 
-    /// The same place, reached with the user, the keys and the trust of another URI, if that has the same transport.
+    /// The user on another host, if the daemon is this user's own.
+    fn own_user(&self) -> Option<&str> {
+        let Endpoint::Ssh(ssh) = &self.endpoint else { return None };
+        ssh.user.as_deref().filter(|_| self.opened.1 == "/session" && ssh.socket.is_none())
+    }
+
+    /// The same place, reached with the user, unless the address has one, the keys and the trust of another URI, if that has the same transport.
     #[must_use]
     pub fn reached_as(mut self, other: &Self) -> Self {
+        let has_own_user = self.own_user().is_some();
         match (&mut self.endpoint, &other.endpoint) {
             (Endpoint::Ssh(ssh), Endpoint::Ssh(other)) => {
-                ssh.user.clone_from(&other.user);
+                if !has_own_user {
+                    ssh.user.clone_from(&other.user);
+                }
                 ssh.key.clone_from(&other.key);
                 ssh.known_hosts.clone_from(&other.known_hosts);
                 ssh.trust = other.trust;

@@ -9,6 +9,9 @@ use uuid::Uuid;
 /// The longest string that libvirt sends or accepts, in bytes.
 pub(crate) const MAX_STRING: usize = 4 * 1024 * 1024;
 
+/// The most domains or volumes in a list.
+const MAX_LIST: usize = 16_384;
+
 /// Bytes that are not what the protocol says they are.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum XdrError {
@@ -23,6 +26,9 @@ pub enum XdrError {
     /// A string above the protocol's limit.
     #[error("a string of {0} bytes is longer than the {MAX_STRING} that libvirt allows")]
     StringTooLong(usize),
+    /// A list above the protocol's limit. Its elements take more memory than bytes.
+    #[error("a list of {0} elements is longer than the {MAX_LIST} that libvirt allows")]
+    ListTooLong(usize),
     /// An optional value is marked by 0 or 1.
     #[error("{0} where only 0 (absent) or 1 (present) can be")]
     BadOption(u32),
@@ -194,6 +200,9 @@ impl<T: Decode> Decode for Vec<T> {
 
     fn decode(input: &mut Decoder<'_>) -> Result<Self, XdrError> {
         let count = input.length()?;
+        if count > MAX_LIST {
+            return Err(XdrError::ListTooLong(count));
+        }
         let needed = count.saturating_mul(T::MIN_SIZE);
         if needed > input.left() {
             return Err(XdrError::Truncated { needed, left: input.left() });

@@ -32,6 +32,7 @@ async fn a_domain_of_the_test_driver_is_found_destroyed_and_gone() {
 
     let pool = client.pool_lookup_by_name(POOL).await.unwrap();
     assert_eq!(client.pool_volumes(&pool).await.unwrap().len(), 3);
+    assert_eq!(client.pool_volume_count(&pool).await.unwrap(), 3);
     let volume = client.volume_lookup_by_path(&vm.root.key).await.unwrap();
     assert_eq!(volume, vm.root);
     client.volume_delete(&volume).await.unwrap();

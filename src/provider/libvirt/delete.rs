@@ -2,11 +2,11 @@
 
 use std::sync::atomic::Ordering;
 
-use futures::future::join3;
+use futures::future::join4;
 use libvirt_client::{Domain, DomainState, ErrorCode, UndefineFlags};
 use operator_kit::Message;
 
-use super::{Libvirt, definition::Definition, uuid, volumes::Found};
+use super::{Libvirt, definition::Definition, parse, uuid, volumes::Found};
 use crate::provider::{Error, ErrorClass, Vm};
 
 /// What a domain is right before its deletion.
@@ -24,8 +24,9 @@ impl Libvirt {
     pub(super) async fn delete_vm(&self, vm: &Vm) -> Result<(), Error> {
         let domain = Domain { name: vm.name.clone(), uuid: uuid(&vm.id)?, id: -1 };
         // The call may have waited since the proof, and a user may have changed the domain: read it again.
-        let (definition, persistent, found) = join3(
+        let (definition, kept, persistent, found) = join4(
             self.definition(&domain),
+            self.kept_disks(&domain),
             self.client.domain_is_persistent(&domain),
             self.find_volumes(&vm.belongings),
         )
@@ -48,10 +49,17 @@ impl Libvirt {
                 definition
             }
         };
-        let disks = definition.own_disks();
+        // A running domain may have lost a disk that it will have again, also by its guest's doing.
+        let mut disks = definition.own_disks();
+        let others: Vec<_> = kept?.into_iter().filter(|disk| !disks.contains(disk)).collect();
+        disks.extend(others);
         let found = if disks == vm.belongings { found } else { self.find_volumes(&disks).await };
         self.turn_off(&domain).await?;
-        self.delete_volumes(found).await?;
+        let deleted = self.delete_volumes(found).await;
+        // Another program may undefine the domain before the next look. If the pool shows no volume, an administrator is to do so.
+        let is_left = deleted.as_ref().is_err_and(|error| error.class != ErrorClass::Refused);
+        self.remains.note(&Vm { belongings: disks, ..vm.clone() }, is_left);
+        deleted?;
         self.undefine(&domain).await
     }
 
@@ -72,6 +80,15 @@ impl Libvirt {
             Err(error) if error.code() == Some(ErrorCode::NoSupport) => Now::Persistent(definition),
             Err(error) => return Err(self.explain("asking whether the domain is persistent", &error)),
         })
+    }
+
+    /// The domain's own disks in the definition that it has once it is off.
+    async fn kept_disks(&self, domain: &Domain) -> Result<Vec<String>, Error> {
+        match self.client.domain_xml_inactive(domain).await {
+            Ok(xml) => Ok(parse(domain, &xml)?.own_disks()),
+            Err(error) if error.code() == Some(ErrorCode::NoDomain) => Ok(Vec::new()),
+            Err(error) => Err(self.explain("reading the domain's kept definition", &error)),
+        }
     }
 
     /// Defines a running domain as it is, as libvirt would forget it otherwise. `false`: it has disappeared.

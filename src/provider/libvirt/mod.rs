@@ -4,7 +4,7 @@
 //!
 //! ```text
 //! describe  read the definition
-//! delete    read it again; ask whether it is persistent; look up both volumes
+//! delete    read it again, and the one that libvirt keeps; ask whether it is persistent; look up both volumes
 //!           destroy
 //!           delete both volumes
 //!           undefine
@@ -60,7 +60,7 @@ pub struct Libvirt {
     pool: String,
     /// How domains are undefined here, once the operator knows.
     undefining: AtomicUsize,
-    remains: Remains,
+    remains: Arc<Remains>,
     /// Notified if another host than the expected one answers.
     moved: Option<Arc<Notify>>,
 }
@@ -81,16 +81,18 @@ impl Libvirt {
         Ok(Self::at(parse_uri("LIBVIRT_URI", uri)?, pool, calls, Expected::default()))
     }
 
-    /// The same for the daemon at this `address`, with the user and the credentials of `uri`, if the `expected` host answers
-    /// there.
-    fn elsewhere(
+    /// The same for the daemon at this `address`, if the `expected` host answers there: by `uri` itself, or, if that leads elsewhere,
+    /// with its user and its credentials.
+    fn at_place(
         uri: &str,
         address: &str,
         pool: &str,
         calls: usize,
         expected: Expected,
     ) -> Result<Self, Error> {
-        let uri = parse_uri("the address of a place", address)?.reached_as(&parse_uri("LIBVIRT_URI", uri)?);
+        let uri = parse_uri("LIBVIRT_URI", uri)?;
+        let is_there = uri.address() == address;
+        let uri = if is_there { uri } else { parse_uri("the address of a place", address)?.reached_as(&uri) };
         Ok(Self::at(uri, pool, calls, expected))
     }
 
@@ -104,7 +106,7 @@ impl Libvirt {
             uri,
             pool: pool.to_owned(),
             undefining: AtomicUsize::new(0),
-            remains: Remains::default(),
+            remains: Arc::default(),
             moved: expected.moved,
         }
     }
@@ -124,14 +126,20 @@ impl Libvirt {
     }
 }
 
-fn open(values: &Values, Opening { calls, recorded, .. }: Opening<'_>) -> Result<Box<dyn Provider>, Error> {
+fn open(
+    values: &Values,
+    Opening { calls, recorded, shared, .. }: Opening<'_>,
+) -> Result<Box<dyn Provider>, Error> {
     let Settings { uri, pool, .. } = Settings::read(values);
     let Some(Recorded { address, host, moved }) = recorded else {
         return Ok(Box::new(Libvirt::new(&uri, &pool, calls)?));
     };
     let host =
         host.map(Uuid::try_parse).transpose().map_err(|_| Error::unreadable_place("UUID of a host"))?;
-    Ok(Box::new(Libvirt::elsewhere(&uri, address, &pool, calls, Expected { host, moved })?))
+    let libvirt = Libvirt::at_place(&uri, address, &pool, calls, Expected { host, moved })?;
+    // What is left of VMs outlives a change of the settings.
+    let remains = shared.get(&[CLOUD.name(), address], || Ok(Remains::default()))?;
+    Ok(Box::new(Libvirt { remains, ..libvirt }))
 }
 
 /// Only a UUID identifies a domain for good. Older versions of cloud-api-adaptor recorded the runtime number, which libvirt gives

@@ -15,11 +15,11 @@ use crate::provider::{Bears, Error, ErrorClass, InstanceId, Stage, Vm};
 /// The volume at a path; `None` if there is none.
 pub(super) type Found = Option<Volume>;
 
-/// The most domains with leftover volumes that are remembered; further ones are not. A domain is among them only if it disappeared
-/// during its deletion and a volume could not be deleted, so there are never thousands.
+/// The most domains with leftover volumes that are remembered; further ones are not. A domain is among them only if a volume could not
+/// be deleted.
 const MOST_REMAINS: usize = 1_000;
 
-/// Domains that disappeared during their deletion, and whose volumes could not be deleted. Lost with the process.
+/// Domains whose volumes could not be deleted, for when they are gone. Lost with the process.
 #[derive(Default)]
 pub(super) struct Remains(Mutex<HashMap<InstanceId, Vm>>);
 
@@ -106,7 +106,7 @@ impl Libvirt {
             Err(error) if error.code() == Some(ErrorCode::NoStorageVolume) => {}
             found => return found.map(Some).map_err(explain),
         }
-        if self.client.pool_volumes(&pool).await.map_err(explain)?.is_empty() {
+        if self.client.pool_volume_count(&pool).await.map_err(explain)? == 0 {
             let message = doing.map(|doing| {
                 format!("{doing} failed: the pool shows no volume at all, not even the base volume; run virsh pool-refresh or, if its volumes were deleted, undefine the domain")
             });

@@ -67,6 +67,17 @@ pub(crate) enum Mode {
     Legacy,
 }
 
+impl Mode {
+    /// The parameter's value; `None` if it need not be given.
+    pub(super) fn name(self) -> Option<&'static str> {
+        match self {
+            Self::Auto => None,
+            Self::Direct => Some("direct"),
+            Self::Legacy => Some("legacy"),
+        }
+    }
+}
+
 impl Socket {
     /// `path` if it is given, otherwise that of the driver's daemon.
     pub(super) fn new(

@@ -8,6 +8,9 @@ use super::{Authority, Mode, Server, Socket, UriError};
 /// sshd's port.
 const PORT: u16 = 22;
 
+/// The netcat that is started if the URI names none.
+const NETCAT: &str = "nc";
+
 /// A host that is reached by ssh, and how to reach libvirt's socket from there.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Ssh {
@@ -23,6 +26,8 @@ pub(crate) struct Ssh {
     pub(crate) forward: bool,
     /// The socket that the URI names, if it names one.
     pub(crate) socket: Option<PathBuf>,
+    /// The daemon that the URI wants.
+    pub(crate) mode: Mode,
     /// Where the socket may be on the host, first choice first.
     pub(crate) sockets: Vec<String>,
     /// The argument for `virt-ssh-helper`, if it may be started.
@@ -93,9 +98,15 @@ impl Ssh {
             forward: proxy == Proxy::Auto,
             native,
             netcat: (proxy != Proxy::Native && !sockets.is_empty())
-                .then(|| netcat.unwrap_or_else(|| "nc".to_owned())),
+                .then(|| netcat.unwrap_or_else(|| NETCAT.to_owned())),
             socket,
+            mode,
             sockets,
         })
+    }
+
+    /// The netcat that is not the usual one. It may lead to another daemon, for instance into a container.
+    pub(super) fn named_netcat(&self) -> Option<&str> {
+        self.netcat.as_deref().filter(|netcat| *netcat != NETCAT)
     }
 }

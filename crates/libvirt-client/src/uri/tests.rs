@@ -24,14 +24,22 @@ fn the_driver_is_the_uri_without_transport_and_parameters() {
 }
 
 #[test]
-fn the_address_omits_user_keys_and_mode() {
+fn the_address_has_all_that_selects_a_daemon_and_neither_keys_nor_other_users() {
     for (uri, address) in [
         ("qemu:///system", "qemu+unix:///system"),
-        ("qemu+unix:///system?mode=direct", "qemu+unix:///system"),
+        ("qemu+unix:///system?mode=direct", "qemu+unix:///system?mode=direct"),
+        ("qemu+unix:///system?mode=auto", "qemu+unix:///system"),
         ("qemu+unix:///system?socket=/a", "qemu+unix:///system?socket=/a"),
         ("qemu:///system?socket=/a%26b%20c", "qemu+unix:///system?socket=/a%26b%20c"),
         ("qemu+ssh://root@kvm/system?keyfile=/k&no_verify=1", "qemu+ssh://kvm:22/system"),
-        ("qemu+libssh2://kvm/system?mode=legacy", "qemu+ssh://kvm:22/system"),
+        ("qemu+libssh2://kvm/system?mode=legacy", "qemu+ssh://kvm:22/system?mode=legacy"),
+        ("qemu+ssh://a@kvm/system?netcat=nc", "qemu+ssh://kvm:22/system"),
+        (
+            "qemu+ssh://a@kvm/system?netcat=/opt/my%20nc&name=test:///a",
+            "qemu+ssh://kvm:22/system?netcat=/opt/my%20nc&name=test:///a",
+        ),
+        ("qemu+ssh://alice@kvm/session", "qemu+ssh://alice@kvm:22/session"),
+        ("qemu+ssh://alice@kvm/session?socket=/a", "qemu+ssh://kvm:22/session?socket=/a"),
         ("qemu+ssh://kvm:23/system", "qemu+ssh://kvm:23/system"),
         ("qemu+ssh://root@kvm/system?socket=/b&keyfile=/k", "qemu+ssh://kvm:22/system?socket=/b"),
         ("qemu://kvm/system?pkipath=/p", "qemu+tls://kvm:16514/system"),
@@ -54,6 +62,11 @@ fn another_host_is_reached_with_the_same_user_and_keys() {
     let before = parse("qemu+ssh://old:23/system?socket=/old").reached_as(&today);
     let expected = parse("qemu+ssh://virt@old:23/system?keyfile=/k&known_hosts=/h&no_verify=1&socket=/old");
     assert_eq!(before.endpoint(), expected.endpoint());
+    let session = parse("qemu+ssh://alice@old/session").reached_as(&today);
+    assert_eq!(
+        session.endpoint(),
+        parse("qemu+ssh://alice@old/session?keyfile=/k&known_hosts=/h&no_verify=1").endpoint()
+    );
     let today = parse("qemu://new/system?pkipath=/p&no_verify=1");
     let before = parse("qemu://old/system").reached_as(&today);
     assert_eq!(before.endpoint(), parse("qemu://old/system?pkipath=/p&no_verify=1").endpoint());
