@@ -87,7 +87,7 @@ pub(super) fn env_file(provider: &Cloud, place: Place) -> String {
     });
     if place == Place::Secret && provider.mounts(AdaptorSecret::SshKey) {
         // Where cloud-api-adaptor has a setting for the public key, it does not start without that file.
-        let public = provider.keys().iter().any(|key| key.name == "SSH_PUB_KEY_PATH");
+        let public = provider.keys().iter().any(|key| key.name.contains("PUB_KEY"));
         let public = if public { " --from-file=id_rsa.pub" } else { "" };
         text.push_str(&wrap(&format!(
             "The ssh key is in another Secret: kubectl -n confidential-containers-system create secret \
