@@ -125,13 +125,7 @@ impl Context {
     async fn apply(&self, pods: &Api<Pod>, podset: &PodSet, plan: &mut Plan) -> Result<(), ApiError> {
         let (params, pod) = (PostParams::default(), pod(podset));
         let mut outcome = Ok(());
-        let create = |_| bounded(pods.create(&params, &pod));
-        // If the API server refuses the first Pod, for example because of a quota, it would refuse the others, too.
-        let mut created = join_all((0..plan.create.min(1)).map(create)).await;
-        if created.iter().all(Result::is_ok) {
-            created.extend(join_all((1..plan.create).map(create)).await);
-        }
-        for created in created {
+        for created in join_all((0..plan.create).map(|_| bounded(pods.create(&params, &pod)))).await {
             match created {
                 Ok(pod) => plan.keep.push(pod.name_any()),
                 Err(error) => outcome = outcome.and(Err(error)),

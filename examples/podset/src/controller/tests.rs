@@ -95,16 +95,6 @@ async fn missing_pods_are_created_and_reported_in_one_reconcile() {
 }
 
 #[tokio::test]
-async fn no_more_pods_are_created_after_the_first_one_is_refused() {
-    let refused = create().answer(Answer::error(403, "Forbidden", "no"));
-    let error = reconciled(&podset(3), &[], [list(&[]), refused, report(&[])]).await.unwrap_err();
-    assert_eq!(error.code(), Some(403));
-    let created = |name: &str| create().answer(Answer::object(&running(name)));
-    let calls = [list(&[]), created("web-poda"), created("web-podb"), report(&["web-poda", "web-podb"])];
-    reconciled(&podset(2), &[], calls).await.unwrap();
-}
-
-#[tokio::test]
 async fn needless_pods_are_deleted_though_one_is_gone_already() {
     let delete = |name: &str| Call::delete(format!("{PODS}/{name}"));
     let gone = delete("web-podc").answer(Answer::not_found("pods", "web-podc"));
