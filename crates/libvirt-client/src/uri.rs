@@ -5,7 +5,7 @@ mod parameters;
 mod ssh;
 
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::str::FromStr;
 
 use thiserror::Error;

@@ -81,7 +81,8 @@ pub(super) fn check(values: &Values) -> Result<Endpoint, Vec<Malformed>> {
     let place = RegionPlace { region: settings.region, endpoint: settings.endpoint };
     let mut problems = place.problems("REGION", "cn-beijing", "ALIBABA_CLOUD_ENDPOINT");
     if place.region.bytes().any(|byte| byte.is_ascii_uppercase()) {
-        problems.push(Malformed::new("REGION", "regions of Alibaba Cloud are in lower case, such as cn-beijing"));
+        problems
+            .push(Malformed::new("REGION", "regions of Alibaba Cloud are in lower case, such as cn-beijing"));
     }
     let endpoint = Endpoint { setting: "REGION", address: place.to_string() };
     if problems.is_empty() { Ok(endpoint) } else { Err(problems) }

@@ -62,9 +62,12 @@ fn settings_say_where_vms_are_and_refuse_what_is_no_place() {
     assert_eq!(endpoint(&[]), Err(vec!["ALIBABACLOUD_ACCESS_KEY_ID"]));
     assert_eq!(endpoint(&[&KEY[..1], &ROLE]), Err(vec!["ALIBABACLOUD_ACCESS_KEY_ID"]));
     assert_eq!(endpoint(&[&ROLE[1..]]), Err(vec!["ALIBABACLOUD_ACCESS_KEY_ID"]));
-    for wrong in
-        [("REGION", "cn-beijing.example.org/"), ("REGION", "a b"), ("REGION", "cn-Beijing"), ("ALIBABA_CLOUD_ENDPOINT", "http://a")]
-    {
+    for wrong in [
+        ("REGION", "cn-beijing.example.org/"),
+        ("REGION", "a b"),
+        ("REGION", "cn-Beijing"),
+        ("ALIBABA_CLOUD_ENDPOINT", "http://a"),
+    ] {
         assert_eq!(endpoint(&[&KEY, &[wrong]]), Err(vec![wrong.0]), "{wrong:?}");
     }
 }

@@ -14,7 +14,7 @@ use crate::webhook::marker::COUNTED;
 /// The most containers, and init containers, of a Pod.
 pub const MOST_CONTAINERS: usize = 500;
 
-/// The most resources that one container asks for.
+/// The most resources that one container asks for, the VM among them.
 pub const MOST_RESOURCES: usize = 64;
 
 /// The fields of a Pod that matter. Everything else in it stays unchanged, known or not.
