@@ -20,6 +20,10 @@ pub(super) const MAY_BE_UNDONE: Duration = Duration::from_secs(30);
 /// How long a look counts without another one. What happened to the machine in between is not known.
 const COUNTS: Duration = Duration::from_secs(2 * MAY_BE_UNDONE.as_secs());
 
+/// The same for a machine that the pool gives to its former Pod again. There are few, as only cloud-api-adaptor writes such a pool. Its
+/// PeerPod is looked at again within minutes.
+const CAME_BACK_COUNTS: Duration = Duration::from_secs(60 * 60);
+
 /// The most machines that are remembered.
 const MOST: usize = 10_000;
 
@@ -43,7 +47,7 @@ struct Returned {
 
 impl Returned {
     fn counts(&self, now: Instant) -> bool {
-        now - self.seen < COUNTS
+        now - self.seen < if self.since.is_some() { COUNTS } else { CAME_BACK_COUNTS }
     }
 }
 
@@ -58,11 +62,7 @@ impl Returns {
         let mut all = self.lock();
         let has_no_room = |all: &Machines| all.len() >= MOST && !all.contains_key(&key);
         if has_no_room(&all) {
-            all.retain(|_, it| it.since.is_none() || it.counts(now));
-        }
-        // PeerPods whose machines are with another Pod are few, unless a tenant pretends it.
-        if has_no_room(&all) {
-            all.retain(|_, it| it.since.is_some());
+            all.retain(|_, it| it.counts(now));
         }
         // Without room, it waits until others are done.
         let mut since = now;
@@ -134,6 +134,7 @@ mod tests {
         for number in 1..=MOST {
             let _ = returns.available(address, &claim(number));
         }
+        assert!(returns.available(address, &claim(MOST)).is_err() && returns.lock().len() == MOST);
         assert!(returns.undone(address, &claim(0)));
     }
 }

@@ -24,7 +24,9 @@ fn numbers_are_big_endian_and_strings_are_padded_to_four_bytes() {
 #[test]
 fn a_count_beyond_the_packet_is_refused_before_memory_is_taken() {
     let huge = [0xff; 8];
-    assert!(matches!(decode_all::<Vec<Volume>>(&huge), Err(XdrError::Truncated { left: 4, .. })));
+    assert_eq!(decode_all::<Vec<Volume>>(&huge), Err(XdrError::ListTooLong(0xffff_ffff)));
+    let many = [0, 0, 0x40, 0, 0, 0, 0, 0];
+    assert!(matches!(decode_all::<Vec<Volume>>(&many), Err(XdrError::Truncated { left: 4, .. })));
     assert_eq!(decode_all::<String>(&huge), Err(XdrError::StringTooLong(0xffff_ffff)));
     let long = [0, 0x10, 0, 0, 1, 2, 3, 4];
     assert_eq!(decode_all::<String>(&long), Err(XdrError::Truncated { needed: 0x0010_0000, left: 4 }));
