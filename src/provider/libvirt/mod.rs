@@ -211,3 +211,26 @@ fn uuid(id: &InstanceId) -> Result<Uuid, Error> {
     Uuid::try_parse(id.as_str())
         .map_err(|_| Error::new(ErrorClass::Invalid, Message::public(format!("{id} is not a domain's UUID"))))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_uri_of_the_settings_is_used_where_it_leads_to_the_recorded_place() {
+        for uri in [
+            "qemu+ssh://root@kvm/system?proxy=native&keyfile=/k",
+            "qemu+ssh://root@kvm/system?mode=legacy",
+            "qemu+unix:///system?mode=direct",
+        ] {
+            let at = |address: &str| {
+                let libvirt = Libvirt::at_place(uri, address, "default", 1, Expected::default()).unwrap();
+                libvirt.client.uri().to_string()
+            };
+            assert_eq!(at(&uri.parse::<ConnectUri>().unwrap().address()), uri);
+            for former in ["qemu+ssh://kvm:22/session", "qemu+ssh://old:22/system?mode=direct"] {
+                assert_eq!(at(former), former);
+            }
+        }
+    }
+}

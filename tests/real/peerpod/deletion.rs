@@ -105,6 +105,47 @@ fn a_domain_that_became_something_else_since_it_was_proven_stays() -> Result<()>
 }
 
 #[test]
+fn a_volume_that_the_running_domain_lost_is_deleted() -> Result<()> {
+    run(async {
+        let peer = Peer::start().await?;
+        let (host, client) = (peer.libvirtd.host(), peer.libvirtd.host().client());
+        let vm = host.start_pod_vm(&vm_name("web")).await?;
+        let kept = client.domain_xml_inactive(&vm.domain).await?;
+        let at = kept.find(&vm.root.name).context("the definition has the root volume")?;
+        let begin = kept[..at].rfind("<disk ").context("it is a disk")?;
+        let end = at + kept[at..].find("</disk>").context("the disk ends")? + "</disk>".len();
+        client.domain_destroy(&vm.domain).await?;
+        client.domain_define(&format!("{}{}", &kept[..begin], &kept[end..])).await?;
+        client.domain_create(&vm.domain).await?;
+        client.domain_define(&kept).await?;
+        ensure!(
+            !client.domain_xml(&vm.domain).await?.contains(&vm.root.name),
+            "it runs with its root volume"
+        );
+
+        peer.provider.delete(&peer.proven(vm.domain.uuid).await?).await?;
+        peer.vanished(&vm).await
+    })
+}
+
+#[test]
+fn volumes_that_were_left_are_deleted_although_another_program_undefined_the_domain() -> Result<()> {
+    run(async {
+        let peer = Peer::start().await?;
+        let host = peer.libvirtd.host();
+        let vm = host.start_pod_vm(&vm_name("web")).await?;
+        let (relay, provider) = peer.relayed()?;
+        relay.refuse(STORAGE_VOL_DELETE, &[], SYSTEM_ERROR);
+        let deleted = provider.delete(&proven(&provider, vm.domain.uuid).await?).await;
+        ensure!(deleted.is_err(), "it was deleted");
+        host.client().domain_undefine_plain(&vm.domain).await?;
+        relay.refuse_none();
+        provider.delete(&proven(&provider, vm.domain.uuid).await?).await?;
+        peer.vanished(&vm).await
+    })
+}
+
+#[test]
 fn volumes_of_a_domain_undefined_after_its_proof_are_deleted_on_retry() -> Result<()> {
     run(async {
         let peer = Peer::start().await?;
