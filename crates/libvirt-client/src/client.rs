@@ -14,8 +14,8 @@ use crate::procedure::{
     ConnectGetCapabilities, ConnectGetLibVersion, ConnectGetType, ConnectGetVersion, ConnectListAllDomains,
     DomainCreate, DomainDefineXml, DomainDestroy, DomainGetState, DomainGetXmlDesc, DomainIsPersistent,
     DomainLookupByUuid, DomainUndefine, DomainUndefineFlags, Procedure, StoragePoolCreateXml,
-    StoragePoolGetXmlDesc, StoragePoolListAllVolumes, StoragePoolLookupByName, StorageVolCreateXml,
-    StorageVolDelete, StorageVolLookupByName, StorageVolLookupByPath,
+    StoragePoolGetXmlDesc, StoragePoolListAllVolumes, StoragePoolLookupByName, StoragePoolNumOfVolumes,
+    StorageVolCreateXml, StorageVolDelete, StorageVolLookupByName, StorageVolLookupByPath,
 };
 use crate::uri::ConnectUri;
 
@@ -181,10 +181,9 @@ impl Client {
         Ok(volumes)
     }
 
-    /// The number of these volumes, which libvirt also tells of a pool with more than it lists.
-    pub async fn pool_volume_count(&self, pool: &Pool) -> Result<u32, Error> {
-        let (_volumes, count) = self.call::<StoragePoolListAllVolumes>((pool, 0, 0)).await?;
-        Ok(count)
+    /// The number of these volumes. It answers for a pool with more of them than libvirt lists, too.
+    pub async fn pool_volume_count(&self, pool: &Pool) -> Result<i32, Error> {
+        self.call::<StoragePoolNumOfVolumes>((pool,)).await
     }
 
     /// The volume of this name in the pool; [`NoStorageVolume`](crate::ErrorCode::NoStorageVolume) if it has none.

@@ -64,6 +64,7 @@ procedures! {
     76 "STORAGE_POOL_CREATE_XML" StoragePoolCreateXml(&'a str, Flags) -> Pool;
     84 "STORAGE_POOL_LOOKUP_BY_NAME" StoragePoolLookupByName(&'a str) -> Pool;
     88 "STORAGE_POOL_GET_XML_DESC" StoragePoolGetXmlDesc(&'a Pool, Flags) -> String;
+    91 "STORAGE_POOL_NUM_OF_VOLUMES" StoragePoolNumOfVolumes(&'a Pool) -> i32;
     282 "STORAGE_POOL_LIST_ALL_VOLUMES" StoragePoolListAllVolumes(&'a Pool, NeedResults, Flags) -> (Vec<Volume>, Count);
     95 "STORAGE_VOL_LOOKUP_BY_NAME" StorageVolLookupByName(&'a Pool, &'a str) -> Volume;
     97 "STORAGE_VOL_LOOKUP_BY_PATH" StorageVolLookupByPath(&'a str) -> Volume;

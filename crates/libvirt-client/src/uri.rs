@@ -142,7 +142,7 @@ impl ConnectUri {
     /// user's own. Two URIs with the same address lead to the same place. Two different addresses may do so, too, for instance by two
     /// transports.
     pub fn address(&self) -> String {
-        let (mut socket, mut mode, mut netcat) = (None, Mode::Auto, None);
+        let (mut socket, mut mode, mut netcat, mut proxy) = (None, Mode::Auto, None, None);
         let (transport, server) = match &self.endpoint {
             Endpoint::Unix(Socket::Path(path)) => {
                 socket = Some(path);
@@ -157,6 +157,8 @@ impl ConnectUri {
             Endpoint::Tls(tls) => ("tls", tls.server.to_string()),
             Endpoint::Ssh(ssh) => {
                 (socket, mode, netcat) = (ssh.socket.as_ref(), ssh.mode, ssh.named_netcat());
+                // The host's own socket is tried before that netcat.
+                proxy = netcat.filter(|_| ssh.forward).map(|_| "auto");
                 let user = self.own_user().map(|user| format!("{user}@")).unwrap_or_default();
                 ("ssh", format!("{user}{}", ssh.server))
             }
@@ -167,6 +169,7 @@ impl ConnectUri {
             ("socket", socket.map(|path| path.to_string_lossy())),
             ("mode", mode.name().map(Into::into)),
             ("netcat", netcat.map(Into::into)),
+            ("proxy", proxy.map(Into::into)),
             ("name", name.map(Into::into)),
         ];
         let parameters: Vec<_> = parameters
@@ -183,13 +186,15 @@ impl ConnectUri {
         ssh.user.as_deref().filter(|_| self.opened.1 == "/session" && ssh.socket.is_none())
     }
 
-    /// The same place, reached with the user, unless the address has one, the keys and the trust of another URI, if that has the same transport.
+    /// The same place, reached with the user, the keys and the trust of another URI, if that has the same transport. The user of a
+    /// place whose daemon is a user's own stays.
     #[must_use]
     pub fn reached_as(mut self, other: &Self) -> Self {
-        let has_own_user = self.own_user().is_some();
+        // The user of a session, also none, is a part of the place.
+        let is_session = self.opened.1 == "/session";
         match (&mut self.endpoint, &other.endpoint) {
             (Endpoint::Ssh(ssh), Endpoint::Ssh(other)) => {
-                if !has_own_user {
+                if !is_session || ssh.socket.is_some() {
                     ssh.user.clone_from(&other.user);
                 }
                 ssh.key.clone_from(&other.key);

@@ -7,7 +7,10 @@ use libvirt_client::{Domain, DomainState, ErrorCode, UndefineFlags};
 use operator_kit::Message;
 
 use super::{Libvirt, definition::Definition, parse, uuid, volumes::Found};
-use crate::provider::{Error, ErrorClass, Vm};
+use crate::{
+    api::v1alpha1::{RELEASE_ABANDON, RELEASE_ANNOTATION},
+    provider::{Error, ErrorClass, InstanceId, Vm},
+};
 
 /// What a domain is right before its deletion.
 enum Now {
@@ -51,14 +54,19 @@ impl Libvirt {
         };
         // A running domain may have lost a disk that it will have again, also by its guest's doing.
         let mut disks = definition.own_disks();
-        let others: Vec<_> = kept?.into_iter().filter(|disk| !disks.contains(disk)).collect();
-        disks.extend(others);
+        // So may one that was off at an earlier attempt.
+        let left = self.remains.of(&vm.id).map(|left| left.belongings).unwrap_or_default();
+        for disk in kept?.into_iter().chain(left) {
+            if !disks.contains(&disk) {
+                disks.push(disk);
+            }
+        }
         let found = if disks == vm.belongings { found } else { self.find_volumes(&disks).await };
         self.turn_off(&domain).await?;
-        let deleted = self.delete_volumes(found).await;
         // Another program may undefine the domain before the next look. If the pool shows no volume, an administrator is to do so.
-        let is_left = deleted.as_ref().is_err_and(|error| error.class != ErrorClass::Refused);
-        self.remains.note(&Vm { belongings: disks, ..vm.clone() }, is_left);
+        let is_pool_empty = found.iter().any(|found| matches!(found, Ok(Found::EmptyPool(_))));
+        let deleted = self.delete_volumes(found, "undefine the domain").await;
+        self.remains.note(&Vm { belongings: disks, ..vm.clone() }, deleted.is_err() && !is_pool_empty);
         deleted?;
         self.undefine(&domain).await
     }
@@ -112,9 +120,21 @@ impl Libvirt {
 
     /// Deletes the volumes of a domain that is gone. Volumes that are left are remembered, as nothing else leads to them.
     async fn delete_remains(&self, vm: &Vm, found: Vec<Result<Found, Error>>) -> Result<(), Error> {
-        let deleted = self.delete_volumes(found).await;
+        let release = format!("annotate the PeerPod {RELEASE_ANNOTATION}={RELEASE_ABANDON}");
+        let deleted = self.delete_volumes(found, &release).await;
         self.remains.note(vm, deleted.is_err());
         deleted
+    }
+
+    /// What is left of a domain that is gone, as far as this process knows. An administrator may have deleted it by hand.
+    pub(super) async fn remains(&self, id: &InstanceId) -> Option<Vm> {
+        let left = self.remains.of(id)?;
+        let found = self.find_volumes(&left.belongings).await;
+        if found.iter().all(|found| matches!(found, Ok(Found::Absent))) {
+            self.remains.note(&left, false);
+            return None;
+        }
+        Some(left)
     }
 
     /// Turns the domain off. A domain that is off already is a success; only its state shows that.

@@ -4,7 +4,10 @@ use futures::future::join;
 use libvirt_client::{Domain, ErrorCode};
 use operator_kit::Message;
 
-use super::{Libvirt, definition, parse};
+use super::{
+    Libvirt, definition, parse,
+    volumes::{Found, empty_pool},
+};
 use crate::provider::{Error, ErrorClass, Finding, POD_VM, finding::counted};
 
 /// What libvirt has no dry run for.
@@ -126,8 +129,9 @@ impl Libvirt {
     /// Looks a volume up as before its deletion.
     async fn found(&self, path: &str) -> Result<String, Error> {
         Ok(match self.find_volume(path).await? {
-            Some(_) => format!("libvirt found {path}"),
-            None => format!("libvirt looked for {path} and did not find it"),
+            Found::There(_) => format!("libvirt found {path}"),
+            Found::Absent => format!("libvirt looked for {path} and did not find it"),
+            Found::EmptyPool(doing) => return Err(empty_pool(doing, "upload the base volume again")),
         })
     }
 

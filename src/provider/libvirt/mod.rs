@@ -176,7 +176,7 @@ impl Provider for Libvirt {
         // libvirt finds it by its UUID alone.
         let domain = Domain { name: String::new(), uuid: uuid(id)?, id: -1 };
         let definition = match self.definition(&domain).await {
-            Err(gone) if gone.class == ErrorClass::NotFound => return self.remains.of(id).ok_or(gone),
+            Err(gone) if gone.class == ErrorClass::NotFound => return self.remains(id).await.ok_or(gone),
             definition => definition?,
         };
         Ok(Vm {

@@ -12,8 +12,15 @@ use operator_kit::Message;
 use super::{Libvirt, definition};
 use crate::provider::{Bears, Error, ErrorClass, InstanceId, Stage, Vm};
 
-/// The volume at a path; `None` if there is none.
-pub(super) type Found = Option<Volume>;
+/// What is at the path of a volume.
+pub(super) enum Found {
+    /// This volume.
+    There(Volume),
+    /// Nothing, as its pool says.
+    Absent,
+    /// Nothing that is known: its pool shows no volume at all. The text says what was looked for.
+    EmptyPool(Message),
+}
 
 /// The most domains with leftover volumes that are remembered; further ones are not. A domain is among them only if a volume could not
 /// be deleted.
@@ -52,10 +59,18 @@ impl Libvirt {
     }
 
     /// Deletes all volumes that were found, at once. Then returns the first problem of finding or deleting. A volume that does
-    /// not exist counts as deleted.
-    pub(super) async fn delete_volumes(&self, found: Vec<Result<Found, Error>>) -> Result<(), Error> {
+    /// not exist counts as deleted. `if_deleted`: what to do if the volumes of an empty pool were deleted.
+    pub(super) async fn delete_volumes(
+        &self,
+        found: Vec<Result<Found, Error>>,
+        if_deleted: &str,
+    ) -> Result<(), Error> {
         let deleted = found.into_iter().map(async |found| {
-            let Some(volume) = found? else { return Ok(()) };
+            let volume = match found? {
+                Found::There(volume) => volume,
+                Found::Absent => return Ok(()),
+                Found::EmptyPool(doing) => return Err(empty_pool(doing, if_deleted)),
+            };
             match self.client.volume_delete(&volume).await {
                 Err(error) if error.code() != Some(ErrorCode::NoStorageVolume) => {
                     let doing = format!("deleting the volume {}", volume.key);
@@ -77,7 +92,7 @@ impl Libvirt {
     /// its volumes is not recognised.
     pub(super) async fn find_volume(&self, path: &str) -> Result<Found, Error> {
         match self.client.volume_lookup_by_path(path).await {
-            Ok(volume) => return Ok(Some(volume)),
+            Ok(volume) => return Ok(Found::There(volume)),
             Err(error) if error.code() == Some(ErrorCode::NoStorageVolume) => {}
             Err(error) => {
                 let doing = format!("looking up the volume {path}");
@@ -104,14 +119,20 @@ impl Libvirt {
         }
         match self.client.volume_lookup_by_name(&pool, name).await {
             Err(error) if error.code() == Some(ErrorCode::NoStorageVolume) => {}
-            found => return found.map(Some).map_err(explain),
+            found => return found.map(Found::There).map_err(explain),
         }
-        if self.client.pool_volume_count(&pool).await.map_err(explain)? == 0 {
-            let message = doing.map(|doing| {
-                format!("{doing} failed: the pool shows no volume at all, not even the base volume; run virsh pool-refresh or, if its volumes were deleted, undefine the domain")
-            });
-            return Err(Error::new(ErrorClass::Refused, message));
-        }
-        Ok(None)
+        let count = self.client.pool_volume_count(&pool).await.map_err(explain)?;
+        Ok(if count == 0 { Found::EmptyPool(doing) } else { Found::Absent })
     }
+}
+
+/// The error of looking for a volume in a pool that shows none.
+pub(super) fn empty_pool(doing: Message, if_deleted: &str) -> Error {
+    let message = doing.map(|doing| {
+        format!(
+            "{doing} failed: the pool shows no volume at all, not even the base volume; run virsh pool-refresh or, if its volumes \
+             were deleted, {if_deleted}"
+        )
+    });
+    Error::new(ErrorClass::Refused, message)
 }

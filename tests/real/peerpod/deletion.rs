@@ -138,10 +138,35 @@ fn volumes_that_were_left_are_deleted_although_another_program_undefined_the_dom
         relay.refuse(STORAGE_VOL_DELETE, &[], SYSTEM_ERROR);
         let deleted = provider.delete(&proven(&provider, vm.domain.uuid).await?).await;
         ensure!(deleted.is_err(), "it was deleted");
+        // As of a pool that is not active.
+        relay.refuse(STORAGE_VOL_DELETE, &[], OPERATION_INVALID);
+        let error = provider.delete(&proven(&provider, vm.domain.uuid).await?).await.err();
+        assert_eq!(error.map(|error| error.class), Some(ErrorClass::Refused));
         host.client().domain_undefine_plain(&vm.domain).await?;
         relay.refuse_none();
         provider.delete(&proven(&provider, vm.domain.uuid).await?).await?;
         peer.vanished(&vm).await
+    })
+}
+
+#[test]
+fn volumes_that_were_left_and_deleted_by_hand_are_absent() -> Result<()> {
+    run(async {
+        let peer = Peer::start().await?;
+        let (host, name) = (peer.libvirtd.host(), vm_name("web"));
+        let vm = host.start_pod_vm(&name).await?;
+        let (relay, provider) = peer.relayed()?;
+        relay.refuse(STORAGE_VOL_DELETE, &[], SYSTEM_ERROR);
+        let deleted = provider.delete(&proven(&provider, vm.domain.uuid).await?).await;
+        ensure!(deleted.is_err(), "it was deleted");
+        host.virsh().run(&["undefine", &name]).await?;
+        for volume in [&vm.root, &vm.cloudinit] {
+            ensure!(proven(&provider, vm.domain.uuid).await.is_ok(), "{} is forgotten", volume.name);
+            host.client().volume_delete(volume).await?;
+        }
+        let gone = proven(&provider, vm.domain.uuid).await.err().context("something is left")?;
+        ensure!(gone.downcast_ref().is_some_and(|it: &Error| it.class == ErrorClass::NotFound), "{gone:#}");
+        Ok(())
     })
 }
 

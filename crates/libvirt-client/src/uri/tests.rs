@@ -38,6 +38,10 @@ fn the_address_has_all_that_selects_a_daemon_and_neither_keys_nor_other_users() 
             "qemu+ssh://a@kvm/system?netcat=/opt/my%20nc&name=test:///a",
             "qemu+ssh://kvm:22/system?netcat=/opt/my%20nc&name=test:///a",
         ),
+        (
+            "qemu+ssh://a@kvm/system?proxy=auto&netcat=/opt/nc",
+            "qemu+ssh://kvm:22/system?netcat=/opt/nc&proxy=auto",
+        ),
         ("qemu+ssh://alice@kvm/session", "qemu+ssh://alice@kvm:22/session"),
         ("qemu+ssh://alice@kvm/session?socket=/a", "qemu+ssh://kvm:22/session?socket=/a"),
         ("qemu+ssh://kvm:23/system", "qemu+ssh://kvm:23/system"),
@@ -67,6 +71,9 @@ fn another_host_is_reached_with_the_same_user_and_keys() {
         session.endpoint(),
         parse("qemu+ssh://alice@old/session?keyfile=/k&known_hosts=/h&no_verify=1").endpoint()
     );
+    let own = parse("qemu+ssh://old/session").reached_as(&today);
+    let expected = parse("qemu+ssh://old/session?keyfile=/k&known_hosts=/h&no_verify=1");
+    assert_eq!(own.endpoint(), expected.endpoint(), "the session is that of who runs this process");
     let today = parse("qemu://new/system?pkipath=/p&no_verify=1");
     let before = parse("qemu://old/system").reached_as(&today);
     assert_eq!(before.endpoint(), parse("qemu://old/system?pkipath=/p&no_verify=1").endpoint());
