@@ -131,7 +131,7 @@ impl Libvirt {
         Ok(match self.find_volume(path).await? {
             Found::There(_) => format!("libvirt found {path}"),
             Found::Absent => format!("libvirt looked for {path} and did not find it"),
-            Found::EmptyPool(doing) => return Err(empty_pool(doing, "upload the base volume again")),
+            Found::EmptyPool(doing) => return Err(empty_pool(&doing, "upload the base volume again")),
         })
     }
 

@@ -69,7 +69,7 @@ impl Libvirt {
             let volume = match found? {
                 Found::There(volume) => volume,
                 Found::Absent => return Ok(()),
-                Found::EmptyPool(doing) => return Err(empty_pool(doing, if_deleted)),
+                Found::EmptyPool(doing) => return Err(empty_pool(&doing, if_deleted)),
             };
             match self.client.volume_delete(&volume).await {
                 Err(error) if error.code() != Some(ErrorCode::NoStorageVolume) => {
@@ -127,7 +127,7 @@ impl Libvirt {
 }
 
 /// The error of looking for a volume in a pool that shows none.
-pub(super) fn empty_pool(doing: Message, if_deleted: &str) -> Error {
+pub(super) fn empty_pool(doing: &Message, if_deleted: &str) -> Error {
     let message = doing.map(|doing| {
         format!(
             "{doing} failed: the pool shows no volume at all, not even the base volume; run virsh pool-refresh or, if its volumes \
