@@ -139,6 +139,7 @@ fn volumes_that_were_left_are_deleted_although_another_program_undefined_the_dom
         let deleted = provider.delete(&proven(&provider, vm.domain.uuid).await?).await;
         ensure!(deleted.is_err(), "it was deleted");
         // As of a pool that is not active.
+        relay.refuse_none();
         relay.refuse(STORAGE_VOL_DELETE, &[], OPERATION_INVALID);
         let error = provider.delete(&proven(&provider, vm.domain.uuid).await?).await.err();
         assert_eq!(error.map(|error| error.class), Some(ErrorClass::Refused));
