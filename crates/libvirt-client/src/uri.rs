@@ -159,7 +159,8 @@ impl ConnectUri {
                 (socket, mode, netcat) = (ssh.socket.as_ref(), ssh.mode, ssh.named_netcat());
                 // The host's own socket is tried before that netcat.
                 proxy = netcat.filter(|_| ssh.forward).map(|_| "auto");
-                let user = self.own_user().map(|user| format!("{user}@")).unwrap_or_default();
+                let user = ssh.user.as_ref().filter(|_| self.is_of_user());
+                let user = user.map(|user| format!("{user}@")).unwrap_or_default();
                 ("ssh", format!("{user}{}", ssh.server))
             }
         };
@@ -180,21 +181,19 @@ impl ConnectUri {
         format!("{driver}+{transport}://{server}{path}{sign}{}", parameters.join("&"))
     }
 
-    /// The user on another host, if the daemon is this user's own.
-    fn own_user(&self) -> Option<&str> {
-        let Endpoint::Ssh(ssh) = &self.endpoint else { return None };
-        ssh.user.as_deref().filter(|_| self.opened.1 == "/session" && ssh.socket.is_none())
+    /// Whether the daemon on another host is the own one of the user who logs in there. The URI may leave that user out.
+    fn is_of_user(&self) -> bool {
+        self.opened.1 == "/session" && matches!(&self.endpoint, Endpoint::Ssh(Ssh { socket: None, .. }))
     }
 
     /// The same place, reached with the user, the keys and the trust of another URI, if that has the same transport. The user of a
     /// place whose daemon is a user's own stays.
     #[must_use]
     pub fn reached_as(mut self, other: &Self) -> Self {
-        // The user of a session, also none, is a part of the place.
-        let is_session = self.opened.1 == "/session";
+        let is_of_user = self.is_of_user();
         match (&mut self.endpoint, &other.endpoint) {
             (Endpoint::Ssh(ssh), Endpoint::Ssh(other)) => {
-                if !is_session || ssh.socket.is_some() {
+                if !is_of_user {
                     ssh.user.clone_from(&other.user);
                 }
                 ssh.key.clone_from(&other.key);
