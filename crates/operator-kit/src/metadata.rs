@@ -13,6 +13,13 @@ use kube::Resource;
 use serde::{Deserialize, Deserializer, de::DeserializeOwned};
 use serde_json::Value;
 
+/// The owner references of a new object of this controller. The garbage collector deletes the object after its owner, or before it if
+/// the owner is deleted in the foreground. `None` if the owner has no name or uid: it was not read from an API server.
+pub fn controlled_by(owner: &impl Resource<DynamicType = ()>) -> Option<Vec<OwnerReference>> {
+    let owner = owner.controller_owner_ref(&())?;
+    Some(vec![OwnerReference { block_owner_deletion: Some(true), ..owner }])
+}
+
 /// Reads metadata: for `#[serde(with = …)]`.
 #[derive(Deserialize)]
 #[serde(remote = "ObjectMeta", rename_all = "camelCase", default = "ObjectMeta::default")]

@@ -3,8 +3,9 @@
 use std::{cmp::Reverse, collections::BTreeMap};
 
 use k8s_openapi::api::core::v1::{Capabilities, Container, Pod, PodSpec, SeccompProfile, SecurityContext};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{OwnerReference, Time};
-use kube::{Resource, ResourceExt, api::ObjectMeta};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::{ResourceExt, api::ObjectMeta};
+use operator_kit::metadata::controlled_by;
 
 use crate::api::PodSet;
 
@@ -82,13 +83,11 @@ pub fn selector(podset: &PodSet) -> String {
 /// A new Pod of a PodSet. The API server completes its name.
 pub fn pod(podset: &PodSet) -> Pod {
     let text = |text: &str| Some(text.to_owned());
-    let blocking = |owner| vec![OwnerReference { block_owner_deletion: Some(true), ..owner }];
     Pod {
         metadata: ObjectMeta {
             generate_name: Some(format!("{}-pod", podset.name_any())),
             labels: Some(labels(podset)),
-            // The garbage collector deletes the Pod after its owner, or before it if the owner is deleted in the foreground.
-            owner_references: podset.controller_owner_ref(&()).map(blocking),
+            owner_references: controlled_by(podset),
             ..ObjectMeta::default()
         },
         spec: Some(PodSpec {

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
-use kube::{Resource, ResourceExt, api::ObjectMeta};
+use kube::{ResourceExt, api::ObjectMeta};
+use operator_kit::metadata::controlled_by;
 
 use crate::{NAME, api::Ptemplate};
 
@@ -15,13 +15,11 @@ pub const APP: &str = "app";
 
 /// The metadata of an object that is named after its Ptemplate.
 pub fn metadata(ptemplate: &Ptemplate, suffix: &str) -> ObjectMeta {
-    let blocking = |owner| vec![OwnerReference { block_owner_deletion: Some(true), ..owner }];
     ObjectMeta {
         name: Some(ptemplate.name_any() + suffix),
         namespace: ptemplate.namespace(),
         labels: Some(labels(ptemplate)),
-        // The garbage collector deletes it after its Ptemplate, or before it if that is deleted in the foreground.
-        owner_references: ptemplate.controller_owner_ref(&()).map(blocking),
+        owner_references: controlled_by(ptemplate),
         ..ObjectMeta::default()
     }
 }
