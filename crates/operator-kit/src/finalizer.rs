@@ -117,33 +117,30 @@ mod tests {
         }
     }
 
-    #[tokio::test]
-    async fn a_404_about_another_object_is_an_error() {
+    /// Releases a widget whose patch gets this answer.
+    async fn answered(answer: Answer) -> Result<Written, ApiError> {
         let mut widget = Widget::new("a", WidgetSpec::default());
         widget.metadata.finalizers = Some(vec![FINALIZER.into()]);
-        let released = async |answer: &Answer| {
-            let path = "/apis/example.com/v1/namespaces/shop/widgets/a?fieldManager=kit";
-            let server = ApiServer::expecting([Call::patch(path).answer(answer.clone())]);
-            let api = Api::<Metadata<Widget>>::namespaced(server.client(), "shop");
-            release(&api, &widget, FINALIZER, "kit").await
-        };
-        assert_eq!(released(&Answer::not_found("widgets", "a")).await.ok(), Some(Written::Gone));
+        let path = "/apis/example.com/v1/namespaces/shop/widgets/a?fieldManager=kit";
+        let server = ApiServer::expecting([Call::patch(path).answer(answer)]);
+        let api = Api::<Metadata<Widget>>::namespaced(server.client(), "shop");
+        release(&api, &widget, FINALIZER, "kit").await
+    }
+
+    #[tokio::test]
+    async fn a_404_about_another_object_is_an_error() {
+        assert_eq!(answered(Answer::not_found("widgets", "a")).await.ok(), Some(Written::Gone));
         for other in not_of("a") {
-            assert!(released(&other).await.is_err(), "{other:?}");
+            assert!(answered(other.clone()).await.is_err(), "{other:?}");
         }
     }
 
     #[tokio::test]
     async fn a_refusal_of_a_webhook_is_an_error_with_any_code() {
-        let mut widget = Widget::new("a", WidgetSpec::default());
-        widget.metadata.finalizers = Some(vec![FINALIZER.into()]);
         for code in [409, 422] {
-            let path = "/apis/example.com/v1/namespaces/shop/widgets/a?fieldManager=kit";
             let refused =
                 Answer::error(code, "", "admission webhook \"a.example.com\" denied the request: no");
-            let server = ApiServer::expecting([Call::patch(path).answer(refused)]);
-            let api = Api::<Metadata<Widget>>::namespaced(server.client(), "shop");
-            assert!(release(&api, &widget, FINALIZER, "kit").await.is_err(), "{code}");
+            assert!(answered(refused).await.is_err(), "{code}");
         }
     }
 

@@ -69,6 +69,21 @@ async fn proven(provider: &Libvirt, uuid: Uuid) -> Result<OwnVm> {
     Ok(ownership::verify(provider.describe(&id, &Claim::default()).await?, "web", NAME_LIMIT)?)
 }
 
+/// Fails unless nothing is left of the machine, as far as the provider knows.
+async fn absent(provider: &Libvirt, uuid: Uuid) -> Result<()> {
+    let gone = proven(provider, uuid).await.err().context("something is left")?;
+    ensure!(gone.downcast_ref().is_some_and(|it: &Error| it.class == ErrorClass::NotFound), "{gone:#}");
+    Ok(())
+}
+
+/// Has a deletion fail because no volume can be deleted, now and later.
+async fn keeps_volumes(relay: &Relay, provider: &Libvirt, vm: &PodVm) -> Result<()> {
+    relay.refuse(STORAGE_VOL_DELETE, &[], SYSTEM_ERROR);
+    let deleted = provider.delete(&proven(provider, vm.domain.uuid).await?).await;
+    ensure!(deleted.is_err(), "it was deleted");
+    Ok(())
+}
+
 #[test]
 fn a_domain_that_became_something_else_since_it_was_proven_stays() -> Result<()> {
     run(async {
@@ -135,9 +150,7 @@ fn volumes_that_were_left_are_deleted_although_another_program_undefined_the_dom
         let host = peer.libvirtd.host();
         let vm = host.start_pod_vm(&vm_name("web")).await?;
         let (relay, provider) = peer.relayed()?;
-        relay.refuse(STORAGE_VOL_DELETE, &[], SYSTEM_ERROR);
-        let deleted = provider.delete(&proven(&provider, vm.domain.uuid).await?).await;
-        ensure!(deleted.is_err(), "it was deleted");
+        keeps_volumes(&relay, &provider, &vm).await?;
         // As of a pool that is not active.
         relay.refuse_none();
         relay.refuse(STORAGE_VOL_DELETE, &[], OPERATION_INVALID);
@@ -157,17 +170,13 @@ fn volumes_that_were_left_and_deleted_by_hand_are_absent() -> Result<()> {
         let (host, name) = (peer.libvirtd.host(), vm_name("web"));
         let vm = host.start_pod_vm(&name).await?;
         let (relay, provider) = peer.relayed()?;
-        relay.refuse(STORAGE_VOL_DELETE, &[], SYSTEM_ERROR);
-        let deleted = provider.delete(&proven(&provider, vm.domain.uuid).await?).await;
-        ensure!(deleted.is_err(), "it was deleted");
+        keeps_volumes(&relay, &provider, &vm).await?;
         host.virsh().run(&["undefine", &name]).await?;
         for volume in [&vm.root, &vm.cloudinit] {
             ensure!(proven(&provider, vm.domain.uuid).await.is_ok(), "{} is forgotten", volume.name);
             host.client().volume_delete(volume).await?;
         }
-        let gone = proven(&provider, vm.domain.uuid).await.err().context("something is left")?;
-        ensure!(gone.downcast_ref().is_some_and(|it: &Error| it.class == ErrorClass::NotFound), "{gone:#}");
-        Ok(())
+        absent(&provider, vm.domain.uuid).await
     })
 }
 
@@ -192,9 +201,7 @@ fn volumes_of_a_domain_undefined_after_its_proof_are_deleted_on_retry() -> Resul
         relay.refuse_none();
         provider.delete(&left).await?;
         peer.vanished(&vm).await?;
-        let gone = proven(&provider, vm.domain.uuid).await.err().context("something is left")?;
-        ensure!(gone.downcast_ref().is_some_and(|it: &Error| it.class == ErrorClass::NotFound), "{gone:#}");
-        Ok(())
+        absent(&provider, vm.domain.uuid).await
     })
 }
 
