@@ -52,6 +52,9 @@ const MOST_REFUSED: usize = 256;
 /// Questions at once.
 const REVIEWS: usize = 4;
 
+/// The time from one warning about unanswered questions to the next. Any client may cause such questions.
+const WARNINGS: Duration = Duration::from_secs(10);
+
 /// What TLS may hold for a client that reads nothing.
 const UNSENT: usize = 16 * 1024;
 
@@ -78,6 +81,7 @@ struct Gate {
 struct Known {
     readers: Recent<[u8; 32], ()>,
     refused: Recent<[u8; 32], Refusal>,
+    warned: Option<Instant>,
 }
 
 /// Why metrics are not shown.
@@ -147,17 +151,19 @@ impl Gate {
         if let Some(known) = self.known(&key) {
             return known;
         }
-        let answer = self.review(token).await.map_err(|problem| {
-            warn!(%problem, "the API server does not say who may read metrics");
-            Refusal::NotKnown
-        })?;
+        let answer = self.review(token).await;
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();
         match answer {
-            Ok(()) => known.readers.put(key, (), now + ADMITTED, MOST_READERS, now),
-            Err(refusal) => known.refused.put(key, refusal, now + REFUSED, MOST_REFUSED, now),
+            Ok(Ok(())) => known.readers.put(key, (), now + ADMITTED, MOST_READERS, now),
+            Ok(Err(refusal)) => known.refused.put(key, refusal, now + REFUSED, MOST_REFUSED, now),
+            Err(_) if known.warned.is_some_and(|at| now < at + WARNINGS) => {}
+            Err(ref problem) => {
+                known.warned = Some(now);
+                warn!(%problem, "the API server does not say who may read metrics");
+            }
         }
-        answer
+        answer.unwrap_or(Err(Refusal::NotKnown))
     }
 
     fn known(&self, key: &[u8; 32]) -> Option<Result<(), Refusal>> {
