@@ -11,9 +11,14 @@ use crate::settings::Common;
 /// The tag whose value is the UID of the namespace `kube-system`, which identifies a cluster.
 pub const CLUSTER_UID_TAG: &str = "caa-cluster-uid";
 
-/// The UID of the cluster by these tags of a VM. Azure ignores case in keys.
+/// The UID of the cluster by these tags of a VM.
 pub(super) fn cluster_uid<K: AsRef<str>, V>(tags: impl IntoIterator<Item = (K, V)>) -> Option<V> {
-    tags.into_iter().find(|(key, _)| key.as_ref().eq_ignore_ascii_case(CLUSTER_UID_TAG)).map(|(_, uid)| uid)
+    tags.into_iter().find(|(key, _)| is_uid_tag(key.as_ref())).map(|(_, uid)| uid)
+}
+
+/// Azure ignores case in keys.
+fn is_uid_tag(key: &str) -> bool {
+    key.eq_ignore_ascii_case(CLUSTER_UID_TAG)
 }
 
 /// How VMs of one cloud prove that they are this cluster's.
@@ -22,6 +27,8 @@ pub struct ClusterClaims {
     tag: Option<(String, String)>,
     cluster_uid: Option<String>,
     exclusive: bool,
+    /// The settings declared it of another place than the one that is listed.
+    is_elsewhere: bool,
 }
 
 /// The proof that something is this cluster's. Only [`ClusterClaims::proof`] makes one.
@@ -46,7 +53,13 @@ impl ClusterClaims {
             tag: tag.map(|(key, value)| (key.to_owned(), value.to_owned())),
             cluster_uid,
             exclusive: settings.sweep_exclusive && is_for_this,
+            is_elsewhere: false,
         }
+    }
+
+    /// The same, of a place where perhaps another host or account answers than the one of which the settings declared it.
+    pub(crate) fn elsewhere(self, is_elsewhere: bool) -> Self {
+        Self { is_elsewhere, ..self }
     }
 
     /// The place has pod VMs of this cluster alone.
@@ -64,8 +77,11 @@ impl ClusterClaims {
     /// What proves that this is the cluster's, if anything does.
     pub fn proof(&self, listed: &Listed) -> Option<ClusterProof> {
         // A tag with another cluster's UID disproves it, whatever the settings declare.
-        if let Some((_, uid)) = listed.tags.iter().find(|(key, _)| key == CLUSTER_UID_TAG) {
+        if let Some(uid) = cluster_uid(listed.tags.iter().map(|(key, uid)| (key, uid))) {
             return (self.cluster_uid.as_ref() == Some(uid)).then_some(ClusterProof(Kind::ClusterUid));
+        }
+        if self.is_elsewhere {
+            return None;
         }
         let bears = |key: &str, value: &str| listed.tags.iter().any(|(k, v)| k == key && v == value);
         if let Some((key, value)) = self.tag.as_ref().filter(|(key, value)| bears(key, value)) {
@@ -76,8 +92,9 @@ impl ClusterClaims {
 
     /// Whether its tags say that it is another cluster's.
     pub fn is_of_another(&self, listed: &Listed) -> bool {
+        let has_other_uid = |own: &str| listed.tags.iter().any(|(key, uid)| is_uid_tag(key) && uid != own);
         let has_other = |key: &str, own: &str| listed.tags.iter().any(|(k, v)| k == key && v != own);
-        self.cluster_uid.as_ref().is_some_and(|uid| has_other(CLUSTER_UID_TAG, uid))
+        self.cluster_uid.as_deref().is_some_and(has_other_uid)
             || self.tag.as_ref().is_some_and(|(key, value)| has_other(key, value))
     }
 }
@@ -110,7 +127,7 @@ mod tests {
     fn claims(tag: Option<&str>, exclusive: bool) -> ClusterClaims {
         let tag =
             tag.and_then(|tag| tag.split_once('=')).map(|(key, value)| (key.to_owned(), value.to_owned()));
-        ClusterClaims { tag, cluster_uid: Some("uid-1".to_owned()), exclusive }
+        ClusterClaims { tag, cluster_uid: Some("uid-1".to_owned()), exclusive, is_elsewhere: false }
     }
 
     #[test]
@@ -132,9 +149,21 @@ mod tests {
     fn the_uid_of_another_cluster_is_proof_against_this_one() {
         for exclusive in [false, true] {
             let claims = claims(None, exclusive);
-            assert!(claims.proof(&listed(&[(CLUSTER_UID_TAG, "uid-1")])).is_some());
-            assert_eq!(claims.proof(&listed(&[(CLUSTER_UID_TAG, "uid-2")])), None);
+            for key in [CLUSTER_UID_TAG, "CAA-Cluster-Uid"] {
+                let (own, other) = (listed(&[(key, "uid-1")]), listed(&[(key, "uid-2")]));
+                assert!(claims.proof(&own).is_some() && !claims.is_of_another(&own), "{key}");
+                assert!(claims.proof(&other).is_none() && claims.is_of_another(&other), "{key}");
+            }
         }
+    }
+
+    #[test]
+    fn what_was_declared_of_another_host_proves_nothing() {
+        let claims = claims(Some("cluster=a"), true).elsewhere(true);
+        assert_eq!(claims.proof(&listed(&[("cluster", "a")])), None);
+        assert_eq!(claims.proof(&listed(&[])), None);
+        assert!(claims.proof(&listed(&[(CLUSTER_UID_TAG, "uid-1")])).is_some(), "the VM itself says it");
+        assert!(claims.is_of_another(&listed(&[("cluster", "b")])));
     }
 
     #[test]

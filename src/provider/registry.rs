@@ -136,6 +136,12 @@ impl Clouds {
         self.0.get(source)?.target().await
     }
 
+    /// Whether these are still the settings in force of the source with this number.
+    pub(crate) fn has_settings(&self, source: usize, settings: &Arc<Snapshot>) -> bool {
+        let current = self.0.get(source).and_then(|source| source.served.settings.current().ok());
+        current.is_some_and(|(_, current)| Arc::ptr_eq(&current, settings))
+    }
+
     /// Yields when other settings come into force, and when the known places change.
     pub fn changes(&self) -> impl Stream<Item = ()> + Send + use<> {
         stream::select_all(self.0.iter().map(|source| {
@@ -160,6 +166,8 @@ pub(crate) struct Target {
     pub(crate) provider: Result<Arc<dyn Provider>, Error>,
     /// Whether VMs may also be in places that the settings named before, which a listing does not show.
     pub(crate) has_former_places: bool,
+    /// Whether another host or account answers here than before. What the settings declare was said of the former one.
+    pub(crate) has_moved: bool,
 }
 
 impl Target {
@@ -174,7 +182,8 @@ impl Target {
         let cloud = Cloud::named(settings.cloud())?;
         let provider = openers.open(&settings, Opening::new(calls));
         let provider = provider.map(|it| decorate(it, cloud.name(), Limits::default(), metrics));
-        Some(Self { cloud, settings: Arc::new(settings), provider, has_former_places: false })
+        let settings = Arc::new(settings);
+        Some(Self { cloud, settings, provider, has_former_places: false, has_moved: false })
     }
 }
 
@@ -187,9 +196,9 @@ impl Source {
         let built = self.built();
         let built = built.as_ref().filter(|it| it.generation == generation);
         // If the provider could not be built, nothing is known about it.
-        let has_former_places =
-            built.is_none_or(|it| it.known.moved.is_some() || !it.known.former.is_empty());
-        Some(Target { cloud, settings, provider, has_former_places })
+        let has_moved = built.is_none_or(|it| it.known.moved.is_some());
+        let has_former_places = has_moved || built.is_none_or(|it| !it.known.former.is_empty());
+        Some(Target { cloud, settings, provider, has_former_places, has_moved })
     }
 
     fn cloud(&self) -> Option<&'static str> {

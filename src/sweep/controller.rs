@@ -17,7 +17,7 @@ use super::{
     CloudSnapshot, LostVm, Mode, Options,
     confirm::Suspects,
     lost::live,
-    plan::{Candidates, Moment, Patience, UntrackedFinding, Verdict, findings},
+    plan::{Candidates, Found, Key, Moment, Patience, UntrackedFinding, Verdict, findings},
     search::{Problem, Search},
     sightings::Sightings,
 };
@@ -48,22 +48,32 @@ struct Memory {
     sightings: Sightings,
     suspects: Suspects,
     /// The untracked things of the last round, which the log already has.
-    logged: HashSet<(Resource, String)>,
+    logged: HashSet<Key>,
+    /// Those that could not be deleted when that was last tried. They wait until all others had their turn.
+    refused: HashSet<Key>,
     snapshot: CloudSnapshot,
 }
 
 impl Memory {
     /// Logs those that the last round did not have.
     fn log_new(&mut self, untracked: &[UntrackedFinding]) {
-        let key = |it: &UntrackedFinding| (it.found.listed.kind, it.found.listed.id.clone());
-        for finding in untracked.iter().filter(|it| !self.logged.contains(&key(it))) {
+        for finding in untracked.iter().filter(|it| !self.logged.contains(&it.found.key())) {
             let Listed { kind, id, name, .. } = &finding.found.listed;
             warn!(
                 ?kind, id, machine = name, since = %finding.since, verdict = finding.verdict.as_str(),
                 "no PeerPod records this"
             );
         }
-        self.logged = untracked.iter().map(key).collect();
+        self.logged = untracked.iter().map(|it| it.found.key()).collect();
+        self.refused.retain(|key| self.logged.contains(key));
+    }
+
+    /// The most of these to delete in this round, the oldest first.
+    fn to_delete(&self, untracked: &[UntrackedFinding], most: usize) -> Vec<Found> {
+        let found = untracked.iter().filter(|it| it.verdict == Verdict::Delete).map(|it| &it.found);
+        let mut found: Vec<_> = found.collect();
+        found.sort_by_key(|it| self.refused.contains(&it.key()));
+        found.into_iter().take(most).cloned().collect()
     }
 }
 
@@ -115,14 +125,14 @@ impl Sweeper {
             let is_complete = match &target {
                 Some(target) => {
                     let span = info_span!("sweep", cloud);
-                    self.sweep(target, &mut memory).instrument(span).await
+                    self.sweep(source, target, &mut memory).instrument(span).await
                 }
                 None => false,
             };
-            // A failed round is tried again soon, and then less and less often.
-            let next = if is_complete { interval } else { pause };
+            // A failed round is tried again soon, and then less and less often. It may have taken long itself.
+            let rest = if is_complete { interval.saturating_sub(begun.elapsed()) } else { pause };
             pause = if is_complete { SOON.min(interval) } else { (pause * 2).min(interval) };
-            sleep(next.saturating_sub(begun.elapsed())).await;
+            sleep(rest).await;
         }
     }
 
@@ -141,12 +151,14 @@ impl Sweeper {
     }
 
     /// One round at one cloud. Returns whether it was complete.
-    async fn sweep(&self, target: &Target, memory: &mut Memory) -> bool {
+    async fn sweep(&self, source: usize, target: &Target, memory: &mut Memory) -> bool {
         target.cloud.name().clone_into(&mut memory.snapshot.cloud);
         let kinds = Resource::ALL.map(Resource::as_str);
         self.search.metrics.lists(target.cloud.name(), self.options.interval, kinds);
+        // If the term ends meanwhile, its metrics end, too.
+        self.options.published.show(memory.snapshot.clone());
         let now = Moment { by_process: Instant::now(), by_day: Timestamp::now() };
-        let swept = self.try_sweep(target, memory, now).await;
+        let swept = self.try_sweep(source, target, memory, now).await;
         match &swept {
             Ok(()) => {
                 memory.snapshot.problem = None;
@@ -166,7 +178,13 @@ impl Sweeper {
         swept.is_ok()
     }
 
-    async fn try_sweep(&self, target: &Target, memory: &mut Memory, now: Moment) -> Result<(), Problem> {
+    async fn try_sweep(
+        &self,
+        source: usize,
+        target: &Target,
+        memory: &mut Memory,
+        now: Moment,
+    ) -> Result<(), Problem> {
         let listing = self.search.list(target).await?;
         let peerpods = self.shared.peerpods.state();
         let mut candidates = Candidates::of(target.cloud, &listing);
@@ -190,11 +208,14 @@ impl Sweeper {
             memory.suspects.round(self, target, &listing, (&peerpods, ended), now, patience.interval).await;
         self.search.metrics.listed(target.cloud.name(), &in_numbers(now, &untracked, &lost));
         memory.snapshot.show(now.by_day, self.options.mode, &listing, &untracked, lost);
-        if self.options.mode == Mode::Delete {
-            let to_delete = untracked.iter().filter(|it| it.verdict == Verdict::Delete);
-            let to_delete: Vec<_> = to_delete.take(self.options.most).map(|it| it.found.clone()).collect();
-            if let Err(problem) = self.search.delete(target, to_delete).await {
-                warn!(%problem, "the sweep could not delete what it found; the next round tries again");
+        // A round may take minutes. Meanwhile the settings may have turned on developer mode, or have taken back a proof.
+        if self.options.mode == Mode::Delete && self.shared.clouds.has_settings(source, &target.settings) {
+            let to_delete = memory.to_delete(&untracked, self.options.most);
+            match self.search.delete(target, to_delete).await {
+                Ok(tally) => memory.refused.extend(tally.refused),
+                Err(problem) => {
+                    warn!(%problem, "the sweep could not delete what it found; the next round tries again");
+                }
             }
         }
         Ok(())
@@ -222,4 +243,30 @@ fn in_numbers(now: Moment, untracked: &[UntrackedFinding], lost: &[LostVm]) -> L
         *listing.lost.entry(vm.state.as_str()).or_default() += 1;
     }
     listing
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cannot_be_deleted_lets_the_others_go_first() {
+        let finding = |id: &str| {
+            let listed = Listed::new(Resource::Vm, id, format!("podvm-{id}-00000001"));
+            let found = Found { listed, proof: None, is_of_another: false };
+            UntrackedFinding { found, since: Timestamp::UNIX_EPOCH, verdict: Verdict::Delete }
+        };
+        let all = ["a", "b", "c"].map(finding);
+        let mut memory = Memory::default();
+        let chosen = |memory: &Memory| {
+            memory.to_delete(&all, 2).into_iter().map(|it| it.listed.id).collect::<Vec<_>>().concat()
+        };
+        memory.log_new(&all);
+        assert_eq!(chosen(&memory), "ab");
+        memory.refused.extend(memory.to_delete(&all, 2).iter().map(Found::key));
+        assert_eq!(chosen(&memory), "ca");
+        memory.log_new(&all[1..]);
+        memory.log_new(&all);
+        assert_eq!(chosen(&memory), "ac", "one that was gone for a round begins anew");
+    }
 }

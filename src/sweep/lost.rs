@@ -21,8 +21,8 @@ use crate::{
 };
 
 /// The PeerPods that are not being deleted and whose VM the listing does not show, or shows as off. This includes PeerPods of a
-/// VM in another place than the listing's. It excludes PeerPods whose Pod has a VM by its name that may run, as a tenant could
-/// name another VM in a PeerPod.
+/// VM in another place than the listing's. It excludes PeerPods whose Pod may have another VM that runs: one with the Pod's name,
+/// unless only PeerPods of other Pods record it, or its tags name another cluster. A tenant could name another VM in a PeerPod.
 pub fn suspects(
     cloud: &Cloud,
     listing: &[Found],
@@ -30,8 +30,6 @@ pub fn suspects(
 ) -> Vec<(Arc<PeerPod>, LostState)> {
     let vms = listing.iter().filter(|it| it.listed.kind == Resource::Vm);
     let states: HashMap<&str, PowerState> = vms.clone().map(|it| (&*it.listed.id, it.listed.state)).collect();
-    let may_run = |it: &&Found| matches!(it.listed.state, PowerState::Running | PowerState::Unknown);
-    let running: HashSet<&str> = vms.filter(may_run).filter_map(|it| stem(&it.listed.name)).collect();
     let lost = |peerpod: &Arc<PeerPod>| {
         let id = InstanceId::parse(cloud.name(), peerpod.instance_id()).ok()?;
         let state = match states.get(id.as_str()) {
@@ -39,10 +37,41 @@ pub fn suspects(
             Some(PowerState::Stopped) => LostState::Stopped,
             Some(PowerState::Running | PowerState::Unknown) => return None,
         };
-        let runs = running.contains(&*stem_of(&owner(peerpod)?.name, cloud.name_limit));
-        (!runs).then(|| (Arc::clone(peerpod), state))
+        Some((Arc::clone(peerpod), state))
     };
-    live(cloud, peerpods).filter_map(lost).collect()
+    let mut lost: Vec<_> = live(cloud, peerpods).filter_map(lost).collect();
+    let may_run = |it: &&Found| matches!(it.listed.state, PowerState::Running | PowerState::Unknown);
+    let names: HashSet<_> = lost.iter().filter_map(|(it, _)| pod_stem(cloud, it)).collect();
+    let mut running = HashMap::<&str, Vec<&str>>::new();
+    for vm in vms.filter(may_run).filter(|it| !it.is_of_another) {
+        if let Some(stem) = stem(&vm.listed.name).filter(|stem| names.contains(*stem)) {
+            running.entry(stem).or_default().push(&vm.listed.id);
+        }
+    }
+    let mut recorded: HashMap<&str, HashSet<&str>> =
+        running.values().flatten().map(|id| (*id, HashSet::new())).collect();
+    if !recorded.is_empty() {
+        for peerpod in of_cloud(cloud, peerpods) {
+            let id = InstanceId::parse(cloud.name(), peerpod.instance_id()).ok();
+            let pods = id.and_then(|id| recorded.get_mut(id.as_str()));
+            if let (Some(pods), Some(pod)) = (pods, owner(peerpod)) {
+                pods.insert(&pod.uid);
+            }
+        }
+    }
+    let may_be_of =
+        |vm: &&str, pod: &str| recorded.get(vm).is_none_or(|pods| pods.is_empty() || pods.contains(pod));
+    lost.retain(|(peerpod, _)| {
+        let vms = pod_stem(cloud, peerpod).and_then(|stem| running.get(&*stem));
+        let pod = owner(peerpod).map_or("", |pod| &pod.uid);
+        vms.is_none_or(|vms| !vms.iter().any(|vm| may_be_of(vm, pod)))
+    });
+    lost
+}
+
+/// The beginning of the names of the Pod's VMs.
+fn pod_stem(cloud: &Cloud, peerpod: &PeerPod) -> Option<String> {
+    owner(peerpod).map(|pod| stem_of(&pod.name, cloud.name_limit))
 }
 
 /// The PeerPods that are not being deleted.
@@ -65,7 +94,7 @@ pub fn sound<'a>(cloud: &Cloud, listing: &[Found], peerpods: &'a [Arc<PeerPod>])
 
 /// The PeerPods that are being deleted and record no VM, if the listing shows no VM of their Pod and nothing that came with one.
 pub fn without_vm(cloud: &Cloud, listing: &[Found], peerpods: &[Arc<PeerPod>]) -> Vec<Arc<PeerPod>> {
-    let names = listing.iter().flat_map(|it| {
+    let names = listing.iter().filter(|it| !it.is_of_another).flat_map(|it| {
         let vm = it.listed.vm.as_ref().and_then(|vm| match vm {
             VmRef::Name(name) => Some(&**name),
             VmRef::Id(_) => None,
@@ -75,10 +104,9 @@ pub fn without_vm(cloud: &Cloud, listing: &[Found], peerpods: &[Arc<PeerPod>]) -
     let stems: HashSet<&str> = names.filter_map(stem).collect();
     let has_none = |peerpod: &&Arc<PeerPod>| {
         let records_none = InstanceId::parse(cloud.name(), peerpod.instance_id()) == Err(IdProblem::Empty);
-        let pod = owner(peerpod).map(|pod| stem_of(&pod.name, cloud.name_limit));
         records_none
             && peerpod.metadata.deletion_timestamp.is_some()
-            && pod.is_some_and(|stem| !stems.contains(&*stem))
+            && pod_stem(cloud, peerpod).is_some_and(|stem| !stems.contains(&*stem))
     };
     of_cloud(cloud, peerpods).filter(has_none).cloned().collect()
 }
@@ -134,15 +162,33 @@ mod tests {
     }
 
     fn peerpod(pod: &str) -> Arc<PeerPod> {
-        let owner = json!({ "apiVersion": "v1", "kind": "Pod", "name": pod, "uid": "u" });
+        recording(VM, pod, "u")
+    }
+
+    fn recording(id: &str, pod: &str, uid: &str) -> Arc<PeerPod> {
+        let owner = json!({ "apiVersion": "v1", "kind": "Pod", "name": pod, "uid": uid });
         let metadata = json!({ "name": "p", "uid": "p", "finalizers": ["peer.pod/finalizer"], "ownerReferences": [owner] });
-        let spec = json!({ "cloudProvider": "aws", "instanceID": VM });
+        let spec = json!({ "cloudProvider": "aws", "instanceID": id });
         Arc::new(serde_json::from_value(json!({ "metadata": metadata, "spec": spec })).unwrap())
     }
 
     fn found(id: &str, name: &str, state: PowerState) -> Found {
         let listed = Listed { state, ..Listed::new(Resource::Vm, id, name) };
         Found { listed, proof: None, is_of_another: false }
+    }
+
+    #[test]
+    fn a_pod_of_the_same_name_elsewhere_hides_no_lost_vm() {
+        const OTHER: &str = "i-00000000000000001";
+        let cloud = Cloud::named("aws").unwrap();
+        let other = found(OTHER, "podvm-a-00000001", PowerState::Running);
+        let lost = |listing: &[Found], records: &[Arc<PeerPod>]| suspects(cloud, listing, records).len();
+        let listing = [other.clone()];
+        assert_eq!(lost(&listing, &[peerpod("a"), recording(OTHER, "a", "v")]), 1, "another Pod has it");
+        let both = [peerpod("a"), recording(OTHER, "a", "v"), recording(OTHER, "a", "u")];
+        assert_eq!(lost(&listing, &both), 0, "this Pod may have it, too");
+        let of_another = Found { is_of_another: true, ..other };
+        assert_eq!(lost(&[of_another], &[peerpod("a")]), 1, "another cluster has it");
     }
 
     #[test]

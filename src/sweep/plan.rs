@@ -38,6 +38,16 @@ pub struct Found {
     pub is_of_another: bool,
 }
 
+/// Its kind and its identifier.
+pub type Key = (Resource, String);
+
+impl Found {
+    /// What identifies it in a listing.
+    pub fn key(&self) -> Key {
+        (self.listed.kind, self.listed.id.clone())
+    }
+}
+
 /// What a listing showed and no PeerPod records. Its memory depends only on the listing, not on the number of PeerPods.
 #[derive(Debug)]
 pub struct Candidates<'a> {

@@ -16,14 +16,14 @@ use operator_kit::{
 };
 use tracing::{info, warn};
 
-use super::plan::{Candidates, Found};
+use super::plan::{Candidates, Found, Key};
 use crate::{
     api::v1alpha1::PeerPod,
     cluster::Cluster,
     metrics::Metrics,
     peerpod::{PEERPOD, object::owner},
     provider::{
-        Claim, ClusterClaims, Error, ErrorClass, InstanceId, Listed, Provider, Stage, Target, VmRef,
+        Claim, ClusterClaims, Error, ErrorClass, InstanceId, Listed, Provider, Stage, Target, Vm, VmRef,
         ownership,
     },
 };
@@ -51,6 +51,8 @@ pub(crate) struct Tally {
     pub(crate) deleted: usize,
     /// Why it did not delete the others, each with its identifier.
     pub(crate) failed: Vec<String>,
+    /// The keys of those.
+    pub(crate) refused: Vec<Key>,
 }
 
 /// Why a round at one cloud ended early.
@@ -81,6 +83,7 @@ impl Search {
     pub(crate) async fn list(&self, target: &Target) -> Result<Vec<Found>, Problem> {
         let provider = target.provider.as_ref().map_err(Clone::clone)?;
         let claims = ClusterClaims::new(&target.settings.common, self.cluster.uid().await);
+        let claims = claims.elsewhere(target.has_moved);
         let mut listing = Vec::new();
         let take = &mut |page: Vec<Listed>| {
             listing.extend(page.into_iter().map(|listed| {
@@ -160,6 +163,7 @@ impl Search {
                         let (id, problem) = (&found.listed.id, problem.for_log().to_owned());
                         warn!(id, problem, "the sweep did not delete this; the next round tries again");
                         tally.failed.push(format!("{id}: {problem}"));
+                        tally.refused.push(found.key());
                     }
                 }
             }
@@ -183,6 +187,10 @@ impl Search {
         let id = InstanceId::of(target.cloud, id).map_err(|problem| Message::public(problem.to_string()))?;
         let vm = match provider.describe(&id, &Claim::default()).await {
             Ok(vm) if vm.stage == Stage::Leaving => return Ok(false),
+            // The list may not have shown the tag yet.
+            Ok(Vm { cluster_uid: Some(uid), .. }) if self.cluster.uid().await != Some(&*uid) => {
+                return Err(Message::public("its tag caa-cluster-uid is another cluster's".to_owned()));
+            }
             Ok(vm) => vm,
             Err(gone) if gone.class == ErrorClass::NotFound => return Ok(false),
             Err(error) => return Err(error.message),
@@ -207,7 +215,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        provider::{Accepted, CATALOGUE, Cloud, Finding, OwnVm, Pages, Resource, Vm},
+        provider::{Accepted, CATALOGUE, Cloud, Finding, OwnVm, Pages, Resource},
         settings::{Raw, Snapshot},
     };
 
@@ -251,6 +259,7 @@ mod tests {
                 settings: Arc::clone(&settings),
                 provider: Ok(Arc::new(Paged { fails })),
                 has_former_places: false,
+                has_moved: false,
             };
             search.list(&target).await.map(|listing| listing.len())
         };

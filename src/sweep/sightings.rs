@@ -4,14 +4,13 @@ use std::collections::HashMap;
 
 use jiff::Timestamp;
 
-use super::plan::{Candidate, Moment};
-use crate::provider::Resource;
+use super::plan::{Candidate, Key, Moment};
 
 /// Since when each untracked thing has been seen without a break.
 #[derive(Debug, Default)]
 pub struct Sightings {
-    before: HashMap<(Resource, String), Sighting>,
-    now: HashMap<(Resource, String), Sighting>,
+    before: HashMap<Key, Sighting>,
+    now: HashMap<Key, Sighting>,
 }
 
 #[derive(Debug)]
@@ -32,7 +31,7 @@ impl Sightings {
     /// thing that a Pod may have had, when that Pod is gone.
     pub(super) fn saw(&mut self, Candidate { found, is_spared }: Candidate<'_>, now: Moment) -> Moment {
         let listed = &found.listed;
-        let key = (listed.kind, listed.id.clone());
+        let key = found.key();
         let is_same = |it: &Sighting| {
             it.name == listed.name && it.created == listed.created && it.is_spared == is_spared
         };
