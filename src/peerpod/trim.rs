@@ -26,7 +26,7 @@ const LONGEST_RELEASE: usize = 32;
 /// because a later one may be the Pod that counts. If not all finalizers were read, one without a name remains, and
 /// [`has_unread_finalizers`] still says so.
 pub(super) fn trim(peerpod: &mut PeerPod) {
-    let may_exist = |name: &str, uid: &str| name.len() <= LONGEST_NAME && uid.len() <= LONGEST_UID;
+    let may_exist = |name: &str, uid: &str| is_pod_name(name) && uid.len() <= LONGEST_UID;
     let owner = owner(peerpod).filter(|owner| may_exist(&owner.name, &owner.uid));
     let owner = owner.filter(|_| are_all_read(peerpod.owner_references())).cloned();
     let release = peerpod
@@ -38,6 +38,13 @@ pub(super) fn trim(peerpod: &mut PeerPod) {
     if has_unread_finalizers(peerpod) {
         peerpod.metadata.finalizers = Some(vec![String::new()]);
     }
+}
+
+/// Whether a Pod may have this name. An API server accepts any text as the name of an owner, and no request can ask for a Pod of most of
+/// them.
+fn is_pod_name(name: &str) -> bool {
+    let is_allowed = |byte: u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.');
+    name.len() <= LONGEST_NAME && name.bytes().all(is_allowed) && name.bytes().any(|byte| byte != b'.')
 }
 
 /// Whether these are all owners of the object, with all their texts. The API server accepts no empty text here: one reads as empty, or
@@ -140,6 +147,23 @@ mod tests {
             let owners = kept.metadata.owner_references.unwrap_or_default();
             let expected = stays.then(|| owner(name, uid));
             assert_eq!(json!(owners), json!(expected.as_slice()), "{name} {uid}");
+        }
+    }
+
+    #[test]
+    fn an_owner_whose_name_no_pod_can_have_is_dropped() {
+        for (name, stays) in [
+            ("web-0.a", true),
+            ("web 0", false),
+            ("web/0", false),
+            ("web?0", false),
+            ("web#0", false),
+            ("WEB", false),
+            ("..", false),
+        ] {
+            let owner = json!({ "apiVersion": "v1", "kind": "Pod", "name": name, "uid": "u" });
+            let kept = kept(&json!({ "name": "a", "ownerReferences": [owner] }));
+            assert_eq!(kept.owner_references().len(), usize::from(stays), "{name}");
         }
     }
 
