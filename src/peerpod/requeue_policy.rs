@@ -66,9 +66,13 @@ impl RequeuePolicy {
                 self.failures.succeeded(key);
                 match wait {
                     Wait::PodRuns | Wait::Start => self.while_stuck(key, cloud, POD_RESYNC),
+                    // A tenant chooses the grace period of a Pod.
+                    Wait::PodEnds(left) if *left > POD_RESYNC => {
+                        self.while_stuck(key, cloud, POD_RESYNC).min(*left)
+                    }
                     Wait::PodEnds(left) => {
                         self.stuck().remove(key);
-                        (*left).min(POD_RESYNC)
+                        *left
                     }
                     Wait::VmDeletion(least) => {
                         self.stuck().remove(key);
@@ -168,12 +172,13 @@ mod tests {
     }
 
     /// Decisions on PeerPods that are stuck.
-    fn stuck() -> [Decision; 7] {
+    fn stuck() -> [Decision; 8] {
         [
             Decision::Refuse(Blocked::Claimed("shop/other".into())),
             Decision::Refuse(Blocked::NoOwner),
             Decision::Keep(Blocked::Ambiguous),
             Decision::Wait(Wait::PodRuns),
+            Decision::Wait(Wait::PodEnds(Duration::from_secs(31_536_000))),
             retry(ErrorClass::Unauthorized),
             retry(ErrorClass::Invalid),
             retry(ErrorClass::NotSupported),
@@ -296,7 +301,7 @@ mod tests {
         for (decision, least, most) in [
             (Decision::Wait(Wait::PodRuns), 60.0, 75.0),
             (ends(5), 5.0, 5.0),
-            (ends(500), 60.0, 60.0),
+            (ends(500), 60.0, 75.0),
             (claimed, 60.0, 75.0),
             (Decision::Refuse(Blocked::NoOwner), 300.0, 375.0),
             (retry(ErrorClass::Invalid), 300.0, 375.0),
