@@ -2,7 +2,8 @@
 //!
 //! A tenant may write any identifier into a PeerPod, so not each PeerPod that names a VM may keep it. If the VM is deleted at all,
 //! it bears the name of this PeerPod's Pod. So a PeerPod of a Pod whose VMs have other names cannot have it, and neither can one
-//! without a Pod. A Pod that a PeerPod only pretends to have does not keep a VM for long: the garbage collector deletes that PeerPod.
+//! without a Pod. A Pod that a PeerPod only pretends to have does not keep a VM for long: the garbage collector deletes that PeerPod,
+//! and the PeerPod's next reconcile finds that its Pod has ended.
 //!
 //! On a cloud that reuses identifiers, a Pod may have a VM that no PeerPod records for it yet. There, Pods of the same name count,
 //! too. A VM that was absent and came back may bear a name that is no longer true. Then each PeerPod that names it counts.

@@ -275,6 +275,7 @@ impl Context {
                 grace_periods: GracePeriods::default(),
                 cluster: Cluster::new(client),
                 findings: PeerPodFindings::default(),
+                requeues: requeues.clone(),
             },
             releases: reading(&limited(client, RELEASES), &IDENTITY_ALONE),
             reporter: Reporter::new(Publisher::new(client, &PEERPOD, FIELD_MANAGER, "Reaping")),

@@ -201,6 +201,14 @@ impl Index {
         waiting.filter(|key| ***key != own).cloned().collect()
     }
 
+    /// Notes whether the own Pod of this PeerPod, which is being deleted, has ended. Then the PeerPod claims no VM: it would have its
+    /// VM deleted itself. Without that, many PeerPods of Pods that never existed could refuse each other, and a VM, for ever.
+    /// Returns others that may have been refused because of it.
+    pub(super) fn pod_has_ended(&self, peerpod: &PeerPod, ended: bool) -> Vec<Key> {
+        let content = self.entry(peerpod).content;
+        self.state().current.pod_has_ended(&key(peerpod), content, ended)
+    }
+
     /// Notes that it is unclear whether the Pod of this PeerPod runs on its VM or on a newer one. This stays for as long as a
     /// PeerPod records that VM for that Pod.
     pub(super) fn doubt(&self, peerpod: &PeerPod) {

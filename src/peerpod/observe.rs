@@ -22,6 +22,7 @@ use super::{
     parking::Turn,
     pod::{PodState, PodView, state_of},
     relations::is_sibling,
+    requeue::Requeues,
 };
 use crate::{
     api::v1alpha1::PeerPod,
@@ -42,6 +43,7 @@ pub(super) struct Observer {
     pub(super) cluster: Cluster,
     /// What the sweep found out.
     pub(super) findings: PeerPodFindings,
+    pub(super) requeues: Requeues,
 }
 
 impl Observer {
@@ -100,6 +102,9 @@ impl Observer {
             self.observe_pod(peerpod, pod, &mut facts).await?;
             if deleted.is_none() && is_left_by_an_ended_pod(&facts) {
                 return Ok(Some(facts));
+            }
+            if deleted.is_some() {
+                self.requeues.add(self.index.pod_has_ended(peerpod, facts.owner.may_run().is_none()));
             }
             if deleted.is_none() || wait_for_pod(&facts).is_some() {
                 if !siblings.newest.is_empty() && !has_slot() {

@@ -12,7 +12,7 @@ use super::*;
 use crate::{
     cluster::Cluster,
     peerpod::PeerPodFindings,
-    peerpod::{grace_periods::GracePeriods, index::Index, pod::POD},
+    peerpod::{grace_periods::GracePeriods, index::Index, pod::POD, requeue::Requeues},
     provider::{clouds_in_memory, contract::memory::Memory},
 };
 
@@ -61,6 +61,7 @@ async fn claimant(
         grace_periods: GracePeriods::default(),
         cluster: Cluster::new(&server.client()),
         findings: PeerPodFindings::default(),
+        requeues: Requeues::default(),
     };
     observer.claimant(peerpod, &VmState::Present(vm)).await
 }

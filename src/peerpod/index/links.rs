@@ -6,7 +6,7 @@ use kube::runtime::reflector::ObjectRef;
 
 use super::{
     Key,
-    relatives::{FEW, Placement, Relatives, Stake, alike},
+    relatives::{FEW, MOST_PODS, Placement, Relatives, Stake, alike},
 };
 use crate::{
     api::v1alpha1::PeerPod,
@@ -100,7 +100,7 @@ impl Links {
                 || match entry.stake {
                     Stake::Held => newer(),
                     Stake::Unheld => self.relatives.has_younger(entry.placement, entry.created),
-                    Stake::Going => false,
+                    Stake::Going | Stake::Over => false,
                 };
             self.insert(key.clone(), Entry { queued: matters, ..entry });
         }
@@ -162,6 +162,28 @@ impl Links {
         before.said = now.said;
         totals.add(before);
         Some(matters)
+    }
+
+    /// Notes whether the own Pod of this PeerPod, which is being deleted, has ended. Returns those for which its claim was the one too
+    /// much.
+    pub(super) fn pod_has_ended(&mut self, key: &ObjectRef<PeerPod>, content: u64, ended: bool) -> Vec<Key> {
+        let Some((key, entry)) = self.entries.get_key_value(key) else { return Vec::new() };
+        let stake = if ended { Stake::Over } else { Stake::Going };
+        let is_deleted = matches!(entry.stake, Stake::Going | Stake::Over);
+        if entry.content != content || !is_deleted || entry.stake == stake {
+            return Vec::new();
+        }
+        let (key, Entry { placement, created, stake: before, .. }) = (Key::clone(key), entry.clone());
+        self.relatives.remove(placement, before, created, Key::clone(&key));
+        self.relatives.insert(placement, stake, created, Key::clone(&key));
+        if let Some(entry) = self.entries.get_mut(&key) {
+            entry.stake = stake;
+        }
+        let left = self.relatives.going_of_other_pods(placement, alike(placement.pod));
+        if !ended || left.take(MOST_PODS + 1).count() > MOST_PODS {
+            return Vec::new();
+        }
+        self.relatives.waiting_of_other_pods(placement).cloned().collect()
     }
 
     /// Notes that a reconcile starts. Returns the PeerPod's cloud if it was queued.

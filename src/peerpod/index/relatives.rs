@@ -59,6 +59,13 @@ pub(super) enum Stake {
     Unheld,
     /// It is being deleted.
     Going,
+    /// It is being deleted, and its own Pod has ended: it claims no VM.
+    Over,
+}
+
+impl Stake {
+    const ALL: [Self; 4] = [Self::Held, Self::Unheld, Self::Going, Self::Over];
+    const DELETED: [Self; 2] = [Self::Going, Self::Over];
 }
 
 /// One PeerPod of a VM. The order serves all queries: first those that are not being deleted, then by Pod, the oldest first.
@@ -186,7 +193,7 @@ impl Relatives {
     /// When the VM was first recorded for the Pod. Another record does not make it younger.
     pub(super) fn recorded(&self, placement: Placement) -> Option<i64> {
         let first = |stake| self.members.range(of_one(placement, stake)).next().map(|member| member.created);
-        [Stake::Held, Stake::Unheld, Stake::Going].into_iter().filter_map(first).min()
+        Stake::ALL.into_iter().filter_map(first).min()
     }
 
     pub(super) fn is_known(&self, placement: Placement) -> bool {
@@ -195,7 +202,7 @@ impl Relatives {
 
     /// Whether a PeerPod of another Pod, or of none, names the VM.
     pub(super) fn is_contested(&self, placement: Placement) -> bool {
-        [Stake::Held, Stake::Unheld, Stake::Going].into_iter().any(|stake| {
+        Stake::ALL.into_iter().any(|stake| {
             let mut all = self.members.range(range(placement.vm, [stake; 2], ALL));
             [all.next(), all.next_back()].into_iter().flatten().any(|member| member.pod != placement.pod)
         })
@@ -231,24 +238,38 @@ impl Relatives {
     /// without a Pod, and one of each other Pod whose VMs have like names, up to the number that a reconcile counts.
     pub(super) fn waiting(&self, placement: Placement) -> impl Iterator<Item = &Key> {
         let of_pods = [placement, Placement { pod: 0, ..placement }];
-        let few = of_pods.into_iter().flat_map(|it| self.going(it).take(FEW + 1));
-        few.chain(self.going_of_other_pods(placement, alike(placement.pod)).take(MOST_PODS + 1))
+        let few = of_pods.into_iter().flat_map(|it| self.deleted(it).take(FEW + 1));
+        few.chain(self.waiting_of_other_pods(placement))
     }
 
-    fn going(&self, placement: Placement) -> impl Iterator<Item = &Key> {
-        keys(self.members.range(of_one(placement, Stake::Going)))
+    /// Those of them that are of other Pods.
+    pub(super) fn waiting_of_other_pods(&self, placement: Placement) -> impl Iterator<Item = &Key> {
+        let pods = alike(placement.pod);
+        Stake::DELETED
+            .into_iter()
+            .flat_map(move |it| self.of_other_pods(placement, it, pods))
+            .take(MOST_PODS + 1)
     }
 
-    /// One PeerPod of each other one of these Pods that names the VM and is being deleted.
-    pub(super) fn going_of_other_pods(
+    fn deleted(&self, placement: Placement) -> impl Iterator<Item = &Key> {
+        Stake::DELETED.into_iter().flat_map(move |it| keys(self.members.range(of_one(placement, it))))
+    }
+
+    /// One PeerPod of each other one of these Pods that names the VM, is being deleted, and whose Pod may run.
+    pub(super) fn going_of_other_pods(&self, placement: Placement, pods: Pods) -> impl Iterator<Item = &Key> {
+        self.of_other_pods(placement, Stake::Going, pods)
+    }
+
+    fn of_other_pods(
         &self,
         Placement { vm, pod }: Placement,
+        stake: Stake,
         pods: Pods,
     ) -> impl Iterator<Item = &Key> {
         let mut next = Some(pods[0].max(1));
         let each = iter::from_fn(move || {
             let first = next.filter(|next| *next <= pods[1])?;
-            let first = self.members.range(range(vm, [Stake::Going; 2], [first, pods[1]])).next();
+            let first = self.members.range(range(vm, [stake; 2], [first, pods[1]])).next();
             next = first.and_then(|member| member.pod.checked_add(1));
             first
         });

@@ -237,9 +237,9 @@ fn a_machine_stays_for_the_running_pod_of_another_deleted_peerpod() -> Result<()
 }
 
 #[test]
-fn a_machine_stays_while_too_many_peerpods_name_it() -> Result<()> {
-    /// The most PeerPods in deletion that may name one machine.
-    const MOST: usize = 16;
+fn many_deleted_peerpods_of_one_machine_do_not_refuse_each_other() -> Result<()> {
+    /// The operator asks for the Pods of fewer PeerPods.
+    const MOST: usize = 20;
     beside_others(async |scene| {
         // Machines have so much of the names of their Pods that all of these have the same name.
         let long = "w".repeat(60);
@@ -254,11 +254,6 @@ fn a_machine_stays_while_too_many_peerpods_name_it() -> Result<()> {
         for other in &others {
             scene.going(&other.name_any()).await?;
         }
-        scene.operator_catches_up().await?;
-        scene.held(&vm.name(), "ClaimedByAnother").await?;
-        scene.lives(&vm).await?;
-
-        scene.abandon(&others[0].name_any()).await?;
         scene.released(&vm.name()).await?;
         for other in &others {
             scene.released(&other.name_any()).await?;

@@ -98,3 +98,42 @@ fn each_pod_whose_peerpod_waits_for_a_vm_is_requeued_when_another_claim_is_remov
     assert_eq!(requeued(&index, &Event::Delete(going(0))).len(), MOST_PODS - 1);
     assert_eq!(index.going_beside(&going(1)).len(), MOST_PODS - 2);
 }
+
+#[test]
+fn a_deleted_peerpod_claims_no_vm_once_its_pod_has_ended() {
+    let index = Index::default();
+    let own = deleted(made("own", "pod", UUID, 10));
+    index.apply(&Event::Apply(own.clone()));
+    let others: Vec<_> = (0..MOST_PODS + 5)
+        .map(|number| deleted(made(&format!("{number:02}"), &number.to_string(), UUID, 0)))
+        .collect();
+    for other in &others {
+        index.apply(&Event::Apply(other.clone()));
+    }
+    let going = || index.claimants(&own, 100).going.len();
+    assert_eq!(going(), others.len());
+    for (number, other) in others.iter().enumerate() {
+        let requeued = index.pod_has_ended(other, true);
+        assert!(index.pod_has_ended(other, true).is_empty(), "nothing changed");
+        assert_eq!(going(), others.len() - 1 - number);
+        let is_few = others.len() - number <= MOST_PODS;
+        assert_eq!(requeued.iter().any(|key| key.name == "own"), is_few, "{number}: {requeued:?}");
+        assert!(requeued.len() <= MOST_PODS + 1);
+    }
+
+    index.apply(&Event::Apply(others[0].clone()));
+    assert_eq!(going(), 0, "a mere write of the status changes nothing");
+    index.pod_has_ended(&others[0], false);
+    assert_eq!(going(), 1, "the kubelet made its mirror Pod again");
+    index.pod_has_ended(&others[0], true);
+    let mut changed = others[0].clone();
+    changed.metadata.owner_references.as_mut().unwrap()[0].uid = "another".into();
+    index.apply(&Event::Apply(changed));
+    assert_eq!(going(), 1, "its new Pod may run");
+    index.pod_has_ended(&others[0], true);
+    assert_eq!(going(), 1, "that was found out about the former one");
+    let living = made("living", "x", UUID, 0);
+    index.apply(&Event::Apply(living.clone()));
+    index.pod_has_ended(&living, true);
+    assert!(index.claimants(&own, 3).living.is_some(), "it is not being deleted");
+}
