@@ -6,9 +6,12 @@
 //! | 404 `ResourceGroupNotFound` | the group was deleted, with the VM or after the VM was moved |
 //! | 404 `SubscriptionNotFound` | the credentials are another tenant's, or the cloud is another one |
 //! | 404 `AuthorizationFailed` | a right is missing |
+//! | 404 `NotFound` | the VM's region does not know what Resource Manager still lists; it is asked again |
 //! | any other 404 | unknown |
 //! | 404 or 410 of the metadata service | it is being updated, for 70 s at most |
 //! | 400 that something is in use | another resource must be deleted first |
+//! | 429 with [`OF_ONE_RESOURCE`] | that VM was asked for too often: 12 times a minute are allowed |
+//! | 400 or 429 `RetryableError` | another operation locks the resource |
 
 use std::collections::BTreeMap;
 
@@ -23,6 +26,11 @@ use crate::{
         http::{Reply, texts},
     },
 };
+
+/// The header of a refusal by Compute, which counts the requests for each VM. A tenant can exhaust those of one VM by many PeerPods that
+/// name it, so such a refusal must not delay requests for other VMs. Compute allows so many requests for all VMs together that pauses of
+/// each PeerPod suffice.
+const OF_ONE_RESOURCE: &str = "x-ms-ratelimit-remaining-resource";
 
 /// The state of what Azure is deleting.
 pub(super) const DELETING: &str = "Deleting";
@@ -116,7 +124,9 @@ pub(super) fn accepted_metadata(reply: Reply) -> Result<Reply, Error> {
 fn judged(reply: Reply, classify: fn(u16, &str) -> Option<ErrorClass>) -> Result<Reply, Error> {
     reply.success_or(|reply| {
         let (code, message) = failure(&reply.body);
-        let error = reply.error(&code, &message, classify(reply.status.as_u16(), &code));
+        let of_one = reply.status == StatusCode::TOO_MANY_REQUESTS && reply.headers.contains_key(OF_ONE_RESOURCE);
+        let class = if of_one { Some(ErrorClass::Transient) } else { classify(reply.status.as_u16(), &code) };
+        let error = reply.error(&code, &message, class);
         match &*code {
             "ResourceGroupNotFound" => {
                 let advice = format!("the resource group of the VM is gone: if the VM is, too, annotate the PeerPod {RELEASE_ANNOTATION}={RELEASE_ABANDON}");
@@ -148,10 +158,12 @@ fn is_absence(status: u16, body: &[u8]) -> bool {
     status == 404 && code == "ResourceNotFound"
 }
 
-/// The code and the text of an error: Resource Manager's, or one of the places that give tokens.
+/// The code and the text of an error: Resource Manager's, Compute's, or one of the places that give tokens.
 fn failure(body: &[u8]) -> (String, String) {
-    let [code, message, error] =
-        texts(body, [&["/error/code"], &["/error/message", "/error_description"], &["/error"]]);
+    let [code, message, error] = texts(
+        body,
+        [&["/error/code", "/code"], &["/error/message", "/error_description", "/message"], &["/error"]],
+    );
     if !code.is_empty() {
         return (code, message);
     }
@@ -172,7 +184,9 @@ fn class(status: u16, code: &str) -> Option<ErrorClass> {
             | "PublicIPAddressInUse"
             | "InUseNetworkInterfaceCannotBeDeleted",
         ) => Some(ErrorClass::Refused),
-        (400, "RetryableError") => Some(ErrorClass::Transient),
+        (404, "NotFound") | (400 | 429, "RetryableError" | "RetryableErrorDueToAnotherOperation") => {
+            Some(ErrorClass::Transient)
+        }
         // Those who give tokens.
         (400, "invalid_request" | "invalid_client" | "unauthorized_client" | "invalid_grant") => {
             Some(ErrorClass::Unauthorized)

@@ -34,12 +34,13 @@ const API: &str = "/subscriptions/";
 const BELONGINGS: [&str; 3] = ["/disks/", "/networkinterfaces/", "/publicipaddresses/"];
 
 /// Answers that look like absence, and what they mean.
-const NO_ABSENCE: [(u16, &str, ErrorClass); 9] = [
+const NO_ABSENCE: [(u16, &str, ErrorClass); 10] = [
     (404, "ResourceGroupNotFound", ErrorClass::Invalid),
     (404, "SubscriptionNotFound", ErrorClass::Unauthorized),
     (404, "AuthorizationFailed", ErrorClass::Unauthorized),
     (403, "AuthorizationFailed", ErrorClass::Unauthorized),
-    (404, "NotFound", ErrorClass::Invalid),
+    (404, "NotFound", ErrorClass::Transient),
+    (429, "RetryableError", ErrorClass::Transient),
     (404, "InvalidResourceType", ErrorClass::Invalid),
     (410, "ResourceNotFound", ErrorClass::Invalid),
     (302, "ResourceNotFound", ErrorClass::Invalid),
