@@ -27,7 +27,7 @@ use std::{error, sync::Arc, time::Duration};
 
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::{
-    Method, Request, Response,
+    Method, Request, Response, StatusCode,
     body::{Bytes, Incoming},
     header::{AUTHORIZATION, HeaderValue},
 };
@@ -220,7 +220,8 @@ impl Client {
             Ok(Ok(answer)) => answer,
         };
         let turn = (!elsewhere).then_some(turn);
-        if answer.status().is_success()
+        // No cloud throttles by 404, which it answers for each VM that is gone.
+        if (answer.status().is_success() || answer.status() == StatusCode::NOT_FOUND)
             && let Some(turn) = turn
         {
             self.pacing.answered(turn);
