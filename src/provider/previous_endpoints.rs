@@ -115,7 +115,8 @@ impl WithPrevious {
 fn another_host(since: Timestamp, key: &str) -> Message {
     let advice = forget(key);
     Message::public(format!(
-        "since {since:.0} that is another host than before; if the former host is gone for good, or only its UUID changed, {advice}"
+        "since {since:.0} another host, account or pool answers there than before; set the former address or credentials back, or, if \
+         no VM is left in the former one, or only the UUID of the host changed, {advice}"
     ))
 }
 

@@ -29,8 +29,8 @@ pub(super) fn announce(
             key,
             setting,
             address,
-            "the address leads to another host than before: a VM that is not there is not absent, and holds its PeerPod. If \
-             the former host is gone for good, or only has another UUID, delete the entry"
+            "another host, account or pool answers than before: a VM that is not there is not absent, and holds its PeerPod. If \
+             no VM is left in the former one, or only the UUID of the host changed, delete the entry"
         );
     }
     for (former, record) in before.former(cloud, key).filter(|(_, record)| record.until.is_none()) {

@@ -222,7 +222,8 @@ fn an_address_that_leads_to_another_host_makes_no_vm_absent() -> Result<()> {
         let scene = Scene { host: after.host(), ..alone.scene() };
         scene.pods.delete("stays").await?;
         let condition = scene.held(&stays.name(), "InvalidSettings").await?;
-        for says in ["that is another host than before", key.as_str(), PLACES, ABANDON] {
+        for says in ["another host, account or pool answers there than before", key.as_str(), PLACES, ABANDON]
+        {
             ensure!(condition.message.contains(says), "{condition:?}");
         }
         let uuid = |entry: &Value| entry["host"]["named"].as_str().map(ToOwned::to_owned);
