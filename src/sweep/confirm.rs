@@ -266,9 +266,14 @@ async fn is_lost(
     let Ok(id) = InstanceId::of(target.cloud, peerpod.instance_id().trim()) else { return Ok(false) };
     let recorded = created(peerpod);
     let claim = Claim { pod: Some(pod.to_owned()), recorded, created: recorded, ..Claim::default() };
+    // A machine that is back in the pool is no Pod's now. Only a release waits until that can no longer be undone.
+    let is_gone = |error: &Error| match error.class {
+        ErrorClass::NotFound => true,
+        ErrorClass::Unsettled { .. } => target.cloud.reuses_ids,
+        _ => false,
+    };
     match (provider.describe(&id, &claim).await, state) {
-        (Err(gone), LostState::Gone) if gone.class == ErrorClass::NotFound => Ok(true),
-        (Err(gone), LostState::Stopped) if gone.class == ErrorClass::NotFound => Ok(false),
+        (Err(gone), _) if is_gone(&gone) => Ok(state == LostState::Gone),
         (Err(error), _) => Err(error),
         (Ok(vm), _) => {
             let is_it = (vm.stage == Stage::Present) == (state == LostState::Stopped);
