@@ -128,12 +128,16 @@ impl Properties {
     }
 }
 
-/// Reads a VM of a folder. Its identifier is empty if vCenter does not know its configuration at present. vCenter's tags are in
-/// another service, and only its tasks show that a VM is being destroyed: neither is read here.
+/// Reads a VM of a folder. Its identifier is no UUID if vCenter does not know its configuration at present. So no such VM is deleted, and
+/// its name counts nevertheless. vCenter's tags are in another service, and only its tasks show that a VM is being destroyed: neither is
+/// read here.
 pub(super) fn entry(object: &Node) -> Result<Listed, Error> {
     let properties = Properties::read(object)?;
-    let (id, name) =
-        (properties.text("config.uuid").to_ascii_lowercase(), properties.text("name").to_owned());
+    let name = properties.text("name").to_owned();
+    let id = match properties.text("config.uuid") {
+        "" => object.child("obj").and_then(Node::reference).map(Ref::into_id).unwrap_or_default(),
+        uuid => uuid.to_ascii_lowercase(),
+    };
     let state = match properties.text("runtime.powerState") {
         "poweredOn" => PowerState::Running,
         "poweredOff" | "suspended" => PowerState::Stopped,

@@ -92,8 +92,9 @@ fn uuid(raw: &str) -> Result<ParsedId, IdProblem> {
 }
 
 impl Vsphere {
-    /// The VM with its tasks. [`ErrorClass::NotFound`] if it is proven to be absent.
-    async fn find(&self, id: &InstanceId) -> Result<Machine, Error> {
+    /// The VM with its tasks. [`ErrorClass::NotFound`] if it is proven to be absent. `pod`: the name of the Pod that it is for, if that is
+    /// known.
+    async fn find(&self, id: &InstanceId, pod: Option<&str>) -> Result<Machine, Error> {
         let arguments =
             [element("uuid", id.as_str()), element("vmSearch", "true"), element("instanceUuid", "false")];
         let arguments = arguments.concat();
@@ -104,7 +105,7 @@ impl Vsphere {
         let searched = Instant::now();
         let mut found = found.all("returnval").filter_map(Node::reference);
         let vm = match (found.next(), found.next()) {
-            (None, _) => return Err(self.missing(id, searched).await),
+            (None, _) => return Err(self.missing(id, pod, searched).await),
             (Some(vm), None) => vm,
             (Some(_), Some(_)) => {
                 let message = "several VMs have this BIOS UUID; give all but the pod VM another one";
@@ -124,14 +125,14 @@ impl Vsphere {
 
 #[async_trait]
 impl Provider for Vsphere {
-    async fn describe(&self, id: &InstanceId, _: &Claim) -> Result<Vm, Error> {
-        let machine = self.find(id).await?;
+    async fn describe(&self, id: &InstanceId, claim: &Claim) -> Result<Vm, Error> {
+        let machine = self.find(id, claim.pod.as_deref()).await?;
         let stage = if machine.is_at(Step::Destroy) { Stage::Leaving } else { Stage::Present };
         Ok(Vm { created: machine.created, stage, ..Vm::named(id.clone(), machine.name) })
     }
 
     async fn delete(&self, vm: &OwnVm) -> Result<Accepted, Error> {
-        let machine = self.find(&vm.vm().id).await?;
+        let machine = self.find(&vm.vm().id, None).await?;
         if machine.name != vm.vm().name {
             return Err(Error::new(ErrorClass::Transient, "the VM has got another name meanwhile"));
         }
@@ -155,7 +156,7 @@ impl Provider for Vsphere {
     async fn list(&self, pages: Pages<'_>) -> Result<(), Error> {
         let folder = self.folder().await?;
         let list = self.machines("listing the VMs", &folder, |mut entries| {
-            entries.retain(|entry| entry.name.starts_with(POD_VM) && !entry.id.is_empty());
+            entries.retain(|entry| entry.name.starts_with(POD_VM));
             pages(entries);
         });
         list.await

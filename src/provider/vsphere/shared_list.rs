@@ -8,7 +8,11 @@ use std::{collections::HashSet, sync::Arc, time::Duration};
 use tokio::{sync::Mutex, time::Instant};
 use uuid::Uuid;
 
-use crate::provider::{Error, ErrorClass, InstanceId, Listed, POD_VM};
+use super::CLOUD;
+use crate::provider::{Error, ErrorClass, InstanceId, Listed, POD_VM, ownership::stem_of};
+
+/// The most VMs without a known UUID whose names are kept. Each has 80 characters at most.
+const MOST_UNKNOWN: usize = 1_000;
 
 /// A caller that waited for longer than this makes no list: the rest of a call's minute may be too short, and all others would wait in
 /// vain.
@@ -18,16 +22,27 @@ const LONGEST_WAIT: Duration = Duration::from_secs(20);
 #[derive(Debug, Default)]
 pub(super) struct Shown {
     ids: HashSet<Uuid>,
-    /// Whether vCenter does not know the UUID of a pod VM at present.
-    pub(super) has_unknown: bool,
+    /// The names of pod VMs whose UUID vCenter does not know at present: those that are just made, or whose host or datastore is down.
+    unknown: Vec<String>,
+    /// Whether there are more of them.
+    has_more_unknown: bool,
 }
 
 impl Shown {
     /// Notes a VM.
     pub(super) fn note(&mut self, vm: &Listed) {
-        let id = Uuid::try_parse(&vm.id);
-        self.has_unknown |= id.is_err() && vm.name.contains(POD_VM);
-        self.ids.extend(id);
+        match Uuid::try_parse(&vm.id) {
+            Ok(id) => _ = self.ids.insert(id),
+            Err(_) if !vm.name.contains(POD_VM) => {}
+            Err(_) if self.unknown.len() == MOST_UNKNOWN => self.has_more_unknown = true,
+            Err(_) => self.unknown.push(vm.name.clone()),
+        }
+    }
+
+    /// Whether one of the VMs without a known UUID may be of the Pod with this name. A VM may have the path of its file as its name.
+    pub(super) fn may_hide(&self, pod: Option<&str>) -> bool {
+        let stem = pod.map_or_else(|| POD_VM.to_owned(), |pod| stem_of(pod, CLOUD.name_limit));
+        self.has_more_unknown || self.unknown.iter().any(|name| name.contains(&stem))
     }
 
     /// Whether no VM has this UUID.
@@ -77,7 +92,7 @@ mod tests {
     use tokio::time::{sleep, timeout};
 
     use super::*;
-    use crate::provider::{Resource, vsphere::CLOUD};
+    use crate::provider::Resource;
 
     const ID: &str = "0dd2f0c5-6a3d-44a7-9b5e-2f7a6c2f9a11";
 
@@ -166,12 +181,28 @@ mod tests {
             for (id, name) in vms {
                 shown.note(&Listed::new(Resource::Vm, *id, *name));
             }
-            (shown.lacks(&id), shown.has_unknown)
+            (shown.lacks(&id), shown.may_hide(Some("db")))
         };
         let another = ("0dd2f0c5-6a3d-44a7-9b5e-2f7a6c2f9a12", "podvm-web-1a2b3c4d");
         assert_eq!(shown(&[]), (true, false));
         assert_eq!(shown(&[another, ("", "database")]), (true, false));
         assert_eq!(shown(&[another, (ID, "podvm-db-1a2b3c4d")]), (false, false));
-        assert_eq!(shown(&[another, ("", "podvm-db-1a2b3c4d")]), (true, true));
+        assert_eq!(shown(&[another, ("vm-42", "podvm-db-1a2b3c4d")]), (true, true));
+        assert_eq!(
+            shown(&[another, ("vm-42", "[ds] podvm-db-1a2b3c4d/podvm-db-1a2b3c4d.vmx")]),
+            (true, true)
+        );
+        assert_eq!(shown(&[another, ("vm-42", "podvm-web-1a2b3c4d")]), (true, false), "another Pod's");
+    }
+
+    #[test]
+    fn names_of_vms_without_a_uuid_are_bounded() {
+        let mut shown = Shown::default();
+        for number in 0..=MOST_UNKNOWN {
+            assert!(!shown.may_hide(Some("web")) && shown.may_hide(None) == (number > 0));
+            shown.note(&Listed::new(Resource::Vm, "vm-42", format!("podvm-db-{number:08}")));
+        }
+        assert_eq!(shown.unknown.len(), MOST_UNKNOWN);
+        assert!(shown.may_hide(Some("web")), "it may be one of those that are not kept");
     }
 }

@@ -26,24 +26,29 @@ const PAGE: &str = "500";
 
 impl Vsphere {
     /// What it means that a search which ended at that time did not find a VM.
-    pub(super) async fn missing(&self, id: &InstanceId, searched: Instant) -> Error {
-        match self.proven_absent(id, searched).await {
+    pub(super) async fn missing(&self, id: &InstanceId, pod: Option<&str>, searched: Instant) -> Error {
+        match self.proven_absent(id, pod, searched).await {
             Ok(()) => Error::new(ErrorClass::NotFound, "vCenter has no such VM"),
             Err(doubt) => doubt,
         }
     }
 
-    async fn proven_absent(&self, id: &InstanceId, searched: Instant) -> Result<(), Error> {
+    async fn proven_absent(
+        &self,
+        id: &InstanceId,
+        pod: Option<&str>,
+        searched: Instant,
+    ) -> Result<(), Error> {
         // Boxed, as a future this large would be held twice.
         let shown = self.shared.after(searched, Box::pin(self.shown())).await?;
         let doubt = |public: String| Err(Error::new(ErrorClass::Transient, Message::public(public)));
         if !shown.lacks(id) {
             return doubt("vCenter lists the VM, but does not find it".to_owned());
         }
-        if shown.has_unknown {
+        if shown.may_hide(pod) {
             return doubt(format!(
-                "vCenter does not know the UUID of a pod VM at present, which may be this one; see whether its host and its \
-                 datastore are up; if the VM is gone, annotate the PeerPod {RELEASE_ANNOTATION}={RELEASE_ABANDON}"
+                "vCenter does not know the UUID of a pod VM at present, which may be this one; it may just be made, or its host or its \
+                 datastore be down; if the VM is gone, annotate the PeerPod {RELEASE_ANNOTATION}={RELEASE_ABANDON}"
             ));
         }
         Ok(())

@@ -135,8 +135,11 @@ fn a_list_says_which_vms_run() {
         ("suspended", PowerState::Stopped),
         ("", PowerState::Unknown),
     ] {
-        let entry = format!("<objects>{}</objects>", set("runtime.powerState", power));
-        assert_eq!(machine::entry(&Node::parse(&entry).unwrap()).unwrap().state, expected, "{power}");
+        let vm = r#"<obj type="VirtualMachine">vm-42</obj>"#;
+        let entry = format!("<objects>{vm}{}</objects>", set("runtime.powerState", power));
+        let listed = machine::entry(&Node::parse(&entry).unwrap()).unwrap();
+        assert_eq!(listed.state, expected, "{power}");
+        assert_eq!(listed.id, "vm-42", "its UUID is not known");
     }
 }
 

@@ -117,6 +117,11 @@ impl Ref {
         self.kind == kind
     }
 
+    /// What identifies the object in this vCenter, such as `vm-42`.
+    pub(super) fn into_id(self) -> String {
+        self.id
+    }
+
     /// An element of this name that refers to the object.
     pub(super) fn element(&self, name: &str) -> String {
         format!(r#"<{name} type="{}">{}</{name}>"#, escape(&self.kind), escape(&self.id))
