@@ -137,13 +137,19 @@ fn accepted(reply: Reply) -> Result<Reply, Error> {
     })
 }
 
+/// The name of the service in identifiers, as IBM's library takes it from the URL of the API.
+fn service(base: &str) -> &'static str {
+    if base.contains("ppc-aas") { "ppc-aas" } else { "power-iaas" }
+}
+
 impl PowerVs {
     /// Asks about the servers of the workspace, or about one of them.
     async fn call(&self, doing: &'static str, method: Method, server: Option<&str>) -> Result<Reply, Error> {
         let identity = self.iam.identity().await?;
         let Place { base, zone, workspace } = &self.place;
         let account = &identity.account;
-        let crn = format!("crn:v1:bluemix:public:power-iaas:{zone}:a/{account}:{workspace}::");
+        let service = service(base);
+        let crn = format!("crn:v1:bluemix:public:{service}:{zone}:a/{account}:{workspace}::");
         let server = server.map(|id| format!("/{id}")).unwrap_or_default();
         let request = Request::builder()
             .method(method)
