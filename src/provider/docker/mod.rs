@@ -208,8 +208,12 @@ impl Provider for Docker {
             reply => reply?,
         };
         let container: Container = reply.json()?;
+        if container.id.is_empty() {
+            return Err(reply.unreadable("container", "it has no Id"));
+        }
         if container.id != id.as_str() {
-            return Err(reply.unreadable("container", &container.id));
+            let message = "spec.instanceID is a container's name or the beginning of its identifier, not its identifier";
+            return Err(Error::new(ErrorClass::Refused, message));
         }
         Ok(Vm {
             created: container.created.parse().ok(),

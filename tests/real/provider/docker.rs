@@ -107,10 +107,7 @@ fn ambiguous_answers_do_not_count_as_absence() -> Result<()> {
         }
         for part in [&name, &id[..12]] {
             let described = docker.describe(part).await?;
-            ensure!(
-                described.is_err_and(|error| error.class == ErrorClass::Transient),
-                "{part} is described"
-            );
+            ensure!(described.is_err_and(|error| error.class == ErrorClass::Refused), "{part} is described");
         }
         docker.relay.rule(|_| true, Does::CutOff);
         ensure!(docker.describe(&id).await?.is_err_and(|error| error.class == ErrorClass::Transient));
