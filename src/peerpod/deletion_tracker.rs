@@ -213,6 +213,13 @@ impl Entry {
                         EventType::Normal => info!(decision = label, reason = reason.as_str(), "{message}"),
                     }
                 }
+                (Decision::Wait(Wait::Start), None) => {
+                    info!(
+                        decision = label,
+                        ?again,
+                        "another start of the Pod may still be under way, so all its VMs stay"
+                    );
+                }
                 (_, None) => {
                     info!(
                         decision = label,
