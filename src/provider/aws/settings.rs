@@ -13,6 +13,9 @@ use crate::{
 /// The region that is asked for at the instance metadata.
 pub(super) const OF_THE_NODE: &str = "instance-metadata";
 
+/// The variables by which EKS gives a role to a Pod: by a token of the `ServiceAccount` (IRSA), or by EKS Pod Identity.
+const ROLE_VARIABLES: [&str; 2] = ["AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_CONTAINER_CREDENTIALS_FULL_URI"];
+
 settings! {
     /// Where pod VMs on EC2 are made, of what, and with which rights.
     pub struct Settings {
@@ -28,7 +31,8 @@ settings! {
         role_arn: Option<String> = AWS_ROLE_ARN.concerns_deletion(),
         /// File with the token for AWS_ROLE_ARN.
         token_file: Option<String> = AWS_WEB_IDENTITY_TOKEN_FILE.concerns_deletion(),
-        /// Region of the pod VMs. If empty, from the node's instance metadata.
+        /// Region of the pod VMs. If empty, the environment variable of that name, which EKS sets in the Pods of a role, else the
+        /// node's region.
         region: Option<String> = AWS_REGION.concerns_deletion(),
         /// Endpoint of the API, if it is not Amazon's.
         endpoint_url: Option<String> = AWS_ENDPOINT_URL.concerns_deletion(),
@@ -77,6 +81,19 @@ impl Settings {
             or_injected(&self.token_file, "AWS_WEB_IDENTITY_TOKEN_FILE"),
         ]
     }
+
+    /// What is wrong with the region if EKS names another one in the operator's Pod. It does so in the Pods of cloud-api-adaptor,
+    /// too, where the variable overrules the `ConfigMap`: a VM that is looked for in the other region would count as absent.
+    fn overruled(&self, variable: impl Fn(&str) -> Option<String>) -> Option<Malformed> {
+        // With a key, cloud-api-adaptor needs no role. A variable without a role is an administrator's, for the operator alone.
+        if self.access_key_id.is_some() || !ROLE_VARIABLES.iter().any(|name| variable(name).is_some()) {
+            return None;
+        }
+        let injected = variable("AWS_REGION")?;
+        let problem = "the environment variable of that name is set to another region, as EKS does in the Pods of a role, and \
+                       cloud-api-adaptor makes VMs there: name that region, or leave the setting empty";
+        self.region.as_ref().filter(|set| **set != injected).map(|_| Malformed::new("AWS_REGION", problem))
+    }
 }
 
 /// Where these settings look for VMs.
@@ -84,6 +101,7 @@ pub(super) fn check(values: &Values) -> Result<Endpoint, Vec<Malformed>> {
     let settings = Settings::read(values);
     let place = settings.place();
     let mut problems = place.problems("AWS_REGION", "eu-west-1", "AWS_ENDPOINT_URL");
+    problems.extend(settings.overruled(variable));
     let sts_endpoint = settings.sts_endpoint_url.as_deref();
     problems.extend(sts_endpoint.and_then(|url| unsafe_url("AWS_ENDPOINT_URL_STS", url)));
     let key = [settings.access_key_id.is_some(), settings.secret_access_key.is_some()];
@@ -98,4 +116,42 @@ pub(super) fn check(values: &Values) -> Result<Endpoint, Vec<Malformed>> {
     }
     let endpoint = Endpoint { setting: "AWS_REGION", address: place.to_string() };
     if problems.is_empty() { Ok(endpoint) } else { Err(problems) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_region_that_eks_overrules_is_refused() {
+        let [irsa, pod_identity] = ROLE_VARIABLES.map(|name| (name, "set"));
+        let injected = ("AWS_REGION", "us-east-1");
+        for (region, key, environment, refused) in [
+            (Some("eu-west-1"), None, &[injected, irsa][..], true),
+            (Some("eu-west-1"), None, &[injected, pod_identity], true),
+            // It is the same region, or only one of the two names any.
+            (Some("us-east-1"), None, &[injected, irsa], false),
+            (None, None, &[injected, irsa], false),
+            (Some("eu-west-1"), None, &[irsa], false),
+            // EKS gave no role, or the role is not used.
+            (Some("eu-west-1"), None, &[injected], false),
+            (Some("eu-west-1"), Some("key"), &[injected, irsa], false),
+        ] {
+            let settings = Settings {
+                region: region.map(str::to_owned),
+                access_key_id: key.map(SecretString::from),
+                ..Settings::read(&Values::default())
+            };
+            let variable = |name: &str| {
+                let set = environment.iter().find(|(variable, _)| *variable == name);
+                set.map(|(_, value)| (*value).to_owned())
+            };
+            let problem = settings.overruled(variable);
+            assert_eq!(
+                problem.map(|it| it.key),
+                refused.then_some("AWS_REGION"),
+                "{region:?} {environment:?}"
+            );
+        }
+    }
 }

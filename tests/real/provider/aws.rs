@@ -233,6 +233,10 @@ fn credentials_come_from_the_settings_the_pod_or_the_node() -> Result<()> {
         aws.moto.rights(false).await?;
         let injected = [("AWS_ROLE_ARN", &*role), ("AWS_WEB_IDENTITY_TOKEN_FILE", &*token)];
         works("a token of the ServiceAccount", &none, &injected).await?;
+        // cloud-api-adaptor makes VMs in the region that EKS sets with the role.
+        let elsewhere = [&injected[..], &[("AWS_REGION", "us-east-1")][..]].concat();
+        let (output, cloud) = check(aws.dir.path(), &none, &elsewhere).await?;
+        assert_eq!((output.status.code(), &cloud["state"]), (Some(1), &json!("not_tried")), "{cloud}");
         let mut set = none.clone();
         set.config_map.extend(injected.map(|(key, value)| (key.to_owned(), value.to_owned())));
         works("a token of the ServiceAccount", &set, &[]).await?;
