@@ -1,6 +1,6 @@
 //! A client of the API server for a controller.
 
-use std::{path::Path, time::Duration};
+use std::{env, path::Path, time::Duration};
 
 use hyper::{
     Request, Response, Uri,
@@ -8,9 +8,12 @@ use hyper::{
 };
 use hyper_timeout::TimeoutConnector;
 use hyper_util::{
-    client::legacy::{
-        self,
-        connect::{Connection, HttpConnector, proxy::Tunnel},
+    client::{
+        legacy::{
+            self,
+            connect::{Connection, HttpConnector, proxy::Tunnel},
+        },
+        proxy::matcher::Matcher,
     },
     rt::TokioExecutor,
 };
@@ -46,7 +49,7 @@ pub enum ClientError {
     /// The API server is to be reached by this proxy, which needs TLS, SOCKS or a login.
     #[error(
         "the proxy {0} cannot be used for the API server, only one by http:// and without a login; it is in the kubeconfig \
-         (proxy-url) or in HTTPS_PROXY, and NO_PROXY names hosts that are reached without it"
+         (proxy-url), or in HTTPS_PROXY: then name the API server's host in NO_PROXY to reach it without the proxy"
     )]
     Proxy(String),
     /// The kubeconfig's credentials are broken.
@@ -59,7 +62,7 @@ pub enum ClientError {
 /// kube's own client leaves Nagle's algorithm on, which costs the first call of each connection 40 ms. It also retries by itself,
 /// but the controllers have their own backoff. The callers set deadlines.
 pub async fn infer() -> Result<Client, ClientError> {
-    connect(Config::infer().await.map_err(ClientError::NoAccess)?)
+    connect(Config::infer().await.map_err(ClientError::NoAccess)?, &ProxyVariables::of_environment())
 }
 
 /// Like [`infer`], but with this kubeconfig and this context, if they are given.
@@ -70,7 +73,7 @@ pub async fn for_context(kubeconfig: Option<&Path>, context: Option<&str>) -> Re
     let kubeconfig = kubeconfig.map_or_else(Kubeconfig::read, Kubeconfig::read_from)?;
     let options =
         KubeConfigOptions { context: context.map(ToOwned::to_owned), ..KubeConfigOptions::default() };
-    connect(Config::from_custom_kubeconfig(kubeconfig, &options).await?)
+    connect(Config::from_custom_kubeconfig(kubeconfig, &options).await?, &ProxyVariables::of_environment())
 }
 
 /// A client like this one with at most this many requests in flight. Further ones wait, and their deadlines run. Each request in
@@ -94,7 +97,43 @@ pub(crate) fn service(
     })
 }
 
-fn connect(config: Config) -> Result<Client, ClientError> {
+/// What the environment says of proxies.
+#[derive(Debug)]
+struct ProxyVariables {
+    /// The proxy by which `https:` hosts are reached.
+    https: Option<String>,
+    /// The hosts that are reached without it.
+    exempt: Option<String>,
+}
+
+impl ProxyVariables {
+    fn of_environment() -> Self {
+        let first = |names: [&str; 2]| {
+            names.into_iter().filter_map(|name| env::var(name).ok()).find(|value| !value.is_empty())
+        };
+        // In this order kube reads the proxy, too.
+        Self { https: first(["HTTPS_PROXY", "https_proxy"]), exempt: first(["NO_PROXY", "no_proxy"]) }
+    }
+}
+
+/// The proxy by which the API server is reached, if there is one: the kubeconfig's, else the environment's, as kube reads them.
+///
+/// As for kubectl, `NO_PROXY` exempts hosts from the environment's proxy alone. kube would look for the proxy's own host in it, but only
+/// with its feature `http-proxy` or `socks5`.
+fn proxy(config: &Config, variables: &ProxyVariables) -> Option<Uri> {
+    let proxy = config.proxy_url.clone()?;
+    let is_environments =
+        variables.https.as_ref().is_some_and(|it| it.parse::<Uri>().is_ok_and(|it| it == proxy));
+    let is_exempt = |hosts: &String| {
+        // Of the matcher's answer, only whether there is one counts.
+        let matcher = Matcher::builder().all("http://proxy").no(hosts).build();
+        matcher.intercept(&config.cluster_url).is_none()
+    };
+    let is_exempt = is_environments && variables.exempt.as_ref().is_some_and(is_exempt);
+    (!is_exempt).then_some(proxy)
+}
+
+fn connect(config: Config, variables: &ProxyVariables) -> Result<Client, ClientError> {
     let mut http = HttpConnector::new();
     http.enforce_http(false);
     http.set_nodelay(true);
@@ -102,7 +141,7 @@ fn connect(config: Config) -> Result<Client, ClientError> {
     http.set_keepalive(Some(KEEPALIVE));
     http.set_keepalive_interval(Some(KEEPALIVE));
     http.set_keepalive_retries(Some(3));
-    let Some(proxy) = config.proxy_url.clone() else { return client(config, http) };
+    let Some(proxy) = proxy(&config, variables) else { return client(config, http) };
     let has_login = proxy.authority().is_some_and(|authority| authority.as_str().contains('@'));
     if has_login || proxy.scheme_str() != Some("http") {
         return Err(ClientError::Proxy(proxy.host().unwrap_or_default().to_owned()));
@@ -164,12 +203,14 @@ mod tests {
         }
     }
 
+    const NO_VARIABLES: ProxyVariables = ProxyVariables { https: None, exempt: None };
+
     #[tokio::test]
     async fn an_api_server_behind_a_proxy_is_reached_by_it() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let mut config = Config::new(Uri::from_static("http://api.example:8080"));
         config.proxy_url = Some(format!("http://{}", listener.local_addr().unwrap()).parse().unwrap());
-        let client = connect(config).unwrap();
+        let client = connect(config, &NO_VARIABLES).unwrap();
         let proxy = async {
             let mut stream = BufReader::new(listener.accept().await.unwrap().0);
             assert_eq!(head(&mut stream).await, "CONNECT api.example:8080 HTTP/1.1");
@@ -187,9 +228,43 @@ mod tests {
         for proxy in ["https://proxy.example", "socks5://proxy.example", "http://user:secret@proxy.example"] {
             let mut config = Config::new(Uri::from_static("https://api.example"));
             config.proxy_url = Some(proxy.parse().unwrap());
-            let refused = connect(config).err().unwrap().to_string();
+            let refused = connect(config, &NO_VARIABLES).err().unwrap().to_string();
             assert!(refused.contains("proxy.example") && !refused.contains("secret"), "{refused}");
         }
+    }
+
+    #[test]
+    fn no_proxy_exempts_the_api_server_from_the_proxy_of_the_environment() {
+        let here = "http://proxy.example:3128";
+        for (api_server, exempt, is_exempt) in [
+            ("https://10.0.0.1:6443", "192.168.0.0/16,10.0.0.0/8", true),
+            ("https://[fd00::1]:6443", "fd00::/8", true),
+            ("https://api.cluster.internal:6443", ".cluster.internal", true),
+            ("https://api.cluster.internal", "cluster.internal,", true),
+            ("https://api.cluster.internal", "*", true),
+            ("https://api.cluster.internal", "localhost,", false),
+            ("https://api.cluster.internal", "proxy.example", false),
+            ("https://10.0.0.1:6443", "10.0.0.2", false),
+        ] {
+            let mut config = Config::new(api_server.parse().unwrap());
+            config.proxy_url = Some(here.parse().unwrap());
+            for (https, is_exempt) in [(here, is_exempt), ("http://other.example", false)] {
+                let variables =
+                    ProxyVariables { https: Some(https.to_owned()), exempt: Some(exempt.to_owned()) };
+                let proxy = proxy(&config, &variables);
+                assert_eq!(proxy.is_none(), is_exempt, "{api_server} {exempt} {https}");
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn a_proxy_that_needs_more_does_not_matter_to_an_exempt_api_server() {
+        let proxy = "https://user:secret@proxy.example";
+        let mut config = Config::new(Uri::from_static("https://api.example"));
+        config.proxy_url = Some(proxy.parse().unwrap());
+        let variables =
+            ProxyVariables { https: Some(proxy.to_owned()), exempt: Some("api.example".to_owned()) };
+        assert!(connect(config, &variables).is_ok());
     }
 
     #[tokio::test]
