@@ -153,17 +153,19 @@ fn an_uninstall_can_keep_what_another_cloud_api_adaptor_needs() -> Result<()> {
     without_operator(async |testbed: &Testbed| {
         let cluster = testbed.cluster();
         remove(cluster).await.context("removing what is there, with no PeerPod")?;
-        cluster.kubectl(&["apply", "-k", LIBVIRT]).await?;
+        let folder = with_component("dashboard", "")?;
+        let installation = path(&folder)?;
+        cluster.kubectl(&["apply", "-k", installation]).await?;
         documented(cluster, "keep-adaptor").await?;
-        let objects = built(cluster, LIBVIRT).await?;
+        let objects = built(cluster, installation).await?;
         let kept = objects.iter().filter(|object| {
             let kind = object["kind"].as_str().unwrap_or_default();
             let component = &object["metadata"]["labels"]["app.kubernetes.io/component"];
-            ["ConfigMap", "CustomResourceDefinition", "Namespace", "Secret"].contains(&kind)
-                || component == "adaptor"
+            ["CustomResourceDefinition", "Namespace", "Secret"].contains(&kind) || component == "adaptor"
         });
         let mut kept: Vec<_> = kept.map(|it| (it["kind"].clone(), it["metadata"]["name"].clone())).collect();
-        let left = cluster.kubectl(&["get", "-k", LIBVIRT, "--ignore-not-found", "--output=json"]).await?;
+        let left = ["get", "-k", installation, "--ignore-not-found", "--output=json"];
+        let left = cluster.kubectl(&left).await?;
         let left: Value = serde_json::from_str(&left)?;
         let left = left["items"].as_array().context("a list")?;
         let mut left: Vec<_> =
