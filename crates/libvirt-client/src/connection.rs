@@ -62,7 +62,10 @@ impl Connection {
         let authenticated = if open_to_all {
             let (methods, opened) = tokio::join!(connection.call::<AuthList>(()), open());
             let authenticated = connection.authenticate(endpoint, &methods?).await?;
-            if authenticated {
+            // A daemon that asks polkit lets root in while it answers AUTH_LIST. Before that, another of its threads may refuse
+            // the second call. A refusal for another reason is repeated.
+            let is_early = opened.as_ref().is_err_and(|error| error.code() == Some(ErrorCode::Rpc));
+            if authenticated || is_early {
                 open().await?;
             } else {
                 opened?;

@@ -1,6 +1,7 @@
 //! The client at real daemons, with virsh as the witness.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -124,6 +125,27 @@ async fn a_daemon_that_was_started_again_is_found_again() {
     // A call may still have gone to the old connection, when its end had not been noticed yet.
     let _ = client.lib_version().await;
     client.lib_version().await.unwrap();
+}
+
+/// libvirtd lets root in without polkit, which need not even run: while it answers the first call of a connection.
+#[tokio::test]
+async fn root_is_let_in_by_a_daemon_that_asks_polkit() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut libvirtd = Libvirtd::start(dir.path(), Lifetime::Owned).await.unwrap();
+    let file = dir.path().join("libvirtd.conf");
+    let without = fs::read_to_string(&file).unwrap();
+    let with = without.replace("auth_unix_rw = \"none\"", "auth_unix_rw = \"polkit\"");
+    assert_ne!(with, without);
+    fs::write(&file, with).unwrap();
+    libvirtd.restart().await.unwrap();
+
+    let client =
+        Client::new(libvirtd.host().uri().clone(), Options { connections: 40, ..Options::default() });
+    client.lib_version().await.unwrap();
+    // They need 40 connections.
+    for answer in join_all((0..200).map(|_| client.lib_version())).await {
+        answer.unwrap();
+    }
 }
 
 #[tokio::test]

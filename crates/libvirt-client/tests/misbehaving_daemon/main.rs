@@ -267,6 +267,30 @@ async fn polkit_is_asked_through_the_daemon() {
     tokio::join!(serve, calls);
 }
 
+/// A daemon that asks polkit lets root in while it answers `AUTH_LIST`. Another of its threads may take up the next call before.
+#[tokio::test]
+async fn a_second_connection_that_the_daemon_refuses_too_early_is_opened() {
+    let daemon = FakeDaemon::start();
+    let client = daemon.client();
+    let serve = async {
+        let mut first = daemon.accept().await;
+        first.expect(CONNECT_GET_LIB_VERSION).await;
+        drop(first);
+        let mut second = daemon.accept_silently().await;
+        second.answer(AUTH_LIST, &words(&[0])).await;
+        let early = second.expect(CONNECT_OPEN).await;
+        let refusal = error_of(7, 39, "authentication required");
+        second.send(&packet(REMOTE, CONNECT_OPEN, 1, early.serial, 1, &refusal)).await;
+        second.answer(CONNECT_OPEN, &[]).await;
+        second.answer(CONNECT_GET_LIB_VERSION, &version(7)).await;
+        second
+    };
+    let calls = async { [client.lib_version().await, client.lib_version().await] };
+    let (_second, [lost, answer]) = tokio::join!(serve, calls);
+    assert!(matches!(lost, Err(Error::Disconnected(_))), "{lost:?}");
+    assert_eq!(answer.unwrap(), 7);
+}
+
 #[tokio::test]
 async fn a_peer_that_violates_the_protocol_is_disconnected_with_an_error() {
     for (bytes, expected) in [
