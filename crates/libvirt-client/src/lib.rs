@@ -46,7 +46,7 @@
 //!
 //! - The client supports daemons without authentication and with polkit's, not with SASL. [`ConnectUri`] lists the transports.
 //! - The client answers the daemon's keepalive messages, and sends none. The system reports the end of a daemon on this machine
-//!   at once, and timeouts detect a daemon that hangs, or a host that is gone.
+//!   at once, and a host that is gone within a minute, by TCP's keepalive. Timeouts detect a daemon that hangs.
 //! - `test:///default` exists in the daemon while at least one connection to it is open.
 
 mod client;

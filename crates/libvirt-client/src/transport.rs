@@ -1,13 +1,14 @@
 //! Byte streams to a daemon.
 
 mod ssh;
+mod tcp;
 mod tls;
 
 use tokio::io::{AsyncRead, AsyncWrite, BufWriter};
-use tokio::net::{TcpStream, UnixStream};
+use tokio::net::UnixStream;
 
 use crate::error::{ConnectError, Error};
-use crate::uri::{Endpoint, Server};
+use crate::uri::Endpoint;
 
 /// Packets that wait are sent in one write of up to this many bytes.
 const WRITE_BUFFER: usize = 4 * 1024;
@@ -24,14 +25,14 @@ pub(crate) async fn connect(endpoint: &Endpoint) -> Result<Box<dyn Stream>, Erro
             Ok(stream) => Ok(gathering(stream)),
             Err(error) => Err(ConnectError::io(endpoint, error).into()),
         },
-        Endpoint::Tcp(server) => Ok(gathering(tcp(endpoint, server).await?)),
+        Endpoint::Tcp(server) => Ok(gathering(tcp::connect(endpoint, server).await?)),
         Endpoint::Tls(tls) => {
-            let stream = tcp(endpoint, &tls.server).await?;
+            let stream = tcp::connect(endpoint, &tls.server).await?;
             // One record for each packet: libvirtd would leave a second packet in a record unread until another record arrives.
             Ok(Box::new(tls::connect(endpoint, tls, stream).await?))
         }
         Endpoint::Ssh(ssh) => {
-            let stream = tcp(endpoint, &ssh.server).await?;
+            let stream = tcp::connect(endpoint, &ssh.server).await?;
             Ok(gathering(ssh::connect(endpoint, ssh, stream).await?))
         }
     }
@@ -39,14 +40,4 @@ pub(crate) async fn connect(endpoint: &Endpoint) -> Result<Box<dyn Stream>, Erro
 
 fn gathering(stream: impl Stream + 'static) -> Box<dyn Stream> {
     Box::new(BufWriter::with_capacity(WRITE_BUFFER, stream))
-}
-
-async fn tcp(endpoint: &Endpoint, server: &Server) -> Result<TcpStream, Error> {
-    let open = async {
-        let stream = TcpStream::connect((server.host.as_str(), server.port)).await?;
-        // Packets are small and each waits for its answer.
-        stream.set_nodelay(true)?;
-        Ok(stream)
-    };
-    Ok(open.await.map_err(|error| ConnectError::io(endpoint, error))?)
 }
