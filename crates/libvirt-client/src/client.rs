@@ -213,6 +213,14 @@ impl Client {
     }
 
     async fn call<P: Procedure>(&self, arguments: P::Arguments<'_>) -> Result<P::Result, Error> {
+        let answer = self.call_by_deadline::<P>(arguments).await;
+        if matches!(answer, Err(Error::Timeout { .. } | Error::Disconnected(_))) {
+            self.connections.forget_idle();
+        }
+        answer
+    }
+
+    async fn call_by_deadline<P: Procedure>(&self, arguments: P::Arguments<'_>) -> Result<P::Result, Error> {
         let deadline = Instant::now() + self.call_timeout;
         let late = || Error::Timeout { procedure: P::NAME, after: self.call_timeout };
         let place = timeout_at(deadline, self.connections.place()).await.map_err(|_| late())??;

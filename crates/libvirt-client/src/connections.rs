@@ -134,6 +134,14 @@ impl Connections {
         attempt
     }
 
+    /// Closes the connections that carry no call, after a call on another one failed. What ended that one may have ended these, and
+    /// only a call on each would show it.
+    pub(crate) fn forget_idle(&self) {
+        for slot in self.lock().iter_mut().filter(|slot| slot.calls == 0) {
+            slot.attempt = None;
+        }
+    }
+
     /// Fails every further call, and closes the open connections in order.
     pub(crate) async fn close(&self) {
         self.permits.close();

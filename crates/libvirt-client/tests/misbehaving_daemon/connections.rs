@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use libvirt_client::Options;
+use libvirt_client::{Error, Options};
 
 use crate::support::*;
 
@@ -88,6 +88,33 @@ async fn a_connection_whose_daemon_lost_the_one_behind_it_gets_no_further_calls(
     let (_peers, [other, lost, again]) = tokio::join!(serve, calls);
     assert!(other.is_err() && lost.is_err());
     assert_eq!(again.unwrap(), 2);
+}
+
+#[tokio::test]
+async fn after_an_unanswered_call_the_next_one_uses_no_connection_that_was_idle() {
+    let daemon = FakeDaemon::start();
+    let client = daemon.impatient_client();
+    let serve = async {
+        let (mut first, mut second) = (daemon.accept().await, daemon.accept().await);
+        for _ in 0..5 {
+            first.answer(CONNECT_GET_LIB_VERSION, &version(1)).await;
+        }
+        second.answer(CONNECT_GET_LIB_VERSION, &version(1)).await;
+        // From now on neither answers, as after a failover of the host's address.
+        let mut third = daemon.accept().await;
+        second.hung_up().await;
+        third.answer(CONNECT_GET_LIB_VERSION, &version(2)).await;
+        (first, third)
+    };
+    let calls = async {
+        for answer in futures::future::join_all((0..6).map(|_| client.lib_version())).await {
+            assert_eq!(answer.unwrap(), 1);
+        }
+        [client.lib_version().await, client.lib_version().await]
+    };
+    let (_peers, [silent, next]) = tokio::join!(serve, calls);
+    assert!(matches!(silent, Err(Error::Timeout { .. })), "{silent:?}");
+    assert_eq!(next.unwrap(), 2);
 }
 
 #[tokio::test]
