@@ -26,17 +26,25 @@ impl Libvirt {
     /// Deletes a domain that was proven to be a pod VM, its volumes before its definition.
     pub(super) async fn delete_vm(&self, vm: &Vm) -> Result<(), Error> {
         let domain = Domain { name: vm.name.clone(), uuid: uuid(&vm.id)?, id: -1 };
+        // Another program may undefine the domain meanwhile, and the caller may drop this call at any await point: then only this note
+        // leads to the volumes. It keeps those of earlier attempts, which `vm` may lack.
+        let left = self.remains.of(&vm.id);
+        let earlier = left.iter().flat_map(|left| left.belongings.clone());
+        let known = Vm { belongings: joined(vm.belongings.clone(), earlier), ..vm.clone() };
+        self.remains.note(&known, true);
         // The call may have waited since the proof, and a user may have changed the domain: read it again.
         let (definition, kept, persistent, found) = join4(
             self.definition(&domain),
             self.kept_disks(&domain),
             self.client.domain_is_persistent(&domain),
-            self.find_volumes(&vm.belongings),
+            self.find_volumes(&known.belongings),
         )
         .await;
         let definition = match self.now(definition, persistent)? {
-            Now::Gone => return self.delete_remains(vm, found).await,
+            Now::Gone => return self.delete_remains(&known, found).await,
             Now::Persistent(definition) | Now::Transient(definition) if !is_still(&definition, vm) => {
+                // Its volumes may no longer be a pod VM's.
+                self.remains.note(left.as_ref().unwrap_or(&known), left.is_some());
                 let message = format!(
                     "the domain {} changed: its name is no longer {}, or it lost cloud-api-adaptor's sign; the operator \
                      checks it again",
@@ -47,26 +55,23 @@ impl Libvirt {
             Now::Persistent(definition) => definition,
             Now::Transient(definition) => {
                 if !self.keep(&domain).await? {
-                    return self.delete_remains(vm, found).await;
+                    return self.delete_remains(&known, found).await;
                 }
                 definition
             }
         };
         // A running domain may have lost a disk that it will have again, also by its guest's doing.
-        let mut disks = definition.own_disks();
         // So may one that was off at an earlier attempt.
-        let left = self.remains.of(&vm.id).map(|left| left.belongings).unwrap_or_default();
-        for disk in kept?.into_iter().chain(left) {
-            if !disks.contains(&disk) {
-                disks.push(disk);
-            }
-        }
-        let found = if disks == vm.belongings { found } else { self.find_volumes(&disks).await };
+        let further = kept?.into_iter().chain(left.into_iter().flat_map(|left| left.belongings));
+        let all = Vm { belongings: joined(definition.own_disks(), further), ..vm.clone() };
+        self.remains.note(&all, true);
+        let is_known = all.belongings == known.belongings;
+        let found = if is_known { found } else { self.find_volumes(&all.belongings).await };
         self.turn_off(&domain).await?;
-        // Another program may undefine the domain before the next look. If the pool shows no volume, an administrator is to do so.
+        // If the pool shows no volume, an administrator is to undefine the domain.
         let is_pool_empty = found.iter().any(|found| matches!(found, Ok(Found::EmptyPool(_))));
         let deleted = self.delete_volumes(found, "undefine the domain").await;
-        self.remains.note(&Vm { belongings: disks, ..vm.clone() }, deleted.is_err() && !is_pool_empty);
+        self.remains.note(&all, deleted.is_err() && !is_pool_empty);
         deleted?;
         self.undefine(&domain).await
     }
@@ -189,6 +194,16 @@ fn ways() -> [UndefineFlags; 5] {
         (UndefineFlags::MANAGED_SAVE, UndefineFlags::SNAPSHOTS_METADATA, UndefineFlags::NVRAM);
     let old = saved | snapshots | nvram;
     [old | UndefineFlags::CHECKPOINTS_METADATA, old, saved | snapshots, nvram, saved]
+}
+
+/// These disks, and the further ones that are not among them.
+fn joined(mut disks: Vec<String>, further: impl Iterator<Item = String>) -> Vec<String> {
+    for disk in further {
+        if !disks.contains(&disk) {
+            disks.push(disk);
+        }
+    }
+    disks
 }
 
 fn is_still(definition: &Definition, vm: &Vm) -> bool {

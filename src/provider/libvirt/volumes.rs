@@ -22,11 +22,11 @@ pub(super) enum Found {
     EmptyPool(Message),
 }
 
-/// The most domains with leftover volumes that are remembered; further ones are not. A domain is among them only if a volume could not
-/// be deleted.
+/// The most domains with leftover volumes that are remembered; further ones are not. A domain is among them only while it is deleted, or
+/// after an attempt that failed.
 const MOST_REMAINS: usize = 1_000;
 
-/// Domains whose volumes could not be deleted, for when they are gone. Lost with the process.
+/// Domains whose deletion has begun and whose volumes may be left, for when the domains are gone. Lost with the process.
 #[derive(Default)]
 pub(super) struct Remains(Mutex<HashMap<InstanceId, Vm>>);
 

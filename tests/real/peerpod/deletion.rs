@@ -1,5 +1,7 @@
 //! Machines that change or disappear between their proof and their deletion.
 
+mod dropped;
+
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
@@ -114,6 +116,9 @@ fn a_domain_that_became_something_else_since_it_was_proven_stays() -> Result<()>
             ensure!(host.virsh().domains().await?.contains(&now), "{now} is gone");
             let volumes = host.virsh().volumes(POOL).await?;
             ensure!([&vm.root, &vm.cloudinit].iter().all(|own| volumes.contains(&own.name)), "{volumes:?}");
+            // They are no remains of a pod VM.
+            client.domain_undefine_plain(&vm.domain).await?;
+            absent(&peer.provider, vm.domain.uuid).await?;
         }
         Ok(())
     })
