@@ -38,6 +38,7 @@ const TLS_PORT: u16 = 16514;
 /// Parameters of every transport:
 ///
 /// - `name=URI` is sent to the daemon in place of the URI without its transport and parameters.
+/// - `auth`, `authfile` and `no_sanity` change nothing.
 /// - A parameter that libvirt gives to other transports only is ignored, as libvirt does. libvirt passes a parameter that no
 ///   transport has on to the driver. Here it is an error, because it usually is a typing error.
 ///

@@ -7,7 +7,9 @@ use super::{Mode, Trust, UriError};
 
 /// All parameters of libvirt's remote URIs, for people. libvirt takes them on any URI and ignores them where they have no
 /// meaning, and so does this client.
-pub(super) const KNOWN: [&str; 14] = [
+pub(super) const KNOWN: [&str; 17] = [
+    "auth",
+    "authfile",
     "command",
     "keyfile",
     "known_hosts",
@@ -15,6 +17,7 @@ pub(super) const KNOWN: [&str; 14] = [
     "mode",
     "name",
     "netcat",
+    "no_sanity",
     "no_tty",
     "no_verify",
     "pkipath",
@@ -94,6 +97,10 @@ impl Parameters {
                 "netcat" => {
                     parameters.netcat = Some(text("netcat", value, "a program's name, percent-encoded")?);
                 }
+                // The daemon says which authentication it wants. Credentials are for SASL, which is not spoken here.
+                "auth" | "authfile" => {}
+                // libvirt's own client would check its certificates before it uses them.
+                "no_sanity" => _ = flag("no_sanity", value)?,
                 // This client never asks for a password.
                 "no_tty" => _ = flag("no_tty", value)?,
                 "proxy" => {

@@ -176,6 +176,15 @@ fn an_unknown_parameter_is_named() {
 }
 
 #[test]
+fn parameters_that_only_libvirts_own_client_needs_change_nothing() {
+    let query = "no_sanity=1&auth=sasl.gssapi&authfile=/etc/libvirt/auth.conf";
+    for uri in ["qemu+ssh://root@h/system", "qemu://h/system", "qemu:///system", "qemu+tcp://h/system"] {
+        let with = parse(&format!("{uri}?{query}"));
+        assert_eq!((with.endpoint(), with.driver()), (parse(uri).endpoint(), parse(uri).driver()), "{uri}");
+    }
+}
+
+#[test]
 fn nonsense_is_refused() {
     for uri in ["", "qemu", "qemu:/system", ":///", "qemu+:///", "+unix:///", "qemu:///system#x", "q emu:///"]
     {
@@ -187,6 +196,7 @@ fn nonsense_is_refused() {
         ("qemu:///system?socket=/a%2", "socket"),
         ("qemu:///system?socket=/a%zz", "socket"),
         ("qemu:///system?mode=fast", "mode"),
+        ("qemu:///system?no_sanity=yes", "no_sanity"),
         ("qemu:///system?name=", "name"),
     ] {
         let error = uri.parse::<ConnectUri>().unwrap_err();
