@@ -131,10 +131,8 @@ impl UndefineFlags {
     pub const MANAGED_SAVE: Self = Self(1);
     /// What libvirt knows of its snapshots.
     pub const SNAPSHOTS_METADATA: Self = Self(2);
-    /// Its UEFI variables. Without this or [`Self::KEEP_NVRAM`], a domain with UEFI variables is not undefined.
+    /// Its UEFI variables. Without this, a domain that has them is not undefined.
     pub const NVRAM: Self = Self(4);
-    /// Not its UEFI variables: they stay on disk.
-    pub const KEEP_NVRAM: Self = Self(8);
     /// What libvirt knows of its checkpoints.
     pub const CHECKPOINTS_METADATA: Self = Self(16);
 }
