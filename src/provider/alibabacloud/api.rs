@@ -18,7 +18,7 @@ use crate::provider::{
     account::Account,
     cloud::Opening,
     http::{
-        Call, Client, Failure, Fresh, MOST_PAGES, Options, Pace, Reply, Tokens, identity::read_file,
+        Call, Client, Failure, Fresh, MOST_PAGES, Options, Query, Reply, Tokens, identity::read_file,
         too_many_pages,
     },
     region_place::RegionPlace,
@@ -46,15 +46,6 @@ enum Source {
 struct Identity {
     credential: Credential,
     account: String,
-}
-
-/// What is asked of a service.
-#[derive(Clone, Copy)]
-pub(super) struct Query<'a> {
-    /// For errors: "reading the instance".
-    pub doing: &'static str,
-    pub action: &'static str,
-    pub parameters: &'a [(&'a str, &'a str)],
 }
 
 impl Api {
@@ -164,10 +155,11 @@ impl Api {
 
     async fn send(
         &self,
-        Query { doing, action, parameters }: Query<'_>,
+        query: Query<'_>,
         credential: Option<&Credential>,
         secret: &SecretString,
     ) -> Result<Reply, Error> {
+        let Query { doing, action, parameters } = query;
         let (url, version) = service(&self.place, action);
         let date = Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
         let nonce = format!("{:032x}", fastrand::u128(..));
@@ -177,9 +169,8 @@ impl Api {
                     "no request can be made of the endpoint and the credentials: they have wrong characters";
                 Error::new(ErrorClass::Invalid, message)
             })?;
-        let is_question = ["Describe", "Get", "Assume"].iter().any(|verb| action.starts_with(verb));
-        let pace = if is_question { Pace::Read } else { Pace::Write };
-        self.client.send(Call { secrets: vec![secret.clone()], ..Call::new(doing, pace, request) }).await
+        let call = Call::new(doing, query.pace(), request);
+        self.client.send(Call { secrets: vec![secret.clone()], ..call }).await
     }
 }
 

@@ -1,9 +1,10 @@
 //! The examination of ECS, before an instance must be deleted there.
 
-use super::{Alibaba, api::Query};
+use super::Alibaba;
 use crate::provider::{
     Error, ErrorClass, Finding, POD_VM,
     finding::{DELETE, LOOK_UP, counted, dry_run, examine},
+    http::Query,
 };
 
 /// The names and values of an action's parameters.

@@ -40,13 +40,14 @@ use operator_kit::Message;
 pub use self::settings::Settings;
 use self::{
     answer::{Address, Instance, Interface},
-    api::{Api, Query},
+    api::Api,
 };
 use super::{
     Accepted, Bears, Claim, Error, ErrorClass, Finding, IdProblem, InstanceId, OwnVm, POD_VM, Pages,
     ParsedId, Provider, Stage, Vm,
     cloud::{AdaptorVolume, Cloud, InstanceTypeKey, Opening, VolumeSource},
     cluster_proof::cluster_uid,
+    http::Query,
     region_place::RegionPlace,
 };
 use crate::settings::Values;

@@ -20,7 +20,7 @@ use crate::provider::{
     account::Account,
     cloud::Opening,
     http::{
-        Call, Client, Failure, Fresh, MOST_PAGES, Options, Pace, Tokens,
+        Call, Client, Failure, Fresh, MOST_PAGES, Options, Query, Tokens,
         identity::{form, variable},
         too_many_pages,
     },
@@ -47,35 +47,12 @@ struct Identity {
     account: String,
 }
 
-/// A service of the API.
-struct Service {
-    name: &'static str,
-    version: &'static str,
-    /// Whether its answers may hold a credential.
-    gives_credentials: bool,
-}
+/// The actions of STS. EC2 has all others.
+const CALLER: &str = "GetCallerIdentity";
+const ASSUME: &str = "AssumeRoleWithWebIdentity";
 
-/// Instances, and what they have.
-const EC2: Service = Service { name: "ec2", version: "2016-11-15", gives_credentials: false };
-
-/// Identities.
-const STS: Service = Service { name: "sts", version: "2011-06-15", gives_credentials: true };
-
-/// What is asked of a service.
-struct Query<'a> {
-    doing: &'static str,
-    pace: Pace,
-    action: &'a str,
-    parameters: &'a [(&'a str, &'a str)],
-}
-
-/// What shows a service who asks.
-enum Proof<'a> {
-    /// A signature by this credential.
-    Signature(&'a Credential),
-    /// This token among the parameters.
-    Token(&'a SecretString),
-}
+/// The parameter with the token of the ServiceAccount.
+const TOKEN: &str = "WebIdentityToken";
 
 /// A list in XML.
 #[derive(Deserialize)]
@@ -166,17 +143,10 @@ impl Api {
         region.await.map(String::as_str)
     }
 
-    /// Calls `action` in the account that owns the VMs, and reads the answer.
-    pub(super) async fn call<T: DeserializeOwned>(
-        &self,
-        doing: &'static str,
-        pace: Pace,
-        action: &str,
-        parameters: &[(&str, &str)],
-    ) -> Result<T, Failure> {
+    /// Asks in the account that owns the VMs, and reads the answer.
+    pub(super) async fn call<T: DeserializeOwned>(&self, query: Query<'_>) -> Result<T, Failure> {
         let identity = self.identity().await?;
-        let query = Query { doing, pace, action, parameters };
-        let answer = self.ask(&EC2, query, Proof::Signature(&identity.credential)).await;
+        let answer = self.ask(query, Some(&identity.credential)).await;
         if let Err(Failure { code, .. }) = &answer
             && ["ExpiredToken", "ExpiredTokenException", "RequestExpired", "AuthFailure"].contains(&&**code)
         {
@@ -188,21 +158,19 @@ impl Api {
     /// Reads a list page by page. `take` gets each page, and gives the token of the next one.
     pub(super) async fn pages<T: DeserializeOwned>(
         &self,
-        doing: &'static str,
-        action: &str,
-        parameters: &[(&str, &str)],
+        query: Query<'_>,
         mut take: impl FnMut(T) -> Option<String>,
     ) -> Result<(), Error> {
         let mut next: Option<String> = None;
         for _ in 0..MOST_PAGES {
             let of_page = next.as_deref().map(|token| ("NextToken", token));
-            let parameters: Vec<_> = parameters.iter().copied().chain(of_page).collect();
-            next = take(self.call(doing, Pace::Read, action, &parameters).await?);
+            let parameters: Vec<_> = query.parameters.iter().copied().chain(of_page).collect();
+            next = take(self.call(Query { parameters: &parameters, ..query }).await?);
             if next.as_ref().is_none_or(String::is_empty) {
                 return Ok(());
             }
         }
-        Err(too_many_pages(doing))
+        Err(too_many_pages(query.doing))
     }
 
     /// Credentials of the account that owns the VMs. Another account's would see none of them.
@@ -210,9 +178,9 @@ impl Api {
         let identity = self.identity.get(async || {
             let Fresh { value: credential, expires } =
                 self.source.fetch(async |role, token| self.assume(role, token).await).await?;
-            let (doing, action) = ("asking whose the credentials are", "GetCallerIdentity");
-            let query = Query { doing, pace: Pace::Read, action, parameters: &[] };
-            let caller: OfSts<Caller> = self.ask(&STS, query, Proof::Signature(&credential)).await?;
+            let doing = "asking whose the credentials are";
+            let query = Query { doing, action: CALLER, parameters: &[] };
+            let caller: OfSts<Caller> = self.ask(query, Some(&credential)).await?;
             let account = caller.result.account;
             Ok(Fresh { value: Arc::new(Identity { credential, account }), expires })
         });
@@ -222,45 +190,44 @@ impl Api {
     }
 
     async fn assume(&self, role: &str, token: SecretString) -> Result<Expiring, Error> {
-        let parameters = [
-            ("RoleArn", role),
-            ("RoleSessionName", "peerpod-operator"),
-            ("WebIdentityToken", token.expose_secret()),
-        ];
-        let (doing, action) = ("assuming the role AWS_ROLE_ARN", "AssumeRoleWithWebIdentity");
-        let query = Query { doing, pace: Pace::Read, action, parameters: &parameters };
-        let assumed: OfSts<Assumed> = self.ask(&STS, query, Proof::Token(&token)).await?;
+        let parameters =
+            [("RoleArn", role), ("RoleSessionName", "peerpod-operator"), (TOKEN, token.expose_secret())];
+        let doing = "assuming the role AWS_ROLE_ARN";
+        let query = Query { doing, action: ASSUME, parameters: &parameters };
+        let assumed: OfSts<Assumed> = self.ask(query, None).await?;
         Ok(assumed.result.credentials)
     }
 
+    /// Sends a request, signed if there is a credential, and reads the answer.
     async fn ask<T: DeserializeOwned>(
         &self,
-        service: &Service,
-        Query { doing, pace, action, parameters }: Query<'_>,
-        proof: Proof<'_>,
+        query: Query<'_>,
+        credential: Option<&Credential>,
     ) -> Result<T, Failure> {
+        let Query { doing, action, parameters } = query;
         let region = self.region().await?;
-        let own = self.sts_endpoint.as_deref().filter(|_| service.gives_credentials);
+        let is_of_sts = [CALLER, ASSUME].contains(&action);
+        let (service, version) = if is_of_sts { ("sts", "2011-06-15") } else { ("ec2", "2016-11-15") };
+        let own = self.sts_endpoint.as_deref().filter(|_| is_of_sts);
         let url = endpoint(service, region, own.or(self.place.endpoint.as_deref()));
-        let fields = [&[("Action", action), ("Version", service.version)], parameters].concat();
-        let mut call = Call { pace, ..Call::of(doing, form(&url, &fields), MALFORMED)? };
-        match proof {
-            Proof::Signature(credential) => {
-                call.request = signed(call.request, service.name, region, credential).await?;
-            }
-            Proof::Token(token) => call.secrets.push(token.clone()),
+        let fields = [&[("Action", action), ("Version", version)], parameters].concat();
+        let mut call = Call { pace: query.pace(), ..Call::of(doing, form(&url, &fields), MALFORMED)? };
+        let tokens = parameters.iter().filter(|(name, _)| *name == TOKEN);
+        call.secrets.extend(tokens.map(|(_, token)| SecretString::from(*token)));
+        if let Some(credential) = credential {
+            call.request = signed(call.request, service, region, credential).await?;
         }
         let reply = self.client.send(call).await?.success_or(failure)?;
         quick_xml::de::from_str(text(&reply)).map_err(|problem| {
             let quotable = || reply.unreadable("XML", &problem.to_string());
-            if service.gives_credentials { reply.no_credential() } else { quotable() }.into()
+            if is_of_sts { reply.no_credential() } else { quotable() }.into()
         })
     }
 }
 
 /// Where a service is.
-fn endpoint(service: &Service, region: &str, url: Option<&str>) -> String {
-    let amazons = || format!("https://{}.{region}.{}/", service.name, domain(region));
+fn endpoint(service: &str, region: &str, url: Option<&str>) -> String {
+    let amazons = || format!("https://{service}.{region}.{}/", domain(region));
     url.map_or_else(amazons, |url| format!("{}/", url.trim_end_matches('/')))
 }
 
@@ -298,8 +265,8 @@ mod tests {
             ("us-iso-east-1", "ec2.us-iso-east-1.c2s.ic.gov"),
             ("us-isob-east-1", "ec2.us-isob-east-1.sc2s.sgov.gov"),
         ] {
-            assert_eq!(endpoint(&EC2, region, None), format!("https://{host}/"));
+            assert_eq!(endpoint("ec2", region, None), format!("https://{host}/"));
         }
-        assert_eq!(endpoint(&STS, "cn-north-1", Some("https://a/b")), "https://a/b/");
+        assert_eq!(endpoint("sts", "cn-north-1", Some("https://a/b")), "https://a/b/");
     }
 }

@@ -6,7 +6,7 @@ use super::{Aws, api::Done};
 use crate::provider::{
     Error, Finding, POD_VM,
     finding::{DELETE, LOOK_UP, counted, dry_run, examine},
-    http::Pace::Write,
+    http::Query,
 };
 
 /// The names and values of an action's parameters.
@@ -53,9 +53,15 @@ impl Aws {
     }
 
     /// Whether EC2 would do this.
-    async fn would(&self, subject: &'static str, action: &str, mut parameters: Vec<(&str, &str)>) -> Finding {
+    async fn would(
+        &self,
+        subject: &'static str,
+        action: &'static str,
+        mut parameters: Vec<(&str, &str)>,
+    ) -> Finding {
         parameters.push(("DryRun", "true"));
-        let answer = self.0.call::<Done>("asking for a right", Write, action, &parameters).await;
+        let query = Query { doing: "asking for a right", action, parameters: &parameters };
+        let answer = self.0.call::<Done>(query).await;
         if answer
             .as_ref()
             .is_err_and(|failure| [".NotFound", ".Malformed"].iter().any(|end| failure.code.ends_with(end)))

@@ -5,7 +5,7 @@ use super::{
     answer::{Instance, Instances, Tag},
     instance,
 };
-use crate::provider::{Error, Listed, POD_VM, Pages, Resource, VmRef};
+use crate::provider::{Error, Listed, POD_VM, Pages, Resource, VmRef, http::Query};
 
 /// The start of the names of addresses and interfaces that cloud-api-adaptor makes. The instance's identifier follows.
 const NAMES: [&str; 2] = ["eip-", "nic-"];
@@ -39,7 +39,8 @@ impl Aws {
             pages(page.all().map(vm).collect());
             next
         };
-        self.0.pages("listing the instances", "DescribeInstances", &parameters, take).await
+        let (doing, action) = ("listing the instances", "DescribeInstances");
+        self.0.pages(Query { doing, action, parameters: &parameters }, take).await
     }
 }
 

@@ -50,10 +50,7 @@ use super::{
     Accepted, Bears, CLUSTER_UID_TAG, Claim, Error, ErrorClass, Finding, IdProblem, InstanceId, OwnVm, Pages,
     ParsedId, Provider, Stage, Vm,
     cloud::{Cloud, InstanceTypeKey, Opening},
-    http::{
-        Failure,
-        Pace::{Read, Write},
-    },
+    http::{Failure, Query},
     region_place::RegionPlace,
 };
 use crate::settings::Values;
@@ -128,14 +125,14 @@ impl Aws {
     async fn filtered<T: DeserializeOwned>(
         &self,
         doing: &'static str,
-        action: &str,
+        action: &'static str,
         filter: &str,
         ids: &[String],
     ) -> Result<T, Error> {
         let names: Vec<_> = (1..=ids.len()).map(|number| format!("Filter.1.Value.{number}")).collect();
         let values = names.iter().zip(ids).map(|(name, id)| (&**name, &**id));
         let parameters: Vec<_> = [("Filter.1.Name", filter)].into_iter().chain(values).collect();
-        Ok(self.0.call(doing, Read, action, &parameters).await?)
+        Ok(self.0.call(Query { doing, action, parameters: &parameters }).await?)
     }
 
     /// Calls `pages` with the addresses and interfaces whose tag `Name` is one of these.
@@ -156,27 +153,33 @@ impl Aws {
             pages(tags.tag_set.item.into_iter().filter(is_either).collect());
             tags.next_token
         };
-        self.0.pages("looking for addresses and interfaces", "DescribeTags", &parameters, take).await
+        let (doing, action) = ("looking for addresses and interfaces", "DescribeTags");
+        self.0.pages(Query { doing, action, parameters: &parameters }, take).await
     }
 
     async fn change(
         &self,
         doing: &'static str,
-        action: &str,
-        parameter: &str,
-        value: &str,
+        action: &'static str,
+        parameter: (&str, &str),
     ) -> Result<(), Failure> {
-        self.0.call::<api::Done>(doing, Write, action, &[(parameter, value)]).await.map(drop)
+        self.0.call::<api::Done>(Query { doing, action, parameters: &[parameter] }).await.map(drop)
     }
 
     async fn delete_remains(&self, vm: &Vm, remains: &str) -> Result<(), Failure> {
-        if remains.starts_with(INTERFACE) {
-            let delete =
-                self.change("deleting an interface", "DeleteNetworkInterface", "NetworkInterfaceId", remains);
-            return absent(delete.await);
+        let deleted = if remains.starts_with(INTERFACE) {
+            let interface = ("NetworkInterfaceId", remains);
+            self.change("deleting an interface", "DeleteNetworkInterface", interface).await
+        } else {
+            self.ensure_unused(vm, remains).await?;
+            let address = ("AllocationId", remains);
+            self.change("releasing an elastic address", "ReleaseAddress", address).await
+        };
+        match deleted {
+            // A deletion aims at absence.
+            Err(Failure { code, .. }) if code.ends_with(".NotFound") => Ok(()),
+            deleted => deleted,
         }
-        self.ensure_unused(vm, remains).await?;
-        absent(self.change("releasing an elastic address", "ReleaseAddress", "AllocationId", remains).await)
     }
 
     /// Fails if something else uses this elastic address. EC2 takes it from the terminated instance itself, and in a default VPC a release
@@ -192,20 +195,13 @@ impl Aws {
     }
 }
 
-/// A deletion aims at absence.
-fn absent(answer: Result<(), Failure>) -> Result<(), Failure> {
-    match answer {
-        Err(Failure { code, .. }) if code.ends_with(".NotFound") => Ok(()),
-        answer => answer,
-    }
-}
-
 #[async_trait]
 impl Provider for Aws {
     async fn describe(&self, id: &InstanceId, _: &Claim) -> Result<Vm, Error> {
         let doing = "reading the instance";
         let parameters = [("InstanceId.1", id.as_str())];
-        let instances = self.0.call::<Instances>(doing, Read, "DescribeInstances", &parameters).await;
+        let query = Query { doing, action: "DescribeInstances", parameters: &parameters };
+        let instances = self.0.call::<Instances>(query).await;
         let gone = match instances {
             Err(Failure { code, error }) if code == INSTANCE_NOT_FOUND => error,
             Err(failure) => return Err(failure.into()),
@@ -242,9 +238,8 @@ impl Provider for Aws {
             }
             return Ok(Accepted::default());
         }
-        let terminate =
-            self.change("terminating the instance", "TerminateInstances", "InstanceId.1", vm.id.as_str());
-        match terminate.await {
+        let (doing, action) = ("terminating the instance", "TerminateInstances");
+        match self.change(doing, action, ("InstanceId.1", vm.id.as_str())).await {
             // This does not show that it is being deleted: a young VM may not be shown yet.
             Err(Failure { code, error }) if code == INSTANCE_NOT_FOUND => {
                 Err(Error { class: ErrorClass::NotFound, ..error })

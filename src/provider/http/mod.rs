@@ -111,6 +111,17 @@ pub(super) struct Call {
     pub elsewhere: bool,
 }
 
+/// What a service of actions and parameters is asked.
+#[derive(Clone, Copy)]
+pub(super) struct Query<'a> {
+    /// For errors: "reading the instance".
+    pub doing: &'static str,
+    /// The name of the action.
+    pub action: &'static str,
+    /// The names and values of its parameters.
+    pub parameters: &'a [(&'a str, &'a str)],
+}
+
 /// Clouds count requests that change something apart from those that do not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Pace {
@@ -154,6 +165,14 @@ impl Pace {
     /// The pace of a request by this method, for APIs where a DELETE alone changes something.
     fn of(method: &Method) -> Self {
         if *method == Method::DELETE { Self::Write } else { Self::Read }
+    }
+}
+
+impl Query<'_> {
+    /// The pace of the action: a question begins with one of these verbs.
+    pub(super) fn pace(&self) -> Pace {
+        let is_question = ["Describe", "Get", "Assume"].iter().any(|verb| self.action.starts_with(verb));
+        if is_question { Pace::Read } else { Pace::Write }
     }
 }
 
