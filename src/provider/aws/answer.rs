@@ -1,23 +1,32 @@
 //! What EC2 answers *(no client)*.
 
 use jiff::Timestamp;
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer, de::DeserializeOwned};
 
-use super::api::Items;
 use crate::provider::PowerState;
 
+/// A page of any list. It has one set, whose name distinguishes it from any other XML, which would be an empty list.
 #[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub(super) struct Instances {
-    reservation_set: Items<Reservation>,
-    pub(super) next_token: Option<String>,
+#[serde(rename_all = "camelCase", bound = "T: DeserializeOwned")]
+pub(super) struct Page<T> {
+    #[serde(
+        alias = "addressesSet",
+        alias = "networkInterfaceSet",
+        alias = "reservationSet",
+        alias = "tagSet"
+    )]
+    #[serde(deserialize_with = "items")]
+    pub(super) set: Vec<T>,
+    #[serde(default)]
+    pub(super) next_token: String,
 }
 
+/// Instances that were made together.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Reservation {
-    #[serde(default)]
-    instances_set: Items<Instance>,
+pub(super) struct Reservation {
+    #[serde(default, deserialize_with = "items")]
+    pub(super) instances_set: Vec<Instance>,
 }
 
 #[derive(Deserialize)]
@@ -27,10 +36,10 @@ pub(super) struct Instance {
     pub(super) id: String,
     #[serde(rename = "instanceState")]
     pub(super) state: State,
-    #[serde(default)]
-    network_interface_set: Items<Attached>,
-    #[serde(default)]
-    pub(super) tag_set: Items<Tag>,
+    #[serde(default, deserialize_with = "items")]
+    network_interface_set: Vec<Attached>,
+    #[serde(default, deserialize_with = "items")]
+    pub(super) tag_set: Vec<Tag>,
 }
 
 #[derive(Deserialize)]
@@ -50,13 +59,6 @@ pub(super) struct State {
     pub(super) name: String,
 }
 
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub(super) struct Tags {
-    pub(super) tag_set: Items<Tag>,
-    pub(super) next_token: Option<String>,
-}
-
 /// A tag of an instance, or a tag with its resource.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -68,12 +70,7 @@ pub(super) struct Tag {
     pub(super) resource_id: String,
 }
 
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub(super) struct Addresses {
-    pub(super) addresses_set: Items<Address>,
-}
-
+/// An elastic address.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Address {
@@ -86,6 +83,22 @@ pub(super) struct Address {
     interface: String,
 }
 
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Interface {
+    pub(super) network_interface_id: String,
+}
+
+/// Reads a list, whose parts have the name `item`.
+fn items<'de, T: Deserialize<'de>, D: Deserializer<'de>>(list: D) -> Result<Vec<T>, D::Error> {
+    #[derive(Deserialize)]
+    struct Items<T> {
+        #[serde(default = "Vec::new")]
+        item: Vec<T>,
+    }
+    Ok(Items::deserialize(list)?.item)
+}
+
 impl Address {
     /// Whether something other than this instance and these interfaces uses it.
     pub(super) fn is_used_beside(&self, instance: &str, interfaces: &[String]) -> bool {
@@ -94,28 +107,10 @@ impl Address {
     }
 }
 
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub(super) struct Interfaces {
-    pub(super) network_interface_set: Items<Interface>,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub(super) struct Interface {
-    pub(super) network_interface_id: String,
-}
-
-impl Instances {
-    pub(super) fn all(self) -> impl Iterator<Item = Instance> {
-        self.reservation_set.item.into_iter().flat_map(|reservation| reservation.instances_set.item)
-    }
-}
-
 impl Instance {
     /// When it was made. Its launch time is that of its last start, but its first interface was attached when it was made.
     pub(super) fn created(&self) -> Option<Timestamp> {
-        let attachments = self.network_interface_set.item.iter().filter_map(|it| it.attachment.as_ref());
+        let attachments = self.network_interface_set.iter().filter_map(|it| it.attachment.as_ref());
         attachments.filter(|it| it.device_index == 0).find_map(|it| it.attach_time)
     }
 
@@ -135,6 +130,6 @@ impl Instance {
 
     /// The value of the tag with this key.
     pub(super) fn tag(&self, key: &str) -> Option<&str> {
-        self.tag_set.item.iter().find(|tag| tag.key == key).map(|tag| &*tag.value)
+        self.tag_set.iter().find(|tag| tag.key == key).map(|tag| &*tag.value)
     }
 }

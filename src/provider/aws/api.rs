@@ -9,6 +9,7 @@ use tokio::sync::OnceCell;
 
 use super::{
     Settings,
+    answer::Page,
     credentials::{Expiring, Source},
     errors::{failure, text},
     metadata::{METADATA, Metadata},
@@ -54,13 +55,6 @@ const ASSUME: &str = "AssumeRoleWithWebIdentity";
 /// The parameter with the token of the ServiceAccount.
 const TOKEN: &str = "WebIdentityToken";
 
-/// A list in XML.
-#[derive(Deserialize)]
-pub(super) struct Items<T> {
-    #[serde(default = "Vec::new")]
-    pub item: Vec<T>,
-}
-
 /// An answer without fields to read.
 #[derive(Deserialize)]
 pub(super) struct Done {}
@@ -82,12 +76,6 @@ struct Caller {
 #[serde(rename_all = "PascalCase")]
 struct Assumed {
     credentials: Expiring,
-}
-
-impl<T> Default for Items<T> {
-    fn default() -> Self {
-        Self { item: Vec::new() }
-    }
 }
 
 impl Api {
@@ -155,22 +143,31 @@ impl Api {
         answer
     }
 
-    /// Reads a list page by page. `take` gets each page, and gives the token of the next one.
+    /// Reads a list page by page.
     pub(super) async fn pages<T: DeserializeOwned>(
         &self,
         query: Query<'_>,
-        mut take: impl FnMut(T) -> Option<String>,
-    ) -> Result<(), Error> {
-        let mut next: Option<String> = None;
+        mut take: impl FnMut(Vec<T>),
+    ) -> Result<(), Failure> {
+        let mut next = String::new();
         for _ in 0..MOST_PAGES {
-            let of_page = next.as_deref().map(|token| ("NextToken", token));
+            let of_page = (!next.is_empty()).then_some(("NextToken", &*next));
             let parameters: Vec<_> = query.parameters.iter().copied().chain(of_page).collect();
-            next = take(self.call(Query { parameters: &parameters, ..query }).await?);
-            if next.as_ref().is_none_or(String::is_empty) {
+            let page: Page<T> = self.call(Query { parameters: &parameters, ..query }).await?;
+            take(page.set);
+            next = page.next_token;
+            if next.is_empty() {
                 return Ok(());
             }
         }
-        Err(too_many_pages(query.doing))
+        Err(too_many_pages(query.doing).into())
+    }
+
+    /// Reads a whole list.
+    pub(super) async fn all<T: DeserializeOwned>(&self, query: Query<'_>) -> Result<Vec<T>, Failure> {
+        let mut all = Vec::new();
+        self.pages(query, |page| all.extend(page)).await?;
+        Ok(all)
     }
 
     /// Credentials of the account that owns the VMs. Another account's would see none of them.

@@ -1,23 +1,20 @@
 //! What a region has of pod VMs.
 
 use super::{
-    Aws, INTERFACE, PAGE,
-    answer::{Instance, Instances, Tag},
+    Aws, INTERFACE, NAMES, PAGE,
+    answer::{Instance, Reservation, Tag},
     instance,
 };
 use crate::provider::{Error, Listed, POD_VM, Pages, Resource, VmRef, http::Query};
 
-/// The start of the names of addresses and interfaces that cloud-api-adaptor makes. The instance's identifier follows.
-const NAMES: [&str; 2] = ["eip-", "nic-"];
-
 impl Aws {
-    /// Pages of instances, then pages of addresses and interfaces, whether or not their instances exist. EC2 still shows a
+    /// Pages of instances, then a page of addresses and interfaces, whether or not their instances exist. EC2 still shows a
     /// terminated instance for an hour; the list leaves it out.
     pub(super) async fn list_all(&self, pages: Pages<'_>) -> Result<(), Error> {
         self.instances(&mut *pages).await?;
-        let left = NAMES.map(|name| format!("{name}i-*"));
-        let left = [("Filter.2.Value.1", &*left[0]), ("Filter.2.Value.2", &*left[1])];
-        self.tagged(&left, |tags| pages(tags.into_iter().map(side_resource).collect())).await
+        let tags = self.tagged("i-*").await?;
+        pages(tags.into_iter().map(side_resource).collect());
+        Ok(())
     }
 
     /// Pages of the instances that are named like pod VMs and are not terminated.
@@ -34,19 +31,17 @@ impl Aws {
             ("Filter.2.Value.5", "shutting-down"),
             ("MaxResults", PAGE),
         ];
-        let take = |page: Instances| {
-            let next = page.next_token.clone();
-            pages(page.all().map(vm).collect());
-            next
+        let take = |page: Vec<Reservation>| {
+            pages(page.into_iter().flat_map(|made| made.instances_set).map(vm).collect());
         };
         let (doing, action) = ("listing the instances", "DescribeInstances");
-        self.0.pages(Query { doing, action, parameters: &parameters }, take).await
+        Ok(self.0.pages(Query { doing, action, parameters: &parameters }, take).await?)
     }
 }
 
 fn vm(instance: Instance) -> Listed {
     let (name, created, state) = (instance.name(), instance.created(), instance.power());
-    let tags = instance.tag_set.item.into_iter().map(|Tag { key, value, .. }| (key, value)).collect();
+    let tags = instance.tag_set.into_iter().map(|Tag { key, value, .. }| (key, value)).collect();
     Listed { created, state, tags, ..Listed::new(Resource::Vm, instance.id, name) }
 }
 

@@ -43,12 +43,12 @@ use serde::de::DeserializeOwned;
 
 pub use self::settings::Settings;
 use self::{
-    answer::{Addresses, Instances, Interfaces, Tag, Tags},
+    answer::{Address, Interface, Reservation, Tag},
     api::Api,
 };
 use super::{
     Accepted, Bears, CLUSTER_UID_TAG, Claim, Error, ErrorClass, Finding, IdProblem, InstanceId, OwnVm, Pages,
-    ParsedId, Provider, Stage, Vm,
+    ParsedId, PowerState, Provider, Stage, Vm,
     cloud::{Cloud, InstanceTypeKey, Opening},
     http::{Failure, Query},
     region_place::RegionPlace,
@@ -76,6 +76,9 @@ const ADDRESS: &str = "eipalloc-";
 /// How the identifiers of interfaces begin.
 const INTERFACE: &str = "eni-";
 
+/// The start of the names of addresses and interfaces that cloud-api-adaptor makes. The instance's identifier follows.
+const NAMES: [&str; 2] = ["eip-", "nic-"];
+
 /// How many instances or tags a page of a list may have.
 const PAGE: &str = "100";
 
@@ -99,26 +102,15 @@ impl Aws {
     /// What bears this identifier in its name: interfaces and elastic addresses that cloud-api-adaptor made, in the order of their
     /// deletion, as an interface may hold an address.
     async fn remains(&self, id: &InstanceId) -> Result<Vec<String>, Error> {
-        let (address, interface) = (format!("eip-{id}"), format!("nic-{id}"));
-        let names = [("Filter.2.Value.1", &*address), ("Filter.2.Value.2", &*interface)];
-        let mut ids = Vec::new();
-        self.tagged(&names, |tags| ids.extend(tags.into_iter().map(|tag| tag.resource_id))).await?;
-        let (interfaces, addresses): (Vec<_>, Vec<_>) =
-            ids.into_iter().partition(|id| id.starts_with(INTERFACE));
+        let ids = self.tagged(id.as_str()).await?.into_iter().map(|tag| tag.resource_id);
+        let (interfaces, addresses): (Vec<_>, Vec<_>) = ids.partition(|id| id.starts_with(INTERFACE));
         // The list may show the tag of a deleted resource for a while.
-        let mut remains = Vec::new();
-        if !interfaces.is_empty() {
-            let (doing, action) = ("reading interfaces", "DescribeNetworkInterfaces");
-            let found: Interfaces = self.filtered(doing, action, "network-interface-id", &interfaces).await?;
-            let found = found.network_interface_set.item.into_iter();
-            remains.extend(found.map(|interface| interface.network_interface_id));
-        }
-        if !addresses.is_empty() {
-            let (doing, action) = ("reading elastic addresses", "DescribeAddresses");
-            let found: Addresses = self.filtered(doing, action, "allocation-id", &addresses).await?;
-            remains.extend(found.addresses_set.item.into_iter().map(|address| address.allocation_id));
-        }
-        Ok(remains)
+        let (doing, action) = ("reading interfaces", "DescribeNetworkInterfaces");
+        let interfaces: Vec<Interface> =
+            self.filtered(doing, action, "network-interface-id", &interfaces).await?;
+        let addresses = self.addresses("reading elastic addresses", &addresses).await?;
+        let interfaces = interfaces.into_iter().map(|interface| interface.network_interface_id);
+        Ok(interfaces.chain(addresses.into_iter().map(|address| address.allocation_id)).collect())
     }
 
     /// Those of these that exist. With a filter, unlike an identifier, it is no error if one of them is gone.
@@ -128,33 +120,35 @@ impl Aws {
         action: &'static str,
         filter: &str,
         ids: &[String],
-    ) -> Result<T, Error> {
+    ) -> Result<Vec<T>, Error> {
+        if ids.is_empty() {
+            return Ok(Vec::new());
+        }
         let names: Vec<_> = (1..=ids.len()).map(|number| format!("Filter.1.Value.{number}")).collect();
         let values = names.iter().zip(ids).map(|(name, id)| (&**name, &**id));
         let parameters: Vec<_> = [("Filter.1.Name", filter)].into_iter().chain(values).collect();
-        Ok(self.0.call(Query { doing, action, parameters: &parameters }).await?)
+        Ok(self.0.all(Query { doing, action, parameters: &parameters }).await?)
     }
 
-    /// Calls `pages` with the addresses and interfaces whose tag `Name` is one of these.
-    async fn tagged(
-        &self,
-        names: &[(&str, &str)],
-        mut pages: impl FnMut(Vec<Tag>) + Send,
-    ) -> Result<(), Error> {
-        let mut parameters = vec![
+    async fn addresses(&self, doing: &'static str, ids: &[String]) -> Result<Vec<Address>, Error> {
+        self.filtered(doing, "DescribeAddresses", "allocation-id", ids).await
+    }
+
+    /// The tags `Name` of addresses and interfaces that name this instance, or one that matches this pattern.
+    async fn tagged(&self, instance: &str) -> Result<Vec<Tag>, Error> {
+        let [address, interface] = NAMES.map(|begin| format!("{begin}{instance}"));
+        let parameters = [
             ("Filter.1.Name", "key"),
             ("Filter.1.Value.1", "Name"),
             ("Filter.2.Name", "value"),
+            ("Filter.2.Value.1", &*address),
+            ("Filter.2.Value.2", &*interface),
             ("MaxResults", PAGE),
         ];
-        parameters.extend(names);
-        let is_either = |tag: &Tag| [ADDRESS, INTERFACE].iter().any(|kind| tag.resource_id.starts_with(kind));
-        let take = |tags: Tags| {
-            pages(tags.tag_set.item.into_iter().filter(is_either).collect());
-            tags.next_token
-        };
         let (doing, action) = ("looking for addresses and interfaces", "DescribeTags");
-        self.0.pages(Query { doing, action, parameters: &parameters }, take).await
+        let mut tags: Vec<Tag> = self.0.all(Query { doing, action, parameters: &parameters }).await?;
+        tags.retain(|tag| [ADDRESS, INTERFACE].iter().any(|kind| tag.resource_id.starts_with(kind)));
+        Ok(tags)
     }
 
     async fn change(
@@ -185,9 +179,8 @@ impl Aws {
     /// Fails if something else uses this elastic address. EC2 takes it from the terminated instance itself, and in a default VPC a release
     /// would take it from whatever uses it.
     async fn ensure_unused(&self, vm: &Vm, address: &str) -> Result<(), Error> {
-        let (doing, action) = ("reading an elastic address", "DescribeAddresses");
-        let found: Addresses = self.filtered(doing, action, "allocation-id", &[address.to_owned()]).await?;
-        if !found.addresses_set.item.iter().any(|it| it.is_used_beside(vm.id.as_str(), &vm.belongings)) {
+        let found = self.addresses("reading an elastic address", &[address.to_owned()]).await?;
+        if !found.iter().any(|it| it.is_used_beside(vm.id.as_str(), &vm.belongings)) {
             return Ok(());
         }
         let public = "something else uses an elastic address of the VM; take the address from it, or give the address another name";
@@ -201,27 +194,25 @@ impl Provider for Aws {
         let doing = "reading the instance";
         let parameters = [("InstanceId.1", id.as_str())];
         let query = Query { doing, action: "DescribeInstances", parameters: &parameters };
-        let instances = self.0.call::<Instances>(query).await;
-        let gone = match instances {
+        let gone = match self.0.all::<Reservation>(query).await {
             Err(Failure { code, error }) if code == INSTANCE_NOT_FOUND => error,
-            Err(failure) => return Err(failure.into()),
-            Ok(instances) => match instances.all().find(|instance| instance.id == id.as_str()) {
-                None => {
+            made => {
+                let mut instances = made?.into_iter().flat_map(|made| made.instances_set);
+                let Some(instance) = instances.find(|instance| instance.id == id.as_str()) else {
                     let message = "EC2 answered without the instance, and did not say that there is none";
                     return Err(Error::new(ErrorClass::Transient, message));
-                }
-                Some(instance) if instance.state.name != "terminated" => {
-                    let leaving = instance.state.name == "shutting-down";
-                    let stage = if leaving { Stage::Leaving } else { Stage::Present };
+                };
+                if instance.state.name != "terminated" {
+                    let is_leaving = instance.power() == PowerState::Leaving;
                     return Ok(Vm {
                         created: instance.created(),
-                        stage,
+                        stage: if is_leaving { Stage::Leaving } else { Stage::Present },
                         cluster_uid: instance.tag(CLUSTER_UID_TAG).map(str::to_owned),
                         ..Vm::named(id.clone(), instance.name())
                     });
                 }
-                Some(_) => Error::new(ErrorClass::NotFound, "the instance is terminated"),
-            },
+                Error::new(ErrorClass::NotFound, "the instance is terminated")
+            }
         };
         let belongings = self.remains(id).await?;
         if belongings.is_empty() {
