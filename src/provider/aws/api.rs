@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use jiff::Timestamp;
 use reqsign_aws_v4::Credential;
 use secrecy::{ExposeSecret as _, SecretString};
 use serde::{Deserialize, de::DeserializeOwned};
@@ -10,9 +11,8 @@ use tokio::sync::OnceCell;
 use super::{
     Settings,
     answer::Page,
-    credentials::{Expiring, Source},
+    credentials::{Expiring, Node, Source},
     errors::{failure, text},
-    metadata::{METADATA, Metadata},
     settings::OF_THE_NODE,
     sign::signed,
 };
@@ -22,7 +22,7 @@ use crate::provider::{
     cloud::Opening,
     http::{
         Call, Client, Failure, Fresh, MOST_PAGES, Options, Query, Tokens,
-        identity::{form, variable},
+        identity::{form, read_file},
         too_many_pages,
     },
     region_place::RegionPlace,
@@ -36,16 +36,20 @@ pub(super) struct Api {
     sts_endpoint: Option<String>,
     region: OnceCell<String>,
     pub(super) source: Source,
+    node: Node,
     identity: Tokens<Arc<Identity>>,
-    /// The [`host`](Self::host) of the VMs.
+    /// The [`host`](Identity::host) of the VMs.
     account: Account,
 }
 
-/// Credentials, and their account.
+/// Credentials, and whose they are.
 #[derive(Debug)]
-struct Identity {
+pub(super) struct Identity {
     credential: Credential,
-    account: String,
+    pub(super) account: String,
+    /// What distinguishes this place from another one at the same address: the account, and the region if the settings do not
+    /// name it.
+    pub(super) host: String,
 }
 
 /// The actions of STS. EC2 has all others.
@@ -53,7 +57,7 @@ const CALLER: &str = "GetCallerIdentity";
 const ASSUME: &str = "AssumeRoleWithWebIdentity";
 
 /// The parameter with the token of the ServiceAccount.
-const TOKEN: &str = "WebIdentityToken";
+const WEB_TOKEN: &str = "WebIdentityToken";
 
 /// An answer without fields to read.
 #[derive(Deserialize)]
@@ -89,46 +93,23 @@ impl Api {
             sts_endpoint,
             region: OnceCell::new(),
             source: Source::of(settings)?,
+            node: Node::new()?,
             identity: Tokens::default(),
             account: Account::of(opening),
         })
     }
 
-    /// The account that the credentials are of.
-    pub(super) async fn account(&self) -> Result<String, Error> {
-        Ok(self.identity().await?.account.clone())
-    }
-
-    /// What distinguishes this place from another one at the same address: the account, and the region if the settings do not
-    /// name it.
-    pub(super) async fn host(&self) -> Result<String, Error> {
-        let identity = self.identity().await?;
-        self.whose(&identity).await
-    }
-
-    async fn whose(&self, identity: &Identity) -> Result<String, Error> {
-        let account = &identity.account;
-        if self.named_region().is_some() {
-            return Ok(account.clone());
-        }
-        Ok(format!("{account}/{}", self.region().await?))
-    }
-
-    /// The region of the place. `None`: the one in which this program runs.
-    fn named_region(&self) -> Option<&str> {
-        Some(&*self.place.region).filter(|region| *region != OF_THE_NODE)
+    /// Whether VMs are in the region in which this program runs, whichever that is.
+    fn is_of_the_node(&self) -> bool {
+        self.place.region == OF_THE_NODE
     }
 
     /// The region in which VMs are.
     pub(super) async fn region(&self) -> Result<&str, Error> {
-        if let Some(region) = self.named_region() {
-            return Ok(region);
+        if !self.is_of_the_node() {
+            return Ok(&self.place.region);
         }
-        let region = self.region.get_or_try_init(async || match &self.source {
-            Source::Node(metadata) => metadata.region().await,
-            _ => Metadata::new(variable(METADATA))?.region().await,
-        });
-        region.await.map(String::as_str)
+        self.region.get_or_try_init(|| self.node.region()).await.map(String::as_str)
     }
 
     /// Asks in the account that owns the VMs, and reads the answer.
@@ -171,24 +152,39 @@ impl Api {
     }
 
     /// Credentials of the account that owns the VMs. Another account's would see none of them.
-    async fn identity(&self) -> Result<Arc<Identity>, Error> {
+    pub(super) async fn identity(&self) -> Result<Arc<Identity>, Error> {
         let identity = self.identity.get(async || {
-            let Fresh { value: credential, expires } =
-                self.source.fetch(async |role, token| self.assume(role, token).await).await?;
+            let Fresh { value: credential, expires } = self.credential().await?;
             let doing = "asking whose the credentials are";
             let query = Query { doing, action: CALLER, parameters: &[] };
             let caller: OfSts<Caller> = self.ask(query, Some(&credential)).await?;
             let account = caller.result.account;
-            Ok(Fresh { value: Arc::new(Identity { credential, account }), expires })
+            let region = self.region().await?;
+            let host = if self.is_of_the_node() { format!("{account}/{region}") } else { account.clone() };
+            Ok(Fresh { value: Arc::new(Identity { credential, account, host }), expires })
         });
         let identity = identity.await?;
-        self.account.ensure("AWS account or region", &self.whose(&identity).await?)?;
+        self.account.ensure("AWS account or region", &identity.host)?;
         Ok(identity)
     }
 
-    async fn assume(&self, role: &str, token: SecretString) -> Result<Expiring, Error> {
+    async fn credential(&self) -> Result<Fresh<Credential>, Error> {
+        const TOKEN: &str = "the token of the ServiceAccount";
+        Ok(match &self.source {
+            Source::Key(key) => Fresh { value: key.clone(), expires: Timestamp::MAX },
+            Source::WebIdentity { role, file } => {
+                self.assume(role, &read_file(TOKEN, file).await?).await?.into()
+            }
+            Source::PodIdentity { uri, file } => {
+                self.node.agent(uri, &read_file(TOKEN, file).await?).await?.into()
+            }
+            Source::Node => self.node.role().await?.into(),
+        })
+    }
+
+    async fn assume(&self, role: &str, token: &SecretString) -> Result<Expiring, Error> {
         let parameters =
-            [("RoleArn", role), ("RoleSessionName", "peerpod-operator"), (TOKEN, token.expose_secret())];
+            [("RoleArn", role), ("RoleSessionName", "peerpod-operator"), (WEB_TOKEN, token.expose_secret())];
         let doing = "assuming the role AWS_ROLE_ARN";
         let query = Query { doing, action: ASSUME, parameters: &parameters };
         let assumed: OfSts<Assumed> = self.ask(query, None).await?;
@@ -209,7 +205,7 @@ impl Api {
         let url = endpoint(service, region, own.or(self.place.endpoint.as_deref()));
         let fields = [&[("Action", action), ("Version", version)], parameters].concat();
         let mut call = Call { pace: query.pace(), ..Call::of(doing, form(&url, &fields), MALFORMED)? };
-        let tokens = parameters.iter().filter(|(name, _)| *name == TOKEN);
+        let tokens = parameters.iter().filter(|(name, _)| *name == WEB_TOKEN);
         call.secrets.extend(tokens.map(|(_, token)| SecretString::from(*token)));
         if let Some(credential) = credential {
             call.request = signed(call.request, service, region, credential).await?;

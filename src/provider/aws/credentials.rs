@@ -5,30 +5,23 @@
 
 use std::net::IpAddr;
 
-use hyper::{Request, Uri, body::Bytes};
+use hyper::{Request, StatusCode, Uri, body::Bytes, http::request::Builder};
 use jiff::Timestamp;
 use reqsign_aws_v4::Credential;
 use secrecy::{ExposeSecret as _, SecretString};
 use serde::Deserialize;
 
-use super::{
-    Settings,
-    metadata::{METADATA, Metadata},
-};
+use super::Settings;
 use crate::provider::{
     Error, ErrorClass,
-    http::{
-        Call, Client, Fresh, Options, Reply,
-        identity::{read_file, variable},
-        sensitive,
-    },
+    http::{Call, Client, Fresh, Options, Reply, identity::variable, sensitive},
 };
-
-/// What is read from the file with a token, for people.
-const TOKEN: &str = "the token of the ServiceAccount";
 
 /// What is wrong with the address of an agent.
 const NO_AGENT: &str = "AWS_CONTAINER_CREDENTIALS_FULL_URI names no agent on this node";
+
+/// Where every node reaches its metadata, unless `AWS_EC2_METADATA_SERVICE_ENDPOINT` names another address.
+const METADATA: &str = "http://169.254.169.254";
 
 /// Where credentials come from.
 pub(super) enum Source {
@@ -37,12 +30,12 @@ pub(super) enum Source {
     /// A role that is assumed with the token in a file.
     WebIdentity { role: String, file: String },
     /// An agent on the node, with the token in a file.
-    PodIdentity { client: Client, uri: Uri, file: String },
+    PodIdentity { uri: Uri, file: String },
     /// The node's role.
-    Node(Metadata),
+    Node,
 }
 
-/// Credentials as agents and metadata give them.
+/// Credentials as agents, metadata and STS give them.
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub(super) struct Expiring {
@@ -64,9 +57,9 @@ impl Source {
         let agent = variable("AWS_CONTAINER_CREDENTIALS_FULL_URI");
         if let (Some(uri), Some(file)) = (agent, variable("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE")) {
             let uri = agent_uri(&uri).ok_or_else(|| Error::new(ErrorClass::Invalid, NO_AGENT))?;
-            return Ok(Self::PodIdentity { client: Client::new(Options::metadata())?, uri, file });
+            return Ok(Self::PodIdentity { uri, file });
         }
-        Metadata::new(variable(METADATA)).map(Self::Node)
+        Ok(Self::Node)
     }
 
     /// In a few words, for people.
@@ -75,29 +68,7 @@ impl Source {
             Self::Key(_) => "an access key",
             Self::WebIdentity { .. } => "a role by a token of the ServiceAccount",
             Self::PodIdentity { .. } => "EKS pod identity",
-            Self::Node(_) => "the node's role",
-        }
-    }
-
-    /// Fetches credentials. `assume` asks the token service for those of a role, with a token.
-    pub(super) async fn fetch(
-        &self,
-        assume: impl AsyncFnOnce(&str, SecretString) -> Result<Expiring, Error>,
-    ) -> Result<Fresh<Credential>, Error> {
-        match self {
-            Self::Key(key) => Ok(Fresh { value: key.clone(), expires: Timestamp::MAX }),
-            Self::WebIdentity { role, file } => Ok(assume(role, read_file(TOKEN, file).await?).await?.into()),
-            Self::PodIdentity { client, uri, file } => {
-                let token = read_file(TOKEN, file).await?;
-                let header = sensitive(token.expose_secret())
-                    .ok_or_else(|| Error::new(ErrorClass::Unauthorized, "the Pod's token is malformed"))?;
-                let request = Request::get(uri).header("authorization", header).body(Bytes::new());
-                let doing = "asking the agent of EKS pod identity for credentials";
-                let reply = client.send(Call::of(doing, request, NO_AGENT)?).await?;
-                let refused = |it: &Reply| it.error("", &String::from_utf8_lossy(&it.body), None);
-                Ok(reply.success_or(refused)?.credential::<Expiring>()?.into())
-            }
-            Self::Node(metadata) => Ok(metadata.credentials().await?.into()),
+            Self::Node => "the node's role",
         }
     }
 }
@@ -127,6 +98,81 @@ fn agent_uri(text: &str) -> Option<Uri> {
         ip.is_loopback() || ["169.254.170.23", "fd00:ec2::23"].iter().any(|agent| agent.parse() == Ok(ip))
     });
     (local || uri.scheme_str() == Some("https")).then_some(uri)
+}
+
+/// What the node on which this program runs offers to it: metadata (version 2 of the service), and the agent of EKS Pod Identity.
+pub(super) struct Node {
+    client: Client,
+    metadata: String,
+}
+
+impl Node {
+    pub(super) fn new() -> Result<Self, Error> {
+        let metadata = variable("AWS_EC2_METADATA_SERVICE_ENDPOINT").unwrap_or_else(|| METADATA.to_owned());
+        let metadata = metadata.trim_end_matches('/').to_owned();
+        Ok(Self { client: Client::new(Options::metadata())?, metadata })
+    }
+
+    /// The region of the node.
+    pub(super) async fn region(&self) -> Result<String, Error> {
+        #[derive(Deserialize)]
+        struct Document {
+            region: String,
+        }
+        let document: Document = self.read("/latest/dynamic/instance-identity/document").await?.json()?;
+        Ok(document.region)
+    }
+
+    /// The credentials of the node's role.
+    pub(super) async fn role(&self) -> Result<Expiring, Error> {
+        const ROLE: &str = "/latest/meta-data/iam/security-credentials/";
+        let role = self.read(ROLE).await?;
+        let role = String::from_utf8_lossy(&role.body).trim().to_owned();
+        self.read(&format!("{ROLE}{role}")).await?.credential()
+    }
+
+    /// The credentials that the agent at this address gives for the Pod's token.
+    pub(super) async fn agent(&self, uri: &Uri, token: &SecretString) -> Result<Expiring, Error> {
+        let token = sensitive(token.expose_secret())
+            .ok_or_else(|| Error::new(ErrorClass::Unauthorized, "the Pod's token is malformed"))?;
+        let request = Request::get(uri).header("authorization", token).body(Bytes::new());
+        let doing = "asking the agent of EKS pod identity for credentials";
+        let reply = self.client.send(Call::of(doing, request, NO_AGENT)?).await?;
+        reply.success_or(refused)?.credential()
+    }
+
+    async fn read(&self, path: &str) -> Result<Reply, Error> {
+        let token = Request::put(format!("{}/latest/api/token", self.metadata))
+            .header("x-aws-ec2-metadata-token-ttl-seconds", "60");
+        let token = self.ask("asking the instance metadata for a token", token).await?;
+        let token = sensitive(&*token.body)
+            .ok_or_else(|| Error::new(ErrorClass::Transient, "the instance metadata's token is malformed"))?;
+        let request =
+            Request::get(format!("{}{path}", self.metadata)).header("x-aws-ec2-metadata-token", token);
+        self.ask("asking the instance metadata", request).await
+    }
+
+    async fn ask(&self, doing: &'static str, request: Builder) -> Result<Reply, Error> {
+        let malformed = "the address of the instance metadata is malformed";
+        let reply = self.client.send(Call::of(doing, request.body(Bytes::new()), malformed)?).await;
+        let reply = reply.map_err(|error| {
+            error.advising(
+                "without AWS_ACCESS_KEY_ID or AWS_ROLE_ARN the node's role is used, and without AWS_REGION the node's region; \
+                 a Pod reaches them if the node's metadata allow two hops",
+            )
+        })?;
+        reply.success_or(|reply| match reply.status {
+            StatusCode::NOT_FOUND => {
+                reply.error("", "", Some(ErrorClass::Unauthorized)).advising("the node has no role")
+            }
+            _ => refused(reply),
+        })
+    }
+}
+
+/// What an answer without a code means.
+fn refused(reply: &Reply) -> Error {
+    reply.error("", &String::from_utf8_lossy(&reply.body), None)
 }
 
 #[cfg(test)]

@@ -28,9 +28,8 @@ impl Aws {
     /// Reads what deletions read, and asks EC2 whether it would do the rest (`DryRun`).
     pub(super) async fn examination(&self) -> Result<Vec<Finding>, Error> {
         let region = self.0.region().await?.to_owned();
-        let account = self.0.account().await;
-        let account = account
-            .map(|account| format!("account {account}, region {region}, by {}", self.0.source.as_str()));
+        let (identity, source) = (self.0.identity().await, self.0.source.as_str());
+        let account = identity.map(|it| format!("account {}, region {region}, by {source}", it.account));
         let without = (&["rights"][..], "check cannot ask for rights without an account");
         examine("account", account, without, async || Ok(self.examined_rights().await)).await
     }

@@ -29,7 +29,6 @@ mod credentials;
 mod errors;
 mod examine;
 mod list;
-mod metadata;
 mod settings;
 mod sign;
 #[cfg(test)]
@@ -244,7 +243,7 @@ impl Provider for Aws {
     }
 
     async fn host(&self) -> Result<Option<String>, Error> {
-        self.0.host().await.map(Some)
+        Ok(Some(self.0.identity().await?.host.clone()))
     }
 
     async fn examine(&self) -> Result<Vec<Finding>, Error> {
