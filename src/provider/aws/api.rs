@@ -12,7 +12,7 @@ use super::{
     Settings,
     answer::Page,
     credentials::{Expiring, Node, Source},
-    errors::{failure, text},
+    errors::failure,
     settings::OF_THE_NODE,
     sign::signed,
 };
@@ -211,7 +211,7 @@ impl Api {
             call.request = signed(call.request, service, region, credential).await?;
         }
         let reply = self.client.send(call).await?.success_or(failure)?;
-        quick_xml::de::from_str(text(&reply)).map_err(|problem| {
+        quick_xml::de::from_reader(&*reply.body).map_err(|problem| {
             let quotable = || reply.unreadable("XML", &problem.to_string());
             if is_of_sts { reply.no_credential() } else { quotable() }.into()
         })

@@ -36,35 +36,23 @@ const CLASSES: [(ErrorClass, &str); 4] = [
 
 /// The form of both services, in one.
 #[derive(Default, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
 struct Problems {
-    #[serde(rename = "Errors")]
     errors: Option<Box<Problems>>,
-    #[serde(rename = "Error")]
-    error: Option<Problem>,
-    #[serde(rename = "RequestID", alias = "RequestId")]
-    request: Option<String>,
+    error: Problem,
 }
 
 #[derive(Default, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
 struct Problem {
-    #[serde(rename = "Code", default)]
     code: String,
-    #[serde(rename = "Message", default)]
     message: String,
 }
 
 /// What an answer that is no success says.
 pub(super) fn failure(reply: &Reply) -> Failure {
-    let mut problems: Problems = quick_xml::de::from_str(text(reply)).unwrap_or_default();
-    let request = problems.request.take();
-    let inner = problems.errors.take().map_or(problems, |errors| *errors);
-    let Problem { code, message } = inner.error.unwrap_or_default();
-    let message = request.map_or_else(|| message.clone(), |id| format!("{message} (request {id})"));
+    let problems: Problems = quick_xml::de::from_reader(&*reply.body).unwrap_or_default();
+    let Problem { code, message } = problems.errors.map_or(problems.error, |errors| errors.error);
     let error = reply.error(&code, &message, ErrorClass::of_code(&code, &CLASSES));
     Failure { code, error }
-}
-
-/// The body; empty if it is no text.
-pub(super) fn text(reply: &Reply) -> &str {
-    std::str::from_utf8(&reply.body).unwrap_or_default()
 }
