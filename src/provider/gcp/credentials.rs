@@ -6,6 +6,8 @@
 //! else                            the metadata server, for the identity of the machine or of the Pod
 //! ```
 
+use std::collections::HashMap;
+
 use base64::{Engine as _, prelude::BASE64_URL_SAFE_NO_PAD};
 use hyper::{Request, body::Bytes, header};
 use jiff::Timestamp;
@@ -23,7 +25,7 @@ use super::answer::accepted;
 use crate::provider::{
     Error, ErrorClass,
     http::{
-        Call, Client, Fresh, Reply, TokenSource, bearer,
+        Call, Client, Fresh, TokenSource, bearer,
         identity::{form, is_safe, read_file, variable},
     },
 };
@@ -45,15 +47,16 @@ pub(super) enum Source {
     Metadata(String),
 }
 
+/// What proves the identity.
 #[derive(Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
-enum Document {
+pub(super) enum Document {
     ServiceAccount(ServiceAccount),
     ExternalAccount(ExternalAccount),
 }
 
 #[derive(Deserialize)]
-struct ServiceAccount {
+pub(super) struct ServiceAccount {
     client_email: String,
     private_key: SecretString,
     #[serde(default)]
@@ -62,7 +65,7 @@ struct ServiceAccount {
 }
 
 #[derive(Deserialize)]
-struct ExternalAccount {
+pub(super) struct ExternalAccount {
     audience: String,
     subject_token_type: String,
     token_url: String,
@@ -73,21 +76,9 @@ struct ExternalAccount {
 #[derive(Deserialize)]
 struct TokenFile {
     file: String,
+    /// With a `subject_token_field_name` the file holds the token in this field of a JSON document.
     #[serde(default)]
-    format: Format,
-}
-
-/// How the file holds the token: as it is, or in a field of a JSON document.
-#[derive(Default, Deserialize)]
-struct Format {
-    subject_token_field_name: Option<String>,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Impersonated {
-    access_token: SecretString,
-    expire_time: String,
+    format: HashMap<String, String>,
 }
 
 impl Source {
@@ -123,10 +114,8 @@ impl TokenSource for Source {
             Self::File(path) => read_file("GOOGLE_APPLICATION_CREDENTIALS", path).await?,
         };
         let document = parse(json.expose_secret()).map_err(|problem| {
-            Error::new(
-                ErrorClass::Invalid,
-                Message::public(format!("{} cannot be used: {problem}", self.origin())),
-            )
+            let message = format!("{} cannot be used: {problem}", self.origin());
+            Error::new(ErrorClass::Invalid, Message::public(message))
         })?;
         match document {
             Document::ServiceAccount(account) => of_key(client, &account).await,
@@ -138,8 +127,8 @@ impl TokenSource for Source {
 async fn of_metadata(client: &Client, host: &str) -> Result<Fresh<SecretString>, Error> {
     let url = format!("http://{host}/computeMetadata/v1/instance/service-accounts/default/token");
     let request = Request::get(url).header("Metadata-Flavor", "Google").body(Bytes::new());
-    let reply = send(client, "asking the metadata server for an access token", request, Vec::new()).await;
-    reply.map_err(|error| error.advising("set GCP_CREDENTIALS, or give the Pod an identity"))?.token()
+    let token = token(client, "asking the metadata server for an access token", request, None).await;
+    token.map_err(|error| error.advising("set GCP_CREDENTIALS, or give the Pod an identity"))
 }
 
 async fn of_key(client: &Client, account: &ServiceAccount) -> Result<Fresh<SecretString>, Error> {
@@ -150,13 +139,14 @@ async fn of_key(client: &Client, account: &ServiceAccount) -> Result<Fresh<Secre
         ("grant_type", "urn:ietf:params:oauth:grant-type:jwt-bearer"),
         ("assertion", assertion.expose_secret()),
     ];
-    post(client, "asking Google for an access token", &account.token_uri, &fields, &assertion).await
+    let request = form(&account.token_uri, &fields);
+    token(client, "asking Google for an access token", request, Some(assertion)).await
 }
 
 async fn of_federation(client: &Client, account: &ExternalAccount) -> Result<Fresh<SecretString>, Error> {
     let TokenFile { file, format } = &account.credential_source;
     let mut subject = read_file("the token file of workload identity federation", file).await?;
-    if let Some(field) = &format.subject_token_field_name {
+    if let Some(field) = format.get("subject_token_field_name") {
         let document: Value = serde_json::from_str(subject.expose_secret()).unwrap_or_default();
         subject = document[field].as_str().unwrap_or_default().into();
     }
@@ -168,53 +158,35 @@ async fn of_federation(client: &Client, account: &ExternalAccount) -> Result<Fre
         ("subject_token", subject.expose_secret()),
         ("subject_token_type", &account.subject_token_type),
     ];
+    let request = form(&account.token_url, &fields);
     let doing = "exchanging the Pod's token for one of Google's";
-    let federated = post(client, doing, &account.token_url, &fields, &subject).await?;
+    let federated = token(client, doing, request, Some(subject)).await?;
     let Some(url) = &account.service_account_impersonation_url else { return Ok(federated) };
     let wanted = json!({ "scope": [COMPUTE], "lifetime": "3600s" });
     let request = Request::post(url)
         .header(header::AUTHORIZATION, bearer(&federated.value)?)
         .header(header::CONTENT_TYPE, "application/json")
         .body(wanted.to_string().into());
-    let reply =
-        send(client, "asking for an access token of the service account", request, Vec::new()).await?;
-    let Impersonated { access_token, expire_time } = reply.credential()?;
-    let expires = expire_time.parse().map_err(|_| {
-        Error::new(ErrorClass::Transient, "the access token of the service account has no readable end")
-    })?;
-    Ok(Fresh { value: access_token, expires })
+    token(client, "asking for an access token of the service account", request, None).await
 }
 
-async fn post(
-    client: &Client,
-    doing: &'static str,
-    url: &str,
-    fields: &[(&str, &str)],
-    secret: &SecretString,
-) -> Result<Fresh<SecretString>, Error> {
-    send(client, doing, form(url, fields), vec![secret.clone()]).await?.token()
-}
-
-async fn send(
+/// The access token that a request gets. `secret` is what its body holds.
+async fn token(
     client: &Client,
     doing: &'static str,
     request: Result<Request<Bytes>, hyper::http::Error>,
-    secrets: Vec<SecretString>,
-) -> Result<Reply, Error> {
+    secret: Option<SecretString>,
+) -> Result<Fresh<SecretString>, Error> {
     let call = Call::of(doing, request, "the credentials have a URL that cannot be used")?;
-    accepted(client.send(Call { secrets, ..call }).await?, None)
+    let call = Call { secrets: secret.into_iter().collect(), ..call };
+    accepted(client.send(call).await?, None)?.token()
 }
 
-/// What is wrong with a document, without any of its values.
-pub(super) fn check(json: &str) -> Result<(), String> {
-    parse(json).map(drop)
-}
-
-fn parse(json: &str) -> Result<Document, String> {
+/// Reads a document. An error shows none of its values.
+pub(super) fn parse(json: &str) -> Result<Document, &'static str> {
     let document = serde_json::from_str(json).map_err(|_| {
         "it must be the JSON document of a service account's key (service_account), or of workload identity federation with \
          a token in a file (external_account)"
-            .to_owned()
     })?;
     let urls = match &document {
         Document::ServiceAccount(account) => {
@@ -227,7 +199,7 @@ fn parse(json: &str) -> Result<Document, String> {
         }
     };
     let is_safe = urls.into_iter().all(|url| is_safe(url));
-    if is_safe { Ok(document) } else { Err("its URLs must be https".to_owned()) }
+    if is_safe { Ok(document) } else { Err("its URLs must be https") }
 }
 
 fn signing_key(account: &ServiceAccount) -> Option<RsaKeyPair> {

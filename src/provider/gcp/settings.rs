@@ -59,7 +59,7 @@ pub(super) fn check(values: &Values) -> Result<Endpoint, Vec<Malformed>> {
         malformed.push(Malformed::new(PROJECT, "it must be the ID of a project"));
     }
     malformed.extend(unsafe_url(BASE, &base));
-    let document = credentials.map(|json| credentials::check(json.expose_secret()));
+    let document = credentials.map(|json| credentials::parse(json.expose_secret()));
     if let Some(Err(problem)) = document {
         malformed.push(Malformed::new(CREDENTIALS, problem));
     }

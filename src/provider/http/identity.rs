@@ -23,17 +23,21 @@ const LONGEST_FILE: u64 = 64 << 10;
 #[derive(Deserialize)]
 pub(super) struct Token {
     /// The access token.
+    #[serde(alias = "accessToken")]
     access_token: SecretString,
-    /// In seconds: a number, or the same as text.
+    /// In seconds: a number, or the same as text. Google also says when the token ends.
+    #[serde(alias = "expireTime")]
     expires_in: Value,
 }
 
 impl From<Token> for Fresh<SecretString> {
     /// A token without a readable end counts as ended: it serves one request.
     fn from(Token { access_token, expires_in }: Token) -> Self {
-        let seconds = expires_in.as_u64().or_else(|| expires_in.as_str()?.parse().ok()).unwrap_or_default();
-        let lasts = Duration::from_secs(seconds.min(24 * 3600));
-        Self { value: access_token, expires: Timestamp::now() + lasts }
+        let (now, text) = (Timestamp::now(), expires_in.as_str().unwrap_or_default());
+        let seconds = expires_in.as_u64().or_else(|| text.parse().ok());
+        let lasts = seconds.map(|seconds| now + Duration::from_secs(seconds.min(24 * 3600)));
+        let expires = lasts.or_else(|| text.parse().ok()).unwrap_or(now);
+        Self { value: access_token, expires }
     }
 }
 
@@ -114,6 +118,8 @@ mod tests {
             (fresh.expires.as_second() - Timestamp::now().as_second() + 30) / 60
         };
         assert_eq!([lasts(json!(3600)), lasts(json!("3600"))], [60, 60]);
+        let in_an_hour = (Timestamp::now() + Duration::from_secs(3600)).to_string();
+        assert_eq!(lasts(json!(in_an_hour)), 60);
         assert_eq!([lasts(json!(-1)), lasts(json!("soon")), lasts(json!(u64::MAX))], [0, 0, 24 * 60]);
     }
 
