@@ -19,6 +19,17 @@ use crate::provider::{Error, ErrorClass, PowerState, http::Reply};
 /// The least time to leave Compute Engine alone. Its quotas are by the minute.
 const RETRY_AFTER: Duration = Duration::from_secs(5);
 
+/// What codes mean whose status says less. The last ones are those of token endpoints.
+const CLASSES: [(ErrorClass, &str); 4] = [
+    (ErrorClass::Throttled { retry_after: RETRY_AFTER }, "rateLimitExceeded userRateLimitExceeded"),
+    (ErrorClass::Invalid, "accessNotConfigured"),
+    (ErrorClass::Refused, "invalidResourceUsage resourceInUseByAnotherResource resourceNotReady"),
+    (
+        ErrorClass::Unauthorized,
+        "access_denied invalid_client invalid_grant invalid_target unauthorized_client",
+    ),
+];
+
 /// A VM.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "camelCase", default)]
@@ -129,22 +140,11 @@ pub(super) fn accepted(reply: Reply, path: Option<&str>) -> Result<Reply, Error>
 /// The class for a status with a code. `None`: the status alone decides. Absence requires a message that names the VM at `path`.
 fn class(status: u16, code: &str, message: &str, path: Option<&str>) -> Option<ErrorClass> {
     let names = |path: &str| message.contains(&format!("'{path}'"));
-    Some(match (status, code) {
-        (404, "notFound") if path.is_some_and(names) => ErrorClass::NotFound,
-        (403, "rateLimitExceeded" | "userRateLimitExceeded") => {
-            ErrorClass::Throttled { retry_after: RETRY_AFTER }
-        }
-        (403, "accessNotConfigured") => ErrorClass::Invalid,
-        (400, "resourceNotReady" | "resourceInUseByAnotherResource" | "invalidResourceUsage") | (412, _) => {
-            ErrorClass::Refused
-        }
-        // What token endpoints answer.
-        (
-            400,
-            "invalid_grant" | "invalid_client" | "unauthorized_client" | "invalid_target" | "access_denied",
-        ) => ErrorClass::Unauthorized,
-        _ => return None,
-    })
+    match (status, code) {
+        (404, "notFound") if path.is_some_and(names) => Some(ErrorClass::NotFound),
+        (412, _) => Some(ErrorClass::Refused),
+        _ => ErrorClass::of_code(code, &CLASSES),
+    }
 }
 
 #[cfg(test)]
