@@ -38,6 +38,9 @@ pub(super) struct Instance {
     pub(super) status: String,
     pub(super) creation_timestamp: String,
     pub(super) labels: BTreeMap<String, String>,
+    /// As `zones/ZONE`, if it is from a list.
+    #[serde(skip)]
+    pub(super) zone: String,
 }
 
 /// A page of a list of all zones. `kind` distinguishes it from any other JSON, which would be an empty list.
@@ -108,10 +111,11 @@ impl Page {
         gap.or_else(|| self.unreachables.first().map(|scope| format!("{scope} is unreachable")))
     }
 
-    /// Its VMs, each with the zone as `zones/ZONE`.
-    pub(super) fn into_instances(self) -> impl Iterator<Item = (String, Instance)> {
-        let scopes = self.items.into_iter();
-        scopes.flat_map(|(zone, it)| it.instances.into_iter().map(move |vm| (zone.clone(), vm)))
+    /// Its VMs.
+    pub(super) fn into_instances(self) -> impl Iterator<Item = Instance> {
+        self.items.into_iter().flat_map(|(zone, scoped)| {
+            scoped.instances.into_iter().map(move |vm| Instance { zone: zone.clone(), ..vm })
+        })
     }
 }
 

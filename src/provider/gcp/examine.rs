@@ -4,9 +4,8 @@ use hyper::Method;
 use serde_json::json;
 
 use super::{
-    ALL, Gcp,
-    answer::{Page, Permissions, accepted},
-    pod_vms,
+    ALL, Gcp, LISTING,
+    answer::{Instance, Permissions, accepted},
 };
 use crate::provider::{
     Error, Finding, POD_VM,
@@ -21,35 +20,30 @@ impl Gcp {
     pub(super) async fn examination(&self) -> Result<Vec<Finding>, Error> {
         let origin = answered(self.api.origin().await)?;
         let token = origin.map(|origin| format!("Google gave an access token for {origin}"));
-        let (doing, mut count, mut sample) = ("listing the VMs", 0, None);
-        let take = |page: Page| {
-            for (zone, vm) in page.into_instances() {
-                count += 1;
-                sample = Some((zone, vm.name));
-            }
-        };
-        let listed = answered(self.pages(doing, &pod_vms(), ALL, take).await)?;
-        if sample.is_none() && listed.is_ok() {
+        let listed = answered(self.pod_vms().await)?;
+        let sample = match &listed {
             // Any VM of the project will do.
-            let page = self.page(doing, "", ALL, None).await?;
-            sample = page.into_instances().next().map(|(zone, vm)| (zone, vm.name));
-        }
+            Ok(vms) if vms.is_empty() => self.page(LISTING, "", ALL, None).await?.into_instances().next(),
+            Ok(vms) => vms.first().cloned(),
+            Err(_) => None,
+        };
         let rights = match &sample {
-            Some((zone, name)) => Finding::tried(DELETE, self.rights(zone, name).await),
+            Some(vm) => Finding::tried(DELETE, self.rights(vm).await),
             None => Finding::untried(
                 DELETE,
                 "Compute Engine tells the rights on a VM alone, and the project shows none",
             ),
         };
-        let (project, shown) = (&self.project, counted(count, "VM"));
-        let listed = listed.map(|()| format!("the project {project} has {shown} named {POD_VM}…"));
+        let shown =
+            |count| format!("the project {} has {} named {POD_VM}…", self.project, counted(count, "VM"));
+        let listed = listed.map(|vms| shown(vms.len()));
         Ok(vec![Finding::tried("credentials", token), Finding::tried(LOOK_UP, listed), rights])
     }
 
     /// Asks whether the credentials may do on this VM what deletions do.
-    async fn rights(&self, zone: &str, name: &str) -> Result<String, Error> {
+    async fn rights(&self, vm: &Instance) -> Result<String, Error> {
         let question = json!({ "permissions": NEEDED }).to_string();
-        let path = format!("{}/testIamPermissions", self.path(zone, name));
+        let path = format!("{}/testIamPermissions", self.path(vm));
         let reply = self.call("asking for the rights on a VM", Method::POST, &path, question).await?;
         let reply = accepted(reply, None)?;
         let granted = reply.json::<Permissions>()?.permissions;

@@ -15,10 +15,12 @@ mod answer;
 mod credentials;
 mod examine;
 mod id;
-mod list;
 mod settings;
 
-use std::time::Duration;
+use std::{
+    collections::{HashMap, HashSet},
+    time::Duration,
+};
 
 use async_trait::async_trait;
 use hyper::{Method, Request, body::Bytes, header};
@@ -30,7 +32,8 @@ use self::{
     credentials::Source,
 };
 use super::{
-    Accepted, Claim, Error, ErrorClass, Finding, InstanceId, OwnVm, POD_VM, Pages, Provider, Stage, Vm,
+    Accepted, Claim, Error, ErrorClass, Finding, InstanceId, Listed, OwnVm, POD_VM, Pages, Provider,
+    Resource, Stage, Vm,
     cloud::{Cloud, InstanceTypeKey, Opening},
     http::{Authorized, Call, MOST_PAGES, Reply, encoded, identity::is_safe, too_many_pages},
 };
@@ -45,8 +48,9 @@ pub static CLOUD: Cloud = Cloud {
 /// A custom role with the permissions that deletions need, and no others.
 pub const ROLE: &str = include_str!("role.yaml");
 
-/// What reads a VM, for errors.
+/// What is being done, for errors.
 const LOOKING_UP: &str = "looking up the VM";
+const LISTING: &str = "listing the VMs";
 
 /// How long Compute Engine usually needs to stop and delete a VM.
 const DELETION: Duration = Duration::from_secs(45);
@@ -82,11 +86,6 @@ fn recorded(address: &str) -> Option<(String, String)> {
     (is_safe(base) && id::is_project(project)).then(|| (base.to_owned(), project.to_owned()))
 }
 
-/// The filter of a list that lets pod VMs pass.
-fn pod_vms() -> String {
-    format!("name eq \"{POD_VM}.*\"")
-}
-
 impl Gcp {
     async fn call(
         &self,
@@ -105,21 +104,20 @@ impl Gcp {
         self.api.send(Call { elsewhere, ..call }).await
     }
 
-    /// Reads a list of all zones page by page.
-    async fn pages(
-        &self,
-        doing: &'static str,
-        filter: &str,
-        size: &str,
-        mut take: impl FnMut(Page),
-    ) -> Result<(), Error> {
-        let mut token = None;
+    /// All VMs that are named like pod VMs.
+    async fn pod_vms(&self) -> Result<Vec<Instance>, Error> {
+        self.instances(LISTING, &format!("name eq \"{POD_VM}.*\""), ALL).await
+    }
+
+    /// Reads a list of all zones to its last page.
+    async fn instances(&self, doing: &'static str, filter: &str, size: &str) -> Result<Vec<Instance>, Error> {
+        let (mut all, mut token) = (Vec::new(), None);
         for _ in 0..MOST_PAGES {
             let mut page = self.page(doing, filter, size, token).await?;
             token = page.next_page_token.take().filter(|token| !token.is_empty());
-            take(page);
+            all.extend(page.into_instances());
             if token.is_none() {
-                return Ok(());
+                return Ok(all);
             }
         }
         Err(too_many_pages(doing))
@@ -146,20 +144,19 @@ impl Gcp {
         if id.scope().is_some() {
             return Ok((id.to_string(), self.at(id.as_str()).await?));
         }
-        let mut found = Vec::new();
-        let take = |page: Page| found.extend(page.into_instances().filter(|(_, vm)| vm.name == id.as_str()));
-        self.pages(LOOKING_UP, &format!("name = \"{id}\""), ONE, take).await?;
-        let Some((zone, instance)) = found.pop() else {
+        let mut found = self.instances(LOOKING_UP, &format!("name = \"{id}\""), ONE).await?;
+        found.retain(|instance| instance.name == id.as_str());
+        let Some(instance) = found.pop() else {
             let message = "the project has no VM of the recorded name in any zone";
             return Err(Error::new(ErrorClass::NotFound, message));
         };
-        if let Some((other, _)) = found.pop() {
+        if let Some(other) = found.pop() {
             let public =
                 "several zones have a VM of the recorded name: delete by hand those that no Pod uses";
-            let full = format!("{public}: {id} in {zone} and {other}");
+            let full = format!("{public}: {id} in {} and {}", instance.zone, other.zone);
             return Err(Error::new(ErrorClass::Refused, Message::new(public, full)));
         }
-        Ok((self.path(&zone, id.as_str()), instance))
+        Ok((self.path(&instance), instance))
     }
 
     /// The VM at this path. Fails with [`ErrorClass::NotFound`] if there is none.
@@ -167,10 +164,23 @@ impl Gcp {
         accepted(self.call(LOOKING_UP, Method::GET, path, "").await?, Some(path))?.json()
     }
 
-    /// The path of a VM in a zone, which is spelled `zones/ZONE`.
-    fn path(&self, zone: &str, name: &str) -> String {
+    /// The path of a VM from a list.
+    fn path(&self, Instance { zone, name, .. }: &Instance) -> String {
         format!("projects/{}/{zone}/instances/{name}", self.project)
     }
+}
+
+/// The names of several VMs. A VM's name is its identifier, as cloud-api-adaptor records nothing else. A deletion by a name in
+/// several zones could delete a VM in any of them, so such a VM is listed by its path. It is deleted in its own zone or not at
+/// all.
+fn in_several_zones(found: &[Instance]) -> HashSet<String> {
+    let (mut zones, mut several) = (HashMap::new(), HashSet::new());
+    for Instance { zone, name, .. } in found {
+        if *zones.entry(name).or_insert(zone) != zone {
+            several.insert(name.clone());
+        }
+    }
+    several
 }
 
 #[async_trait]
@@ -205,11 +215,38 @@ impl Provider for Gcp {
         }
     }
 
+    /// One page of all VMs, as only the last page of Compute Engine shows which names are in several zones.
     async fn list(&self, pages: Pages<'_>) -> Result<(), Error> {
-        self.list_all(pages).await
+        let found = self.pod_vms().await?;
+        let several = in_several_zones(&found);
+        let listed = found.into_iter().map(|vm| {
+            let id = if several.contains(&vm.name) { self.path(&vm) } else { vm.name.clone() };
+            let (created, state) = (vm.creation_timestamp.parse().ok(), vm.power());
+            let tags = vm.labels.into_iter().collect();
+            Listed { created, state, tags, ..Listed::new(Resource::Vm, id, vm.name) }
+        });
+        pages(listed.collect());
+        Ok(())
     }
 
     async fn examine(&self) -> Result<Vec<Finding>, Error> {
         self.examination().await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_on_two_pages_of_one_zone_is_one_vm() {
+        let found =
+            [("zones/a", "x"), ("zones/a", "y"), ("zones/a", "x"), ("zones/b", "y"), ("zones/b", "z")];
+        let instance = |(zone, name): (&str, &str)| Instance {
+            zone: zone.to_owned(),
+            name: name.to_owned(),
+            ..Instance::default()
+        };
+        assert_eq!(in_several_zones(&found.map(instance)), HashSet::from(["y".to_owned()]));
     }
 }

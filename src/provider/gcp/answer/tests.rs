@@ -103,8 +103,8 @@ fn a_vm_is_read_with_its_zone_and_the_time_of_its_creation() {
         "creationTimestamp": "2026-11-22T13:02:44.502-08:00",
     });
     let items = list(&json!({ "zones/a": { "instances": [vm] } }));
-    let (zone, vm) = page(&items).unwrap().into_instances().next().unwrap();
-    assert_eq!((&*zone, &*vm.name), ("zones/a", "podvm-web-1a2b3c4d"));
+    let vm = page(&items).unwrap().into_instances().next().unwrap();
+    assert_eq!((&*vm.zone, &*vm.name), ("zones/a", "podvm-web-1a2b3c4d"));
     assert!(vm.creation_timestamp.parse::<jiff::Timestamp>().is_ok());
 }
 
