@@ -34,17 +34,18 @@ pub(super) fn parse(raw: &str) -> Result<ParsedId, IdProblem> {
 
 /// Whether this is the ID of a project. Its number would name the same VM in another way.
 pub(super) fn is_project(text: &str) -> bool {
-    let known = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-.:".contains(&byte);
-    text.starts_with(|first: char| first.is_ascii_lowercase()) && text.len() < 100 && text.bytes().all(known)
+    text.len() < 100 && is_word(text, b"-.:")
 }
 
 /// Whether this is the name of an instance or of a zone.
 fn is_name(text: &str) -> bool {
-    let known = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
-    text.starts_with(|first: char| first.is_ascii_lowercase())
-        && text.len() <= 63
-        && !text.ends_with('-')
-        && text.bytes().all(known)
+    text.len() <= 63 && !text.ends_with('-') && is_word(text, b"-")
+}
+
+/// Whether this begins with a lower-case letter, and has no others than such letters, digits and `further` ones.
+fn is_word(text: &str, further: &[u8]) -> bool {
+    let known = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || further.contains(&byte);
+    text.starts_with(|first: char| first.is_ascii_lowercase()) && text.bytes().all(known)
 }
 
 #[cfg(test)]
