@@ -53,7 +53,8 @@ pub(super) struct Page {
     #[serde(default)]
     unreachables: Vec<String>,
     warning: Option<Warning>,
-    pub(super) next_page_token: Option<String>,
+    #[serde(default)]
+    pub(super) next_page_token: String,
 }
 
 #[derive(Debug, Deserialize)]

@@ -23,7 +23,7 @@ impl Gcp {
         let listed = answered(self.pod_vms().await)?;
         let sample = match &listed {
             // Any VM of the project will do.
-            Ok(vms) if vms.is_empty() => self.page(LISTING, "", ALL, None).await?.into_instances().next(),
+            Ok(vms) if vms.is_empty() => self.page(LISTING, "", ALL, "").await?.into_instances().next(),
             Ok(vms) => vms.first().cloned(),
             Err(_) => None,
         };
@@ -44,7 +44,7 @@ impl Gcp {
     async fn rights(&self, vm: &Instance) -> Result<String, Error> {
         let question = json!({ "permissions": NEEDED }).to_string();
         let path = format!("{}/testIamPermissions", self.path(vm));
-        let reply = self.call("asking for the rights on a VM", Method::POST, &path, question).await?;
+        let reply = self.call("asking for the rights on a VM", Method::POST, &path, question.into()).await?;
         let reply = accepted(reply, None)?;
         let granted = reply.json::<Permissions>()?.permissions;
         ensure_rights(&NEEDED, |needed| granted.iter().any(|it| it == needed))?;

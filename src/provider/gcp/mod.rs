@@ -19,6 +19,7 @@ mod settings;
 
 use std::{
     collections::{HashMap, HashSet},
+    mem,
     time::Duration,
 };
 
@@ -92,13 +93,13 @@ impl Gcp {
         doing: &'static str,
         method: Method,
         path: &str,
-        body: impl Into<Bytes>,
+        body: Bytes,
     ) -> Result<Reply, Error> {
         let request = Request::builder()
             .method(method)
             .uri(format!("{}/{path}", self.base))
             .header(header::CONTENT_TYPE, "application/json")
-            .body(body.into());
+            .body(body);
         let call = Call::of(doing, request, "the path of the VM cannot be part of a URL")?;
         let elsewhere = !path.starts_with(&format!("projects/{}/", self.project));
         self.api.send(Call { elsewhere, ..call }).await
@@ -111,12 +112,12 @@ impl Gcp {
 
     /// Reads a list of all zones to its last page.
     async fn instances(&self, doing: &'static str, filter: &str, size: &str) -> Result<Vec<Instance>, Error> {
-        let (mut all, mut token) = (Vec::new(), None);
+        let (mut all, mut token) = (Vec::new(), String::new());
         for _ in 0..MOST_PAGES {
-            let mut page = self.page(doing, filter, size, token).await?;
-            token = page.next_page_token.take().filter(|token| !token.is_empty());
+            let mut page = self.page(doing, filter, size, &token).await?;
+            token = mem::take(&mut page.next_page_token);
             all.extend(page.into_instances());
-            if token.is_none() {
+            if token.is_empty() {
                 return Ok(all);
             }
         }
@@ -124,17 +125,11 @@ impl Gcp {
     }
 
     /// Reads a page of a list of all zones. Fails if it may lack VMs, for instance because a zone is unreachable.
-    async fn page(
-        &self,
-        doing: &'static str,
-        filter: &str,
-        size: &str,
-        token: Option<String>,
-    ) -> Result<Page, Error> {
-        let query = [("maxResults", size.to_owned()), ("filter", filter.to_owned())].into_iter();
-        let query = query.chain(token.map(|token| ("pageToken", token))).filter(|(_, text)| !text.is_empty());
+    async fn page(&self, doing: &'static str, filter: &str, size: &str, token: &str) -> Result<Page, Error> {
+        let query = [("maxResults", size), ("filter", filter), ("pageToken", token)].into_iter();
+        let query = query.filter(|(_, text)| !text.is_empty());
         let path = format!("projects/{}/aggregated/instances?{}", self.project, encoded(query));
-        let reply = accepted(self.call(doing, Method::GET, &path, "").await?, None)?;
+        let reply = accepted(self.call(doing, Method::GET, &path, Bytes::new()).await?, None)?;
         let page: Page = reply.json()?;
         page.gap().map_or(Ok(page), |gap| Err(reply.unreadable("list of all zones", &gap)))
     }
@@ -161,7 +156,7 @@ impl Gcp {
 
     /// The VM at this path. Fails with [`ErrorClass::NotFound`] if there is none.
     async fn at(&self, path: &str) -> Result<Instance, Error> {
-        accepted(self.call(LOOKING_UP, Method::GET, path, "").await?, Some(path))?.json()
+        accepted(self.call(LOOKING_UP, Method::GET, path, Bytes::new()).await?, Some(path))?.json()
     }
 
     /// The path of a VM from a list.
@@ -200,7 +195,7 @@ impl Provider for Gcp {
         let Some(path) = vm.vm().belongings.first() else {
             return Err(Error::new(ErrorClass::Transient, "the VM was described without its path"));
         };
-        let reply = self.call("deleting the VM", Method::DELETE, path, "").await?;
+        let reply = self.call("deleting the VM", Method::DELETE, path, Bytes::new()).await?;
         let reply = match accepted(reply, Some(path)) {
             // It refuses a second deletion while the first one is under way.
             Err(refused) if refused.class == ErrorClass::Refused => {
