@@ -65,31 +65,20 @@ pub(super) struct Environment {
     pub(super) audience: String,
 }
 
-/// Microsoft's own clouds: authority, Resource Manager, audience.
+/// Microsoft's own clouds: the hosts of the authority, of Resource Manager, and of the audience.
 const CLOUDS: [[&str; 3]; 4] = [
-    ["https://login.microsoftonline.com", "https://management.azure.com", "https://management.azure.com"],
-    [
-        "https://login.microsoftonline.us",
-        "https://management.usgovcloudapi.net",
-        "https://management.core.usgovcloudapi.net",
-    ],
-    [
-        "https://login.chinacloudapi.cn",
-        "https://management.chinacloudapi.cn",
-        "https://management.core.chinacloudapi.cn",
-    ],
-    [
-        "https://login.partner.microsoftonline.cn",
-        "https://management.chinacloudapi.cn",
-        "https://management.core.chinacloudapi.cn",
-    ],
+    ["login.microsoftonline.com", "management.azure.com", "management.azure.com"],
+    ["login.microsoftonline.us", "management.usgovcloudapi.net", "management.core.usgovcloudapi.net"],
+    ["login.chinacloudapi.cn", "management.chinacloudapi.cn", "management.core.chinacloudapi.cn"],
+    ["login.partner.microsoftonline.cn", "management.chinacloudapi.cn", "management.core.chinacloudapi.cn"],
 ];
 
 /// The cloud with this authority; without an authority, the public cloud. A Resource Manager of its own takes the place of the
 /// known one, also as the audience. An authority that is none of Microsoft's own needs one.
 pub(super) fn environment(authority: Option<&str>, manager: Option<&str>) -> Result<Environment, Malformed> {
     let bare = |url: &str| url.trim_end_matches('/').to_owned();
-    let authority = authority.map_or_else(|| CLOUDS[0][0].to_owned(), bare);
+    let of_host = |host: &str| format!("https://{host}");
+    let authority = authority.map_or_else(|| of_host(CLOUDS[0][0]), bare);
     for (key, url) in [(AUTHORITY, Some(&*authority)), (MANAGER, manager)] {
         let is_bare = |url: &str| url.parse().is_ok_and(|uri: Uri| uri.path() == "/");
         if !url.is_none_or(|url| is_safe(url) && is_bare(url)) {
@@ -100,12 +89,12 @@ pub(super) fn environment(authority: Option<&str>, manager: Option<&str>) -> Res
     if let Some(manager) = manager.map(bare) {
         return Ok(Environment { authority, audience: manager.clone(), manager });
     }
-    let known = CLOUDS.iter().find(|[known, ..]| known.eq_ignore_ascii_case(&authority));
+    let known = CLOUDS.iter().find(|[known, ..]| of_host(known).eq_ignore_ascii_case(&authority));
     let [_, manager, audience] = known.ok_or_else(|| {
         let problem = format!("it is none of Microsoft's own; set {MANAGER}, too");
         Malformed::new(AUTHORITY, problem)
     })?;
-    Ok(Environment { authority, manager: (*manager).to_owned(), audience: (*audience).to_owned() })
+    Ok(Environment { authority, manager: of_host(manager), audience: of_host(audience) })
 }
 
 /// Where these settings look for VMs. An identifier names its subscription and group, so this is all of one of Azure's clouds.
@@ -123,21 +112,22 @@ mod tests {
 
     #[test]
     fn an_authority_leads_to_the_resource_manager_of_its_cloud() {
-        for [authority, manager, audience] in CLOUDS {
+        for hosts in CLOUDS {
+            let [authority, manager, audience] = hosts.map(|host| format!("https://{host}"));
             for spelling in [
-                authority.to_owned(),
+                authority.clone(),
                 format!("{authority}/"),
                 authority.to_uppercase().replace("HTTPS", "https"),
             ] {
                 let environment = environment(Some(&spelling), None).unwrap();
                 assert_eq!(
-                    (&*environment.manager, &*environment.audience),
-                    (manager, audience),
+                    (&environment.manager, &environment.audience),
+                    (&manager, &audience),
                     "{spelling}"
                 );
             }
         }
-        assert_eq!(environment(None, None), environment(Some(CLOUDS[0][0]), None));
+        assert_eq!(environment(None, None), environment(Some("https://login.microsoftonline.com"), None));
         let private =
             environment(Some("https://login.example"), Some("https://management.example/")).unwrap();
         assert_eq!(
