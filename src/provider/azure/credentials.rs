@@ -83,16 +83,12 @@ pub(super) fn source(
         let url = variable(METADATA_HOST).unwrap_or_else(|| METADATA.to_owned());
         return Ok((Source::Machine { url: url.trim_end_matches('/').to_owned(), client_id }, environment));
     };
-    let malformed = |key, problem: &str| Malformed::new(key, problem);
     let client_id = client_id
-        .ok_or_else(|| malformed(CLIENT_ID, "it is needed with a secret and with workload identity"))?;
-    let tenant = secret(&settings.tenant, TENANT);
-    let is_tenant = |tenant: &&SecretString| {
-        tenant.expose_secret().chars().all(|it| it.is_ascii_alphanumeric() || "-.".contains(it))
-    };
-    let tenant = tenant.as_ref().filter(is_tenant);
-    let tenant =
-        tenant.ok_or_else(|| malformed(TENANT, "it must be the ID of a tenant or one of its domains"))?;
+        .ok_or_else(|| Malformed::new(CLIENT_ID, "it is needed with a secret and with workload identity"))?;
+    let is_part = |character: char| character.is_ascii_alphanumeric() || "-.".contains(character);
+    let tenant = secret(&settings.tenant, TENANT).filter(|it| it.expose_secret().chars().all(is_part));
+    let tenant = tenant
+        .ok_or_else(|| Malformed::new(TENANT, "it must be the ID of a tenant or one of its domains"))?;
     let url = format!("{}/{}/oauth2/v2.0/token", environment.authority, tenant.expose_secret());
     Ok((Source::Application { url, client_id, proof }, environment))
 }
