@@ -120,19 +120,7 @@ impl Azure {
     async fn call(&self, doing: &'static str, method: Method, id: &str, query: &str) -> Result<Reply, Error> {
         // Without a subscription in the settings, any may be another's.
         let elsewhere = self.subscription.as_deref() != id::subscription(id);
-        self.send(doing, method, format!("{}{}?{query}", self.manager, id::path(id)), elsewhere).await
-    }
-
-    /// `elsewhere`: see [`Call`].
-    async fn send(
-        &self,
-        doing: &'static str,
-        method: Method,
-        url: String,
-        elsewhere: bool,
-    ) -> Result<Reply, Error> {
-        let request = Request::builder().method(method).uri(url).body(Bytes::new());
-        let call = Call::of(doing, request, "the identifier cannot be part of a URL")?;
+        let call = request(doing, method, format!("{}{}?{query}", self.manager, id::path(id)))?;
         self.api.send(Call { elsewhere, ..call }).await
     }
 
@@ -144,7 +132,7 @@ impl Azure {
         let query = encoded(query);
         let mut url = format!("{}{}/resources?{query}", self.manager, id::path(self.group()?));
         for _ in 0..MOST_PAGES {
-            let reply = accepted(self.send(doing, Method::GET, url, false).await?)?;
+            let reply = accepted(self.api.send(request(doing, Method::GET, url)?).await?)?;
             let page: Page = reply.json()?;
             take(page.value);
             let Some(next) = page.next_link.filter(|link| !link.is_empty()) else { return Ok(()) };
@@ -168,8 +156,12 @@ impl Azure {
 
     /// What is left of a VM that does not exist.
     async fn remains(&self, id: &InstanceId) -> Result<Vm, Error> {
-        let found = try_join_all(BELONGINGS.iter().map(|of| self.left(of, id))).await?;
-        let belongings: Vec<_> = found.into_iter().flatten().collect();
+        let left = BELONGINGS.iter().map(async |of| {
+            let id = of.id(id);
+            let found = self.find("looking for what is left of the VM", &id, of.version).await?;
+            Ok::<_, Error>(found.map(|_| id))
+        });
+        let belongings: Vec<_> = try_join_all(left).await?.into_iter().flatten().collect();
         if belongings.is_empty() {
             let message = "Azure has no such VM, and nothing that came with it";
             return Err(Error::new(ErrorClass::NotFound, message));
@@ -178,23 +170,14 @@ impl Azure {
         Ok(Vm { stage: Stage::Remains(Bears::Name), belongings, ..Vm::named(id.clone(), name) })
     }
 
-    /// The identifier of this belonging of the VM, if it exists.
-    async fn left(&self, of: &Belonging, vm: &InstanceId) -> Result<Option<String>, Error> {
-        let id = of.id(vm);
-        let found = self.find("looking for what is left of the VM", &id, of.version).await?;
-        Ok(found.map(|_| id))
-    }
-
     /// Deletes what is left of a VM. An address can only be deleted after its interface.
-    async fn delete_remains(&self, belongings: &[String]) -> Result<Accepted, Error> {
-        let has_interface = belongings.iter().any(|id| is_a(id, INTERFACE));
-        let due = belongings.iter().filter(|id| !(has_interface && is_a(id, ADDRESS)));
-        let versions = due.filter_map(|id| {
-            let of = BELONGINGS.iter().find(|of| is_a(id, of.kind))?;
-            Some((id, of.version))
-        });
+    async fn delete_remains(&self, vm: &Vm) -> Result<Accepted, Error> {
+        let all = BELONGINGS.iter().map(|of| (of.kind, of.id(&vm.id), of.version));
+        let left: Vec<_> = all.filter(|(_, id, _)| vm.belongings.contains(id)).collect();
+        let has_interface = left.iter().any(|(kind, ..)| *kind == INTERFACE);
+        let due = left.iter().filter(|(kind, ..)| !(has_interface && *kind == ADDRESS));
         let doing = "deleting what is left of the VM";
-        let deletions = versions.map(async |(id, version)| match self.delete_one(doing, id, version).await {
+        let deletions = due.map(async |(_, id, version)| match self.delete_one(doing, id, version).await {
             // Another client deleted it meanwhile.
             Err(gone) if gone.class == ErrorClass::NotFound => Ok(Duration::ZERO),
             begun => begun,
@@ -226,9 +209,9 @@ impl Azure {
     }
 }
 
-/// Whether the resource with this identifier, which is in lower case, has this type.
-fn is_a(id: &str, kind: &str) -> bool {
-    id.rsplit_once('/').is_some_and(|(path, _)| path.ends_with(kind))
+fn request(doing: &'static str, method: Method, url: String) -> Result<Call, Error> {
+    let request = Request::builder().method(method).uri(url).body(Bytes::new());
+    Call::of(doing, request, "the identifier cannot be part of a URL")
 }
 
 #[async_trait]
@@ -253,7 +236,7 @@ impl Provider for Azure {
     async fn delete(&self, vm: &OwnVm) -> Result<Accepted, Error> {
         let vm = vm.vm();
         if matches!(vm.stage, Stage::Remains(_)) {
-            return self.delete_remains(&vm.belongings).await;
+            return self.delete_remains(vm).await;
         }
         let look_after = self.delete_one("deleting the VM", vm.id.as_str(), COMPUTE).await?;
         Ok(Accepted { look_after })
