@@ -119,8 +119,7 @@ impl Api {
     async fn identity(&self) -> Result<Arc<Identity>, Error> {
         let identity = self.identity.get(async || {
             let Fresh { value: credential, expires } = self.credential().await?;
-            let doing = "asking whose the credentials are";
-            let query = Query { doing, action: "GetCallerIdentity", parameters: &[] };
+            let query = Query::new("asking whose the credentials are", "GetCallerIdentity", &[]);
             let reply = self.send(query, Some(&credential), &credential.secret).await?;
             let Caller { account_id: account } =
                 accepted(reply).map_err(|(_, failure)| never_absent(failure.error))?.json()?;

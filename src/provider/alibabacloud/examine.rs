@@ -62,7 +62,7 @@ impl Alibaba {
 
     /// Whether the cloud refuses this for want of a right.
     async fn may(&self, subject: &'static str, action: &'static str, parameters: &[(&str, &str)]) -> Finding {
-        let answer = self.0.try_call(Query { doing: "asking for a right", action, parameters }).await;
+        let answer = self.0.try_call(Query::new("asking for a right", action, parameters)).await;
         if answer.as_ref().is_err_and(|failure| failure.error.class == ErrorClass::NotFound) {
             let why = format!("to {action} the cloud answered only that there is no such thing");
             return Finding::untried(subject, why);

@@ -113,7 +113,7 @@ impl Alibaba {
         filter: (&'static str, &str),
     ) -> Result<Vec<Instance>, Error> {
         let parameters = [self.region(), ("MaxResults", PAGE), filter];
-        let query = Query { doing, action: "DescribeInstances", parameters: &parameters };
+        let query = Query::new(doing, "DescribeInstances", &parameters);
         self.0.list(query, "/Instances/Instance").await
     }
 
@@ -126,16 +126,14 @@ impl Alibaba {
 
     async fn interfaces(&self, filter: (&str, &str)) -> Result<Vec<Interface>, Error> {
         let parameters = [self.region(), ("MaxResults", PAGE), filter];
-        let (doing, action) = ("looking for interfaces", "DescribeNetworkInterfaces");
-        let query = Query { doing, action, parameters: &parameters };
+        let query = Query::new("looking for interfaces", "DescribeNetworkInterfaces", &parameters);
         self.0.list(query, "/NetworkInterfaceSets/NetworkInterfaceSet").await
     }
 
     /// The addresses that cloud-api-adaptor made.
     async fn addresses(&self, filter: &[(&str, &str)]) -> Result<Vec<Address>, Error> {
         let parameters = [&[self.region(), ("PageSize", PAGE)], filter].concat();
-        let (doing, action) = ("looking for addresses", "DescribeEipAddresses");
-        let query = Query { doing, action, parameters: &parameters };
+        let query = Query::new("looking for addresses", "DescribeEipAddresses", &parameters);
         let mut addresses = self.0.list::<Address>(query, "/EipAddresses/EipAddress").await?;
         addresses.retain(Address::is_adaptors);
         Ok(addresses)
@@ -155,7 +153,7 @@ impl Alibaba {
     async fn missing(&self, id: &InstanceId) -> Result<Error, Error> {
         // Alibaba Cloud's own library has no parameter for the region here and for DeleteInstance.
         let (doing, action) = ("asking whether the instance exists", "DescribeInstanceAttribute");
-        match self.0.call(Query { doing, action, parameters: &[("InstanceId", id.as_str())] }).await {
+        match self.0.call(Query::new(doing, action, &[("InstanceId", id.as_str())])).await {
             Err(gone) if gone.class == ErrorClass::NotFound => Ok(gone),
             Err(error) => Err(error),
             Ok(_) => {
@@ -194,7 +192,7 @@ impl Alibaba {
         parameters: &[(&str, &str)],
     ) -> Result<(), Error> {
         let parameters = [&[self.region()], parameters].concat();
-        match self.0.call(Query { doing, action, parameters: &parameters }).await {
+        match self.0.call(Query::new(doing, action, &parameters)).await {
             Err(error) if error.class != ErrorClass::NotFound => Err(error),
             _ => Ok(()),
         }
@@ -283,7 +281,7 @@ impl Provider for Alibaba {
         }
         let parameters = [("Force", "true"), ("InstanceId", vm.id.as_str())];
         let (doing, action) = ("deleting the instance", "DeleteInstance");
-        match self.0.call(Query { doing, action, parameters: &parameters }).await {
+        match self.0.call(Query::new(doing, action, &parameters)).await {
             // ECS may refuse a second deletion while the first one is under way.
             Err(refused) if refused.class == ErrorClass::Transient => match self.find(&vm.id).await? {
                 Some(instance) if instance.stage() == Stage::Leaving => Ok(Accepted { look_after: DELETION }),

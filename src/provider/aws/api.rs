@@ -61,7 +61,7 @@ const WEB_TOKEN: &str = "WebIdentityToken";
 
 /// An answer without fields to read.
 #[derive(Deserialize)]
-pub(super) struct Done {}
+struct Done {}
 
 /// What the token service answers.
 #[derive(Deserialize)]
@@ -113,7 +113,7 @@ impl Api {
     }
 
     /// Asks in the account that owns the VMs, and reads the answer.
-    pub(super) async fn call<T: DeserializeOwned>(&self, query: Query<'_>) -> Result<T, Failure> {
+    async fn call<T: DeserializeOwned>(&self, query: Query<'_>) -> Result<T, Failure> {
         let identity = self.identity().await?;
         let answer = self.ask(query, Some(&identity.credential)).await;
         if let Err(Failure { code, .. }) = &answer
@@ -122,6 +122,11 @@ impl Api {
             self.identity.forget(|it| Arc::ptr_eq(it, &identity)).await;
         }
         answer
+    }
+
+    /// Asks for a change. An answer to it has nothing to read.
+    pub(super) async fn change(&self, query: Query<'_>) -> Result<(), Failure> {
+        self.call::<Done>(query).await.map(drop)
     }
 
     /// Reads a list page by page.
@@ -155,8 +160,7 @@ impl Api {
     pub(super) async fn identity(&self) -> Result<Arc<Identity>, Error> {
         let identity = self.identity.get(async || {
             let Fresh { value: credential, expires } = self.credential().await?;
-            let doing = "asking whose the credentials are";
-            let query = Query { doing, action: CALLER, parameters: &[] };
+            let query = Query::new("asking whose the credentials are", CALLER, &[]);
             let caller: OfSts<Caller> = self.ask(query, Some(&credential)).await?;
             let account = caller.result.account;
             let region = self.region().await?;
@@ -185,8 +189,7 @@ impl Api {
     async fn assume(&self, role: &str, token: &SecretString) -> Result<Expiring, Error> {
         let parameters =
             [("RoleArn", role), ("RoleSessionName", "peerpod-operator"), (WEB_TOKEN, token.expose_secret())];
-        let doing = "assuming the role AWS_ROLE_ARN";
-        let query = Query { doing, action: ASSUME, parameters: &parameters };
+        let query = Query::new("assuming the role AWS_ROLE_ARN", ASSUME, &parameters);
         let assumed: OfSts<Assumed> = self.ask(query, None).await?;
         Ok(assumed.result.credentials)
     }

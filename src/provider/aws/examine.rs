@@ -2,7 +2,7 @@
 
 use futures::future::join_all;
 
-use super::{Aws, api::Done};
+use super::Aws;
 use crate::provider::{
     Error, Finding, POD_VM,
     finding::{DELETE, LOOK_UP, counted, dry_run, examine},
@@ -59,8 +59,7 @@ impl Aws {
         mut parameters: Vec<(&str, &str)>,
     ) -> Finding {
         parameters.push(("DryRun", "true"));
-        let query = Query { doing: "asking for a right", action, parameters: &parameters };
-        let answer = self.0.call::<Done>(query).await;
+        let answer = self.0.change(Query::new("asking for a right", action, &parameters)).await;
         if answer
             .as_ref()
             .is_err_and(|failure| [".NotFound", ".Malformed"].iter().any(|end| failure.code.ends_with(end)))

@@ -34,8 +34,8 @@ impl Aws {
         let take = |page: Vec<Reservation>| {
             pages(page.into_iter().flat_map(|made| made.instances_set).map(vm).collect());
         };
-        let (doing, action) = ("listing the instances", "DescribeInstances");
-        Ok(self.0.pages(Query { doing, action, parameters: &parameters }, take).await?)
+        let query = Query::new("listing the instances", "DescribeInstances", &parameters);
+        Ok(self.0.pages(query, take).await?)
     }
 }
 

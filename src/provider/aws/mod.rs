@@ -104,33 +104,28 @@ impl Aws {
         let ids = self.tagged(id.as_str()).await?.into_iter().map(|tag| tag.resource_id);
         let (interfaces, addresses): (Vec<_>, Vec<_>) = ids.partition(|id| id.starts_with(INTERFACE));
         // The list may show the tag of a deleted resource for a while.
-        let (doing, action) = ("reading interfaces", "DescribeNetworkInterfaces");
-        let interfaces: Vec<Interface> =
-            self.filtered(doing, action, "network-interface-id", &interfaces).await?;
-        let addresses = self.addresses("reading elastic addresses", &addresses).await?;
+        let filter = [("Filter.1.Name", "network-interface-id")];
+        let query = Query::new("reading interfaces", "DescribeNetworkInterfaces", &filter);
+        let interfaces: Vec<Interface> = self.filtered(query, &interfaces).await?;
+        let addresses = self.addresses(&addresses).await?;
         let interfaces = interfaces.into_iter().map(|interface| interface.network_interface_id);
         Ok(interfaces.chain(addresses.into_iter().map(|address| address.allocation_id)).collect())
     }
 
-    /// Those of these that exist. With a filter, unlike an identifier, it is no error if one of them is gone.
-    async fn filtered<T: DeserializeOwned>(
-        &self,
-        doing: &'static str,
-        action: &'static str,
-        filter: &str,
-        ids: &[String],
-    ) -> Result<Vec<T>, Error> {
+    /// Those of these that exist, by the first filter. Unlike with an identifier, it is no error if one of them is gone.
+    async fn filtered<T: DeserializeOwned>(&self, query: Query<'_>, ids: &[String]) -> Result<Vec<T>, Error> {
         if ids.is_empty() {
             return Ok(Vec::new());
         }
         let names: Vec<_> = (1..=ids.len()).map(|number| format!("Filter.1.Value.{number}")).collect();
         let values = names.iter().zip(ids).map(|(name, id)| (&**name, &**id));
-        let parameters: Vec<_> = [("Filter.1.Name", filter)].into_iter().chain(values).collect();
-        Ok(self.0.all(Query { doing, action, parameters: &parameters }).await?)
+        let parameters: Vec<_> = query.parameters.iter().copied().chain(values).collect();
+        Ok(self.0.all(Query { parameters: &parameters, ..query }).await?)
     }
 
-    async fn addresses(&self, doing: &'static str, ids: &[String]) -> Result<Vec<Address>, Error> {
-        self.filtered(doing, "DescribeAddresses", "allocation-id", ids).await
+    async fn addresses(&self, ids: &[String]) -> Result<Vec<Address>, Error> {
+        let filter = [("Filter.1.Name", "allocation-id")];
+        self.filtered(Query::new("reading elastic addresses", "DescribeAddresses", &filter), ids).await
     }
 
     /// The tags `Name` of addresses and interfaces that name this instance, or one that matches this pattern.
@@ -144,31 +139,20 @@ impl Aws {
             ("Filter.2.Value.2", &*interface),
             ("MaxResults", PAGE),
         ];
-        let (doing, action) = ("looking for addresses and interfaces", "DescribeTags");
-        let mut tags: Vec<Tag> = self.0.all(Query { doing, action, parameters: &parameters }).await?;
+        let query = Query::new("looking for addresses and interfaces", "DescribeTags", &parameters);
+        let mut tags: Vec<Tag> = self.0.all(query).await?;
         tags.retain(|tag| [ADDRESS, INTERFACE].iter().any(|kind| tag.resource_id.starts_with(kind)));
         Ok(tags)
     }
 
-    async fn change(
-        &self,
-        doing: &'static str,
-        action: &'static str,
-        parameter: (&str, &str),
-    ) -> Result<(), Failure> {
-        self.0.call::<api::Done>(Query { doing, action, parameters: &[parameter] }).await.map(drop)
-    }
-
     async fn delete_remains(&self, vm: &Vm, remains: &str) -> Result<(), Failure> {
-        let deleted = if remains.starts_with(INTERFACE) {
-            let interface = ("NetworkInterfaceId", remains);
-            self.change("deleting an interface", "DeleteNetworkInterface", interface).await
+        let (doing, action, parameter) = if remains.starts_with(INTERFACE) {
+            ("deleting an interface", "DeleteNetworkInterface", "NetworkInterfaceId")
         } else {
             self.ensure_unused(vm, remains).await?;
-            let address = ("AllocationId", remains);
-            self.change("releasing an elastic address", "ReleaseAddress", address).await
+            ("releasing an elastic address", "ReleaseAddress", "AllocationId")
         };
-        match deleted {
+        match self.0.change(Query::new(doing, action, &[(parameter, remains)])).await {
             // A deletion aims at absence.
             Err(Failure { code, .. }) if code.ends_with(".NotFound") => Ok(()),
             deleted => deleted,
@@ -178,7 +162,7 @@ impl Aws {
     /// Fails if something else uses this elastic address. EC2 takes it from the terminated instance itself, and in a default VPC a release
     /// would take it from whatever uses it.
     async fn ensure_unused(&self, vm: &Vm, address: &str) -> Result<(), Error> {
-        let found = self.addresses("reading an elastic address", &[address.to_owned()]).await?;
+        let found = self.addresses(&[address.to_owned()]).await?;
         if !found.iter().any(|it| it.is_used_beside(vm.id.as_str(), &vm.belongings)) {
             return Ok(());
         }
@@ -190,9 +174,8 @@ impl Aws {
 #[async_trait]
 impl Provider for Aws {
     async fn describe(&self, id: &InstanceId, _: &Claim) -> Result<Vm, Error> {
-        let doing = "reading the instance";
         let parameters = [("InstanceId.1", id.as_str())];
-        let query = Query { doing, action: "DescribeInstances", parameters: &parameters };
+        let query = Query::new("reading the instance", "DescribeInstances", &parameters);
         let gone = match self.0.all::<Reservation>(query).await {
             Err(Failure { code, error }) if code == INSTANCE_NOT_FOUND => error,
             made => {
@@ -228,8 +211,9 @@ impl Provider for Aws {
             }
             return Ok(Accepted::default());
         }
-        let (doing, action) = ("terminating the instance", "TerminateInstances");
-        match self.change(doing, action, ("InstanceId.1", vm.id.as_str())).await {
+        let parameters = [("InstanceId.1", vm.id.as_str())];
+        let query = Query::new("terminating the instance", "TerminateInstances", &parameters);
+        match self.0.change(query).await {
             // This does not show that it is being deleted: a young VM may not be shown yet.
             Err(Failure { code, error }) if code == INSTANCE_NOT_FOUND => {
                 Err(Error { class: ErrorClass::NotFound, ..error })

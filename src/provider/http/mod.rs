@@ -168,7 +168,16 @@ impl Pace {
     }
 }
 
-impl Query<'_> {
+impl<'a> Query<'a> {
+    /// This action with these parameters.
+    pub(super) fn new(
+        doing: &'static str,
+        action: &'static str,
+        parameters: &'a [(&'a str, &'a str)],
+    ) -> Self {
+        Self { doing, action, parameters }
+    }
+
     /// The pace of the action: a question begins with one of these verbs.
     pub(super) fn pace(&self) -> Pace {
         let is_question = ["Describe", "Get", "Assume"].iter().any(|verb| self.action.starts_with(verb));
