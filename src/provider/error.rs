@@ -147,7 +147,7 @@ impl Error {
 
     /// The same error with advice behind its text.
     #[must_use]
-    pub(crate) fn advising(self, advice: &'static str) -> Self {
+    pub(crate) fn advising(self, advice: &str) -> Self {
         let message = self.message.map(|text| format!("{text}; {advice}"));
         Self { message, ..self }
     }

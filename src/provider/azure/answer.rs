@@ -128,10 +128,9 @@ fn judged(reply: Reply, classify: fn(u16, &str) -> Option<ErrorClass>) -> Result
         let class = if of_one { Some(ErrorClass::Transient) } else { classify(reply.status.as_u16(), &code) };
         let error = reply.error(&code, &message, class);
         match &*code {
-            "ResourceGroupNotFound" => {
-                let advice = format!("the resource group of the VM is gone: if the VM is, too, annotate the PeerPod {RELEASE_ANNOTATION}={RELEASE_ABANDON}");
-                Error { message: error.message.map(|text| format!("{text}; {advice}")), ..error }
-            }
+            "ResourceGroupNotFound" => error.advising(&format!(
+                "the resource group of the VM is gone: if the VM is, too, annotate the PeerPod {RELEASE_ANNOTATION}={RELEASE_ABANDON}"
+            )),
             "SubscriptionNotFound" | "InvalidAuthenticationTokenTenant" => error.advising(
                 "the credentials are for another tenant than that of the VM's subscription, or the subscription is in another \
                  cloud (AZURE_AUTHORITY_HOST)",
