@@ -28,7 +28,6 @@ mod api;
 mod credentials;
 mod errors;
 mod examine;
-mod list;
 mod settings;
 mod sign;
 #[cfg(test)]
@@ -42,12 +41,12 @@ use serde::de::DeserializeOwned;
 
 pub use self::settings::Settings;
 use self::{
-    answer::{Address, Interface, Reservation, Tag},
+    answer::{Address, Instance, Interface, Reservation, Tag},
     api::Api,
 };
 use super::{
-    Accepted, Bears, CLUSTER_UID_TAG, Claim, Error, ErrorClass, Finding, IdProblem, InstanceId, OwnVm, Pages,
-    ParsedId, PowerState, Provider, Stage, Vm,
+    Accepted, Bears, CLUSTER_UID_TAG, Claim, Error, ErrorClass, Finding, IdProblem, InstanceId, Listed,
+    OwnVm, POD_VM, Pages, ParsedId, PowerState, Provider, Resource, Stage, Vm, VmRef,
     cloud::{Cloud, InstanceTypeKey, Opening},
     http::{Failure, Query},
     region_place::RegionPlace,
@@ -98,6 +97,27 @@ fn instance(raw: &str) -> Result<ParsedId, IdProblem> {
 }
 
 impl Aws {
+    /// Pages of the instances that are named like pod VMs and are not terminated.
+    async fn instances(&self, pages: Pages<'_>) -> Result<(), Error> {
+        let pod_vms = format!("{POD_VM}*");
+        let parameters = [
+            ("Filter.1.Name", "tag:Name"),
+            ("Filter.1.Value.1", &*pod_vms),
+            ("Filter.2.Name", "instance-state-name"),
+            ("Filter.2.Value.1", "pending"),
+            ("Filter.2.Value.2", "running"),
+            ("Filter.2.Value.3", "stopping"),
+            ("Filter.2.Value.4", "stopped"),
+            ("Filter.2.Value.5", "shutting-down"),
+            ("MaxResults", PAGE),
+        ];
+        let take = |page: Vec<Reservation>| {
+            pages(page.into_iter().flat_map(|made| made.instances_set).map(vm).collect());
+        };
+        let query = Query::new("listing the instances", "DescribeInstances", &parameters);
+        Ok(self.0.pages(query, take).await?)
+    }
+
     /// What bears this identifier in its name: interfaces and elastic addresses that cloud-api-adaptor made, in the order of their
     /// deletion, as an interface may hold an address.
     async fn remains(&self, id: &InstanceId) -> Result<Vec<String>, Error> {
@@ -171,6 +191,20 @@ impl Aws {
     }
 }
 
+fn vm(instance: Instance) -> Listed {
+    let (name, created, state) = (instance.name(), instance.created(), instance.power());
+    let tags = instance.tag_set.into_iter().map(|Tag { key, value, .. }| (key, value)).collect();
+    Listed { created, state, tags, ..Listed::new(Resource::Vm, instance.id, name) }
+}
+
+/// What a tag `Name` is on that names an instance by its identifier.
+fn side_resource(Tag { key, value, resource_id: id }: Tag) -> Listed {
+    let kind = if id.starts_with(INTERFACE) { Resource::Interface } else { Resource::Address };
+    let of = NAMES.iter().find_map(|name| value.strip_prefix(name));
+    let vm = of.and_then(|id| instance(id).ok()).map(|id| VmRef::Id(id.canonical));
+    Listed { vm, tags: vec![(key, value.clone())], ..Listed::new(kind, id, value) }
+}
+
 #[async_trait]
 impl Provider for Aws {
     async fn describe(&self, id: &InstanceId, _: &Claim) -> Result<Vm, Error> {
@@ -222,8 +256,13 @@ impl Provider for Aws {
         }
     }
 
+    /// Pages of instances, then a page of addresses and interfaces, whether or not their instances exist. EC2 still shows a
+    /// terminated instance for an hour; the list leaves it out.
     async fn list(&self, pages: Pages<'_>) -> Result<(), Error> {
-        self.list_all(pages).await
+        self.instances(&mut *pages).await?;
+        let tags = self.tagged("i-*").await?;
+        pages(tags.into_iter().map(side_resource).collect());
+        Ok(())
     }
 
     async fn host(&self) -> Result<Option<String>, Error> {

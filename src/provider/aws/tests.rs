@@ -64,3 +64,18 @@ fn settings_say_where_vms_are_and_refuse_what_is_no_place() {
         assert!(parse(&[wrong]).unwrap().endpoint().is_err(), "{wrong:?}");
     }
 }
+
+#[test]
+fn an_address_is_of_the_instance_that_its_name_names() {
+    let vm = |id: &str, name: &str| {
+        let (key, value, resource_id) = ("Name".to_owned(), name.to_owned(), id.to_owned());
+        let listed = side_resource(Tag { key, value, resource_id });
+        (listed.kind, listed.vm)
+    };
+    let instance = || Some(VmRef::Id("i-0123456789abcdef0".to_owned()));
+    assert_eq!(vm("eipalloc-1", "eip-i-0123456789abcdef0"), (Resource::Address, instance()));
+    assert_eq!(vm("eni-1", "nic-i-0123456789abcdef0"), (Resource::Interface, instance()));
+    for name in ["eip-i-", "eip-i-mine", "eip-podvm-a", "i-0123456789abcdef0"] {
+        assert_eq!(vm("eipalloc-1", name).1, None, "{name}");
+    }
+}
