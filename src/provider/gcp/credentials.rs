@@ -84,13 +84,9 @@ struct TokenFile {
 impl Source {
     /// The credentials of this document (`GCP_CREDENTIALS`), or else those that Google's libraries find by themselves.
     pub(super) fn new(document: Option<SecretString>) -> Self {
-        match (document, variable("GOOGLE_APPLICATION_CREDENTIALS")) {
-            (Some(document), _) => Self::Document(document),
-            (None, Some(path)) => Self::File(path),
-            (None, None) => {
-                Self::Metadata(variable("GCE_METADATA_HOST").unwrap_or_else(|| METADATA.to_owned()))
-            }
-        }
+        let file = || variable("GOOGLE_APPLICATION_CREDENTIALS").map(Self::File);
+        let host = || variable("GCE_METADATA_HOST").unwrap_or_else(|| METADATA.to_owned());
+        document.map(Self::Document).or_else(file).unwrap_or_else(|| Self::Metadata(host()))
     }
 }
 
