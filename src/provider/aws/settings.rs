@@ -75,11 +75,8 @@ impl Settings {
 
     /// The role and the file with the token for it: of the settings, else as EKS injects them.
     pub(super) fn role(&self) -> [Option<String>; 2] {
-        let or_injected = |set: &Option<String>, name| set.clone().or_else(|| variable(name));
-        [
-            or_injected(&self.role_arn, "AWS_ROLE_ARN"),
-            or_injected(&self.token_file, "AWS_WEB_IDENTITY_TOKEN_FILE"),
-        ]
+        let [role, file] = ["AWS_ROLE_ARN", "AWS_WEB_IDENTITY_TOKEN_FILE"].map(variable);
+        [self.role_arn.clone().or(role), self.token_file.clone().or(file)]
     }
 
     /// What is wrong with the region if EKS names another one in the operator's Pod. It does so in the Pods of cloud-api-adaptor,
