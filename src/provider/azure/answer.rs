@@ -52,11 +52,11 @@ pub(super) struct Properties {
     pub(super) time_created: Option<Timestamp>,
 }
 
-/// A page of the list of all that is in a group. `value` distinguishes it from any other JSON, which would be an empty list.
+/// A page of a list. `value` distinguishes it from any other JSON, which would be an empty list.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Page {
-    pub(super) value: Vec<ArmResource>,
+pub(super) struct Page<T> {
+    pub(super) value: Vec<T>,
     pub(super) next_link: Option<String>,
 }
 
@@ -74,13 +74,7 @@ pub(super) struct ArmResource {
     pub(super) tags: Option<BTreeMap<String, Option<String>>>,
 }
 
-/// The rights of the caller.
-#[derive(Debug, Deserialize)]
-pub(super) struct Permissions {
-    pub(super) value: Vec<Permission>,
-}
-
-/// What one role allows.
+/// What one of the caller's roles allows.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct Permission {

@@ -4,7 +4,7 @@ use hyper::Method;
 
 use super::{
     Azure, VM,
-    answer::{ArmResource, Permission, Permissions, accepted},
+    answer::{ArmResource, Page, Permission, accepted},
 };
 use crate::provider::{
     Error, Finding, POD_VM,
@@ -63,9 +63,8 @@ impl Azure {
     /// Asks what the credentials may do in the group of the settings.
     async fn roles(&self) -> Result<Vec<Permission>, Error> {
         let id = format!("{}/providers/microsoft.authorization/permissions", self.group()?);
-        let query = format!("api-version={AUTHORIZATION}");
-        let reply = self.call("asking for the rights", Method::GET, &id, &query).await?;
-        Ok(accepted(reply)?.json::<Permissions>()?.value)
+        let reply = self.call("asking for the rights", Method::GET, &id, AUTHORIZATION).await?;
+        Ok(accepted(reply)?.json::<Page<Permission>>()?.value)
     }
 }
 

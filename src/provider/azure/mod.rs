@@ -116,11 +116,12 @@ fn open(values: &Values, _: Opening<'_>) -> Result<Box<dyn Provider>, Error> {
 }
 
 impl Azure {
-    /// Asks for something about the resource or the group with this identifier. `query` is encoded.
-    async fn call(&self, doing: &'static str, method: Method, id: &str, query: &str) -> Result<Reply, Error> {
+    /// Asks for something about the resource or the group with this identifier, by this version of the API.
+    async fn call(&self, doing: &'static str, method: Method, id: &str, api: &str) -> Result<Reply, Error> {
         // Without a subscription in the settings, any may be another's.
         let elsewhere = self.subscription.as_deref() != id::subscription(id);
-        let call = request(doing, method, format!("{}{}?{query}", self.manager, id::path(id)))?;
+        let url = format!("{}{}?api-version={api}", self.manager, id::path(id));
+        let call = request(doing, method, url)?;
         self.api.send(Call { elsewhere, ..call }).await
     }
 
@@ -128,12 +129,11 @@ impl Azure {
     async fn resources(&self, mut take: impl FnMut(Vec<ArmResource>)) -> Result<(), Error> {
         let doing = "listing the VMs";
         let filter = format!("substringof('{POD_VM}',name)");
-        let query = [("api-version", RESOURCES), ("$filter", &filter), ("$expand", EXPAND)];
-        let query = encoded(query);
+        let query = encoded([("api-version", RESOURCES), ("$filter", &filter), ("$expand", EXPAND)]);
         let mut url = format!("{}{}/resources?{query}", self.manager, id::path(self.group()?));
         for _ in 0..MOST_PAGES {
             let reply = accepted(self.api.send(request(doing, Method::GET, url)?).await?)?;
-            let page: Page = reply.json()?;
+            let page: Page<ArmResource> = reply.json()?;
             take(page.value);
             let Some(next) = page.next_link.filter(|link| !link.is_empty()) else { return Ok(()) };
             // The token is for no other host.
@@ -147,7 +147,7 @@ impl Azure {
 
     /// Asks for the resource with this identifier. `None`: it does not exist.
     async fn find(&self, doing: &'static str, id: &str, version: &str) -> Result<Option<Reply>, Error> {
-        let reply = self.call(doing, Method::GET, id, &format!("api-version={version}")).await?;
+        let reply = self.call(doing, Method::GET, id, version).await?;
         if is_absent(&reply) {
             return Ok(None);
         }
@@ -189,7 +189,7 @@ impl Azure {
 
     /// Begins a deletion, and says when to look again.
     async fn delete_one(&self, doing: &'static str, id: &str, version: &str) -> Result<Duration, Error> {
-        let reply = self.call(doing, Method::DELETE, id, &format!("api-version={version}")).await?;
+        let reply = self.call(doing, Method::DELETE, id, version).await?;
         // 204: there was nothing to delete.
         if is_absent(&reply) || reply.status == 204 {
             let message = "Azure has no such resource to delete";

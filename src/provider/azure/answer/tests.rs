@@ -99,9 +99,9 @@ fn a_vm_is_read_with_the_time_when_it_was_made_if_azure_says_so() {
 
 #[test]
 fn a_page_that_is_no_list_is_not_empty() {
-    assert!(serde_json::from_value::<Page>(json!({})).is_err());
-    assert!(serde_json::from_value::<Page>(json!({ "value": [{ "name": "a" }] })).is_err());
-    assert!(serde_json::from_value::<Page>(json!({ "value": [] })).is_ok());
+    assert!(serde_json::from_value::<Page<ArmResource>>(json!({})).is_err());
+    assert!(serde_json::from_value::<Page<ArmResource>>(json!({ "value": [{ "name": "a" }] })).is_err());
+    assert!(serde_json::from_value::<Page<ArmResource>>(json!({ "value": [] })).is_ok());
 }
 
 #[test]
