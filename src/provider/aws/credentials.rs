@@ -3,8 +3,6 @@
 //! The first of these that exists is used: an access key in the folders; a role with a token of the ServiceAccount, in the
 //! folders or as EKS injects it; EKS Pod Identity; the role of the node.
 
-use std::net::IpAddr;
-
 use hyper::{Request, StatusCode, Uri, body::Bytes, http::request::Builder};
 use jiff::Timestamp;
 use reqsign_aws_v4::Credential;
@@ -14,7 +12,11 @@ use serde::Deserialize;
 use super::Settings;
 use crate::provider::{
     Error, ErrorClass,
-    http::{Call, Client, Fresh, Options, Reply, identity::variable, sensitive},
+    http::{
+        Call, Client, Fresh, Options, Reply,
+        identity::{is_safe, variable},
+        sensitive,
+    },
 };
 
 /// What is wrong with the address of an agent.
@@ -90,14 +92,11 @@ fn credential(id: &SecretString, secret: &SecretString, session: Option<&SecretS
     }
 }
 
-/// Only an agent on the node, or an encrypted connection. The Pod's token is sent nowhere else.
+/// Only EKS' agent on the node, this machine, or an encrypted connection. The Pod's token is sent nowhere else.
 fn agent_uri(text: &str) -> Option<Uri> {
     let uri: Uri = text.parse().ok()?;
-    let host = uri.host()?.trim_matches(['[', ']']);
-    let local = host.parse::<IpAddr>().is_ok_and(|ip| {
-        ip.is_loopback() || ["169.254.170.23", "fd00:ec2::23"].iter().any(|agent| agent.parse() == Ok(ip))
-    });
-    (local || uri.scheme_str() == Some("https")).then_some(uri)
+    let is_agent = ["169.254.170.23", "[fd00:ec2::23]"].contains(&uri.host()?);
+    (is_agent || is_safe(text)).then_some(uri)
 }
 
 /// What the node on which this program runs offers to it: metadata (version 2 of the service), and the agent of EKS Pod Identity.
