@@ -1,9 +1,39 @@
-//! What EC2 answers *(no client)*.
+//! What EC2 and the token service answer, and what it means *(no client)*.
+
+use std::time::Duration;
 
 use jiff::Timestamp;
 use serde::{Deserialize, Deserializer, de::DeserializeOwned};
 
-use crate::provider::PowerState;
+use crate::provider::{
+    ErrorClass, PowerState,
+    http::{Failure, Reply},
+};
+
+/// The classes that EC2 documents for codes. For all other codes the status decides. No code means absence by itself.
+const CLASSES: [(ErrorClass, &str); 4] = [
+    (
+        ErrorClass::Throttled { retry_after: Duration::ZERO },
+        "BandwidthLimitExceeded EC2ThrottledException PriorRequestNotComplete RequestLimitExceeded RequestThrottled \
+         RequestThrottledException SlowDown ThrottledException Throttling ThrottlingException TooManyRequestsException",
+    ),
+    (
+        ErrorClass::Unauthorized,
+        "AccessDenied AuthFailure Blocked ExpiredToken ExpiredTokenException IDPRejectedClaim InvalidClientTokenId \
+         InvalidIdentityToken MissingAuthenticationToken OptInRequired PendingVerification RequestExpired \
+         SignatureDoesNotMatch UnauthorizedOperation",
+    ),
+    (
+        ErrorClass::Refused,
+        "DependencyViolation IncorrectInstanceState IncorrectState InvalidIPAddress.InUse InvalidNetworkInterface.InUse \
+         InvalidParameterValue OperationNotPermitted",
+    ),
+    (
+        ErrorClass::Transient,
+        "IDPCommunicationError InternalError InternalFailure RequestTimeout RequestTimeoutException ServiceUnavailable \
+         Unavailable",
+    ),
+];
 
 /// A page of any list. It has one set, whose name distinguishes it from any other XML, which would be an empty list.
 #[derive(Deserialize)]
@@ -89,6 +119,21 @@ pub(super) struct Interface {
     pub(super) network_interface_id: String,
 }
 
+/// The form of both services, in one.
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+struct Problems {
+    errors: Option<Box<Problems>>,
+    error: Problem,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+struct Problem {
+    code: String,
+    message: String,
+}
+
 /// Reads a list, whose parts have the name `item`.
 fn items<'de, T: Deserialize<'de>, D: Deserializer<'de>>(list: D) -> Result<Vec<T>, D::Error> {
     #[derive(Deserialize)]
@@ -132,4 +177,12 @@ impl Instance {
     pub(super) fn tag(&self, key: &str) -> Option<&str> {
         self.tag_set.iter().find(|tag| tag.key == key).map(|tag| &*tag.value)
     }
+}
+
+/// What an answer that is no success says.
+pub(super) fn failure(reply: &Reply) -> Failure {
+    let problems: Problems = quick_xml::de::from_reader(&*reply.body).unwrap_or_default();
+    let Problem { code, message } = problems.errors.map_or(problems.error, |errors| errors.error);
+    let error = reply.error(&code, &message, ErrorClass::of_code(&code, &CLASSES));
+    Failure { code, error }
 }

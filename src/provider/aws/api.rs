@@ -10,9 +10,8 @@ use tokio::sync::OnceCell;
 
 use super::{
     Settings,
-    answer::Page,
+    answer::{Page, failure},
     credentials::{Expiring, Node, Source},
-    errors::failure,
     settings::OF_THE_NODE,
     sign::signed,
 };

@@ -26,7 +26,6 @@
 mod answer;
 mod api;
 mod credentials;
-mod errors;
 mod examine;
 mod settings;
 mod sign;
