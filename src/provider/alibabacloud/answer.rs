@@ -4,12 +4,10 @@ use std::time::Duration;
 
 use hyper::StatusCode;
 use jiff::Timestamp;
-use secrecy::SecretString;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::sign::Credential;
-use crate::provider::{ErrorClass, Stage, http::Fresh};
+use crate::provider::{ErrorClass, Stage};
 
 /// A VM.
 #[derive(Debug, Deserialize)]
@@ -65,29 +63,6 @@ pub(super) struct Address {
     pub(super) user: String,
 }
 
-/// Whose credentials are.
-#[derive(Deserialize)]
-#[serde(rename_all = "PascalCase")]
-pub(super) struct Caller {
-    pub(super) account_id: String,
-}
-
-/// The credentials of a role.
-#[derive(Deserialize)]
-#[serde(rename_all = "PascalCase")]
-pub(super) struct Assumed {
-    pub(super) credentials: Expiring,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "PascalCase")]
-pub(super) struct Expiring {
-    access_key_id: SecretString,
-    access_key_secret: SecretString,
-    security_token: SecretString,
-    expiration: Timestamp,
-}
-
 /// An error.
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
@@ -124,14 +99,6 @@ impl Address {
     /// Whether cloud-api-adaptor made it: all of its addresses have this description, and none is paid in advance.
     pub(super) fn is_adaptors(&self) -> bool {
         self.description == "Peerpod External Network EIP" && self.charge_type == "PostPaid"
-    }
-}
-
-impl From<Expiring> for Fresh<Credential> {
-    fn from(expiring: Expiring) -> Self {
-        let (id, secret) = (expiring.access_key_id, expiring.access_key_secret);
-        let value = Credential { id, secret, token: Some(expiring.security_token) };
-        Self { value, expires: expiring.expiration }
     }
 }
 

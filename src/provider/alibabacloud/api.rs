@@ -9,17 +9,17 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::{
-    answer::{Assumed, Caller, Problem, class, next},
+    answer::{Problem, class, next},
     settings::Settings,
-    sign::{Credential, request},
+    sign::request,
 };
 use crate::provider::{
     Error, ErrorClass,
     account::Account,
     cloud::Opening,
     http::{
-        Call, Client, Failure, Fresh, MOST_PAGES, Options, Query, Reply, Tokens, identity::read_file,
-        too_many_pages,
+        AccessKey, Assumed, Call, Caller, Client, Failure, Fresh, MOST_PAGES, Options, Query, Reply, Tokens,
+        identity::read_file, too_many_pages,
     },
     region_place::RegionPlace,
 };
@@ -36,7 +36,7 @@ pub(super) struct Api {
 
 enum Source {
     /// An access key.
-    Key(Credential),
+    Key(AccessKey),
     /// A role with its identity provider, assumed with the token in a file.
     Role([String; 3]),
 }
@@ -44,7 +44,7 @@ enum Source {
 /// Credentials, and their account.
 #[derive(Debug)]
 struct Identity {
-    credential: Credential,
+    key: AccessKey,
     account: String,
 }
 
@@ -52,7 +52,7 @@ impl Api {
     pub(super) fn new(settings: &Settings, place: RegionPlace, opening: &Opening<'_>) -> Result<Self, Error> {
         let token = settings.security_token.clone();
         let source = match (settings.key(), settings.role()) {
-            (Some((id, secret)), _) => Source::Key(Credential { id, secret, token }),
+            (Some((id, secret)), _) => Source::Key(AccessKey { id, secret, token }),
             (None, Some(role)) => Source::Role(role),
             (None, None) => return Err(Error::new(ErrorClass::Invalid, "there are no credentials")),
         };
@@ -81,7 +81,7 @@ impl Api {
     /// The same, with the cloud's own word for a failure.
     pub(super) async fn try_call(&self, query: Query<'_>) -> Result<Reply, Failure> {
         let identity = self.identity().await?;
-        let reply = self.send(query, Some(&identity.credential), &identity.credential.secret).await?;
+        let reply = self.send(query, Some(&identity.key), &identity.key.secret).await?;
         let answer = accepted(reply);
         // 403 is for want of a right.
         if let Err((status, Failure { error: Error { class: ErrorClass::Unauthorized, .. }, .. })) = &answer
@@ -118,19 +118,19 @@ impl Api {
     /// Credentials of the account that owns the VMs. Another account's would see none of them.
     async fn identity(&self) -> Result<Arc<Identity>, Error> {
         let identity = self.identity.get(async || {
-            let Fresh { value: credential, expires } = self.credential().await?;
+            let Fresh { value: key, expires } = self.key().await?;
             let query = Query::new("asking whose the credentials are", "GetCallerIdentity", &[]);
-            let reply = self.send(query, Some(&credential), &credential.secret).await?;
-            let Caller { account_id: account } =
+            let reply = self.send(query, Some(&key), &key.secret).await?;
+            let Caller { account } =
                 accepted(reply).map_err(|(_, failure)| never_absent(failure.error))?.json()?;
-            Ok(Fresh { value: Arc::new(Identity { credential, account }), expires })
+            Ok(Fresh { value: Arc::new(Identity { key, account }), expires })
         });
         let identity = identity.await?;
         self.account.ensure("Alibaba Cloud account", &identity.account)?;
         Ok(identity)
     }
 
-    async fn credential(&self) -> Result<Fresh<Credential>, Error> {
+    async fn key(&self) -> Result<Fresh<AccessKey>, Error> {
         let [role, provider, file] = match &self.source {
             Source::Key(key) => return Ok(Fresh { value: key.clone(), expires: Timestamp::MAX }),
             Source::Role(role) => role,
@@ -155,19 +155,18 @@ impl Api {
     async fn send(
         &self,
         query: Query<'_>,
-        credential: Option<&Credential>,
+        key: Option<&AccessKey>,
         secret: &SecretString,
     ) -> Result<Reply, Error> {
         let Query { doing, action, parameters } = query;
         let (url, version) = service(&self.place, action);
         let date = Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
         let nonce = format!("{:032x}", fastrand::u128(..));
-        let request =
-            request(&url, [action, version, &date, &nonce], parameters, credential).ok_or_else(|| {
-                let message =
-                    "no request can be made of the endpoint and the credentials: they have wrong characters";
-                Error::new(ErrorClass::Invalid, message)
-            })?;
+        let request = request(&url, [action, version, &date, &nonce], parameters, key).ok_or_else(|| {
+            let message =
+                "no request can be made of the endpoint and the credentials: they have wrong characters";
+            Error::new(ErrorClass::Invalid, message)
+        })?;
         let call = Call::new(doing, query.pace(), request);
         self.client.send(Call { secrets: vec![secret.clone()], ..call }).await
     }

@@ -6,25 +6,18 @@ use hyper::{
     header::{HeaderName, HeaderValue},
 };
 use reqsign_core::hash::{hex_hmac_sha256, hex_sha256};
-use secrecy::{ExposeSecret as _, SecretString};
+use secrecy::ExposeSecret as _;
+
+use crate::provider::http::AccessKey;
 
 const ALGORITHM: &str = "ACS3-HMAC-SHA256";
 
-/// An access key.
-#[derive(Clone, Debug)]
-pub(super) struct Credential {
-    pub id: SecretString,
-    pub secret: SecretString,
-    /// Of a temporary key.
-    pub token: Option<SecretString>,
-}
-
-/// A request to the service at `url`, signed if there is a credential. `None` if something cannot be part of a request.
+/// A request to the service at `url`, signed if there is a key. `None` if something cannot be part of a request.
 pub(super) fn request(
     url: &str,
     [action, version, date, nonce]: [&str; 4],
     parameters: &[(&str, &str)],
-    credential: Option<&Credential>,
+    key: Option<&AccessKey>,
 ) -> Option<Request<Bytes>> {
     // What is signed is what is sent.
     let mut parameters = parameters.to_vec();
@@ -42,12 +35,12 @@ pub(super) fn request(
         ("x-acs-signature-nonce", nonce),
         ("x-acs-version", version),
     ];
-    if let Some(Credential { id, token: Some(token), .. }) = credential {
+    if let Some(AccessKey { id, token: Some(token), .. }) = key {
         let temporary = [("x-acs-accesskey-id", id), ("x-acs-security-token", token)];
         headers.extend(temporary.map(|(name, value)| (name, value.expose_secret())));
         headers.sort_unstable();
     }
-    let authorization = credential.map(|Credential { id, secret, .. }| {
+    let authorization = key.map(|AccessKey { id, secret, .. }| {
         let lines = headers.iter().map(|(name, value)| format!("{name}:{}", value.trim()));
         let (lines, names) = (lines.collect::<Vec<_>>().join("\n"), headers.iter().map(|(name, _)| *name));
         let signed = names.collect::<Vec<_>>().join(";");

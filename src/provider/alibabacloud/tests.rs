@@ -1,11 +1,10 @@
 use secrecy::SecretString;
 
-use super::{
-    api::service,
-    sign::{Credential, request},
-    *,
+use super::{api::service, sign::request, *};
+use crate::{
+    provider::http::AccessKey,
+    settings::{Raw, Snapshot},
 };
-use crate::settings::{Raw, Snapshot};
 
 #[test]
 fn an_identifier_is_an_instances() {
@@ -104,7 +103,7 @@ fn a_request_is_that_of_alibabas_library() {
         let what =
             ["DescribeInstances", "2014-05-26", "2026-11-23T06:00:00Z", "0123456789abcdef0123456789abcdef"];
         let credential =
-            Credential { id: "id".into(), secret: "secret".into(), token: token.map(SecretString::from) };
+            AccessKey { id: "id".into(), secret: "secret".into(), token: token.map(SecretString::from) };
         let url = "https://ecs.cn-beijing.aliyuncs.com";
         let request = request(url, what, &parameters, Some(&credential)).unwrap();
         assert_eq!(

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use reqsign_aws_v4::Credential;
 use secrecy::{ExposeSecret as _, SecretString};
 use serde::{Deserialize, de::DeserializeOwned};
 use tokio::sync::OnceCell;
@@ -11,7 +10,7 @@ use tokio::sync::OnceCell;
 use super::{
     Settings,
     answer::{Page, failure},
-    credentials::{Expiring, Node, Source},
+    credentials::{Node, Source},
     settings::OF_THE_NODE,
     sign::signed,
 };
@@ -20,7 +19,8 @@ use crate::provider::{
     account::Account,
     cloud::Opening,
     http::{
-        Call, Client, Failure, Fresh, MOST_PAGES, Options, Query, Tokens,
+        AccessKey, Assumed, Call, Caller, Client, Failure, Fresh, MOST_PAGES, Options, Query, TemporaryKey,
+        Tokens,
         identity::{form, read_file},
         too_many_pages,
     },
@@ -44,7 +44,7 @@ pub(super) struct Api {
 /// Credentials, and whose they are.
 #[derive(Debug)]
 pub(super) struct Identity {
-    credential: Credential,
+    key: AccessKey,
     pub(super) account: String,
     /// What distinguishes this place from another one at the same address: the account, and the region if the settings do not
     /// name it.
@@ -67,18 +67,6 @@ struct Done {}
 struct OfSts<T> {
     #[serde(alias = "AssumeRoleWithWebIdentityResult", alias = "GetCallerIdentityResult")]
     result: T,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "PascalCase")]
-struct Caller {
-    account: String,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "PascalCase")]
-struct Assumed {
-    credentials: Expiring,
 }
 
 impl Api {
@@ -114,7 +102,7 @@ impl Api {
     /// Asks in the account that owns the VMs, and reads the answer.
     async fn call<T: DeserializeOwned>(&self, query: Query<'_>) -> Result<T, Failure> {
         let identity = self.identity().await?;
-        let answer = self.ask(query, Some(&identity.credential)).await;
+        let answer = self.ask(query, Some(&identity.key)).await;
         if let Err(Failure { code, .. }) = &answer
             && ["ExpiredToken", "ExpiredTokenException", "RequestExpired", "AuthFailure"].contains(&&**code)
         {
@@ -158,20 +146,20 @@ impl Api {
     /// Credentials of the account that owns the VMs. Another account's would see none of them.
     pub(super) async fn identity(&self) -> Result<Arc<Identity>, Error> {
         let identity = self.identity.get(async || {
-            let Fresh { value: credential, expires } = self.credential().await?;
+            let Fresh { value: key, expires } = self.key().await?;
             let query = Query::new("asking whose the credentials are", CALLER, &[]);
-            let caller: OfSts<Caller> = self.ask(query, Some(&credential)).await?;
+            let caller: OfSts<Caller> = self.ask(query, Some(&key)).await?;
             let account = caller.result.account;
             let region = self.region().await?;
             let host = if self.is_of_the_node() { format!("{account}/{region}") } else { account.clone() };
-            Ok(Fresh { value: Arc::new(Identity { credential, account, host }), expires })
+            Ok(Fresh { value: Arc::new(Identity { key, account, host }), expires })
         });
         let identity = identity.await?;
         self.account.ensure("AWS account or region", &identity.host)?;
         Ok(identity)
     }
 
-    async fn credential(&self) -> Result<Fresh<Credential>, Error> {
+    async fn key(&self) -> Result<Fresh<AccessKey>, Error> {
         const TOKEN: &str = "the token of the ServiceAccount";
         Ok(match &self.source {
             Source::Key(key) => Fresh { value: key.clone(), expires: Timestamp::MAX },
@@ -185,7 +173,7 @@ impl Api {
         })
     }
 
-    async fn assume(&self, role: &str, token: &SecretString) -> Result<Expiring, Error> {
+    async fn assume(&self, role: &str, token: &SecretString) -> Result<TemporaryKey, Error> {
         let parameters =
             [("RoleArn", role), ("RoleSessionName", "peerpod-operator"), (WEB_TOKEN, token.expose_secret())];
         let query = Query::new("assuming the role AWS_ROLE_ARN", ASSUME, &parameters);
@@ -193,11 +181,11 @@ impl Api {
         Ok(assumed.result.credentials)
     }
 
-    /// Sends a request, signed if there is a credential, and reads the answer.
+    /// Sends a request, signed if there is a key, and reads the answer.
     async fn ask<T: DeserializeOwned>(
         &self,
         query: Query<'_>,
-        credential: Option<&Credential>,
+        key: Option<&AccessKey>,
     ) -> Result<T, Failure> {
         let Query { doing, action, parameters } = query;
         let region = self.region().await?;
@@ -209,8 +197,8 @@ impl Api {
         let mut call = Call { pace: query.pace(), ..Call::of(doing, form(&url, &fields), MALFORMED)? };
         let tokens = parameters.iter().filter(|(name, _)| *name == WEB_TOKEN);
         call.secrets.extend(tokens.map(|(_, token)| SecretString::from(*token)));
-        if let Some(credential) = credential {
-            call.request = signed(call.request, service, region, credential).await?;
+        if let Some(key) = key {
+            call.request = signed(call.request, service, region, key).await?;
         }
         let reply = self.client.send(call).await?.success_or(failure)?;
         quick_xml::de::from_reader(&*reply.body).map_err(|problem| {

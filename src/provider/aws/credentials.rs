@@ -4,8 +4,6 @@
 //! folders or as EKS injects it; EKS Pod Identity; the role of the node.
 
 use hyper::{Request, StatusCode, Uri, body::Bytes, http::request::Builder};
-use jiff::Timestamp;
-use reqsign_aws_v4::Credential;
 use secrecy::{ExposeSecret as _, SecretString};
 use serde::Deserialize;
 
@@ -13,7 +11,7 @@ use super::Settings;
 use crate::provider::{
     Error, ErrorClass,
     http::{
-        Call, Client, Fresh, Options, Reply,
+        AccessKey, Call, Client, Options, Reply, TemporaryKey,
         identity::{is_safe, variable},
         sensitive,
     },
@@ -28,7 +26,7 @@ const METADATA: &str = "http://169.254.169.254";
 /// Where credentials come from.
 pub(super) enum Source {
     /// An access key.
-    Key(Credential),
+    Key(AccessKey),
     /// A role that is assumed with the token in a file.
     WebIdentity { role: String, file: String },
     /// An agent on the node, with the token in a file.
@@ -37,21 +35,10 @@ pub(super) enum Source {
     Node,
 }
 
-/// Credentials as agents, metadata and STS give them.
-#[derive(Deserialize)]
-#[serde(rename_all = "PascalCase")]
-pub(super) struct Expiring {
-    access_key_id: SecretString,
-    secret_access_key: SecretString,
-    #[serde(alias = "SessionToken")]
-    token: SecretString,
-    expiration: Timestamp,
-}
-
 impl Source {
     pub(super) fn of(settings: &Settings) -> Result<Self, Error> {
-        if let (Some(id), Some(secret)) = (&settings.access_key_id, &settings.secret_access_key) {
-            return Ok(Self::Key(credential(id, secret, settings.session_token.as_ref())));
+        if let Some((id, secret)) = settings.access_key_id.clone().zip(settings.secret_access_key.clone()) {
+            return Ok(Self::Key(AccessKey { id, secret, token: settings.session_token.clone() }));
         }
         if let [Some(role), Some(file)] = settings.role() {
             return Ok(Self::WebIdentity { role, file });
@@ -72,23 +59,6 @@ impl Source {
             Self::PodIdentity { .. } => "EKS pod identity",
             Self::Node => "the node's role",
         }
-    }
-}
-
-impl From<Expiring> for Fresh<Credential> {
-    fn from(expiring: Expiring) -> Self {
-        let session = Some(&expiring.token).filter(|token| !token.expose_secret().is_empty());
-        let value = credential(&expiring.access_key_id, &expiring.secret_access_key, session);
-        Self { value, expires: expiring.expiration }
-    }
-}
-
-fn credential(id: &SecretString, secret: &SecretString, session: Option<&SecretString>) -> Credential {
-    Credential {
-        access_key_id: id.expose_secret().to_owned(),
-        secret_access_key: secret.expose_secret().to_owned(),
-        session_token: session.map(|session| session.expose_secret().to_owned()),
-        expires_in: None,
     }
 }
 
@@ -123,7 +93,7 @@ impl Node {
     }
 
     /// The credentials of the node's role.
-    pub(super) async fn role(&self) -> Result<Expiring, Error> {
+    pub(super) async fn role(&self) -> Result<TemporaryKey, Error> {
         const ROLE: &str = "/latest/meta-data/iam/security-credentials/";
         let role = self.read(ROLE).await?;
         let role = String::from_utf8_lossy(&role.body).trim().to_owned();
@@ -131,7 +101,7 @@ impl Node {
     }
 
     /// The credentials that the agent at this address gives for the Pod's token.
-    pub(super) async fn agent(&self, uri: &Uri, token: &SecretString) -> Result<Expiring, Error> {
+    pub(super) async fn agent(&self, uri: &Uri, token: &SecretString) -> Result<TemporaryKey, Error> {
         let token = sensitive(token.expose_secret())
             .ok_or_else(|| Error::new(ErrorClass::Unauthorized, "the Pod's token is malformed"))?;
         let request = Request::get(uri).header("authorization", token).body(Bytes::new());

@@ -8,6 +8,7 @@
 //! pacing.rs   how many requests a second a cloud takes, learnt from its refusals
 //! token.rs    Tokens: a credential that expires, fetched once for all callers
 //! access.rs   Authorized: a client whose requests carry an access token
+//! access_key.rs AccessKey: a key that signs requests
 //! identity.rs parts that the credentials of several clouds share
 //! ```
 //!
@@ -15,6 +16,7 @@
 //! carry credentials to another host. Every wait ends: [`Options`] has the deadlines. Bodies are bounded.
 
 mod access;
+mod access_key;
 mod connect;
 mod failure;
 pub(super) mod identity;
@@ -42,6 +44,7 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
 pub(super) use self::{
     access::{Authorized, TokenSource},
+    access_key::{AccessKey, Assumed, Caller, TemporaryKey},
     failure::Failure,
     pinned::Fingerprint,
     reply::{Reply, texts},

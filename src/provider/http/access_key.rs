@@ -1,0 +1,55 @@
+//! Access keys, as clouds with signed requests have them.
+
+use jiff::Timestamp;
+use secrecy::{ExposeSecret as _, SecretString};
+use serde::Deserialize;
+
+use super::Fresh;
+
+/// An access key.
+#[derive(Clone, Debug)]
+pub(in crate::provider) struct AccessKey {
+    /// Its identifier.
+    pub id: SecretString,
+    /// What signs.
+    pub secret: SecretString,
+    /// Of a temporary key.
+    pub token: Option<SecretString>,
+}
+
+/// A temporary access key as token services, metadata and agents give it.
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub(in crate::provider) struct TemporaryKey {
+    access_key_id: SecretString,
+    #[serde(alias = "AccessKeySecret")]
+    secret_access_key: SecretString,
+    #[serde(alias = "SecurityToken", alias = "SessionToken")]
+    token: SecretString,
+    expiration: Timestamp,
+}
+
+/// A token service's answer about a role that was assumed.
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub(in crate::provider) struct Assumed {
+    /// The role's credentials.
+    pub credentials: TemporaryKey,
+}
+
+/// A token service's answer about the caller.
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub(in crate::provider) struct Caller {
+    /// The account that the credentials are of.
+    #[serde(alias = "AccountId")]
+    pub account: String,
+}
+
+impl From<TemporaryKey> for Fresh<AccessKey> {
+    fn from(key: TemporaryKey) -> Self {
+        let token = Some(key.token).filter(|token| !token.expose_secret().is_empty());
+        let value = AccessKey { id: key.access_key_id, secret: key.secret_access_key, token };
+        Self { value, expires: key.expiration }
+    }
+}
