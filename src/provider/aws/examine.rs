@@ -12,18 +12,6 @@ use crate::provider::{
 /// The names and values of an action's parameters.
 type Parameters<'a> = &'a [(&'a str, &'a str)];
 
-const TERMINATE: &str = "TerminateInstances";
-
-/// The operator's actions in EC2, beside looking VMs up: the purpose, the action, and parameters that name nothing.
-const NEEDED: [(&str, &str, Parameters<'_>); 6] = [
-    (DELETE, TERMINATE, &[("InstanceId.1", "i-00000000000000000")]),
-    ("look up tags", "DescribeTags", &[("MaxResults", "5")]),
-    ("look up addresses", "DescribeAddresses", &[]),
-    ("look up interfaces", "DescribeNetworkInterfaces", &[("MaxResults", "5")]),
-    ("release addresses", "ReleaseAddress", &[("AllocationId", "eipalloc-00000000000000000")]),
-    ("delete interfaces", "DeleteNetworkInterface", &[("NetworkInterfaceId", "eni-00000000000000000")]),
-];
-
 impl Aws {
     /// Reads what deletions read, and asks EC2 whether it would do the rest (`DryRun`).
     pub(super) async fn examination(&self) -> Result<Vec<Finding>, Error> {
@@ -40,25 +28,29 @@ impl Aws {
         let shown = counted(machines.len(), "instance");
         let listed = listed.map(|()| format!("EC2 shows {shown} named {POD_VM}…"));
         // Another cloud with the same API may ignore `DryRun`, and terminate what it is asked about.
-        let honours_dry_run = self.0.place.endpoint.is_none();
-        let rights = NEEDED.map(|(subject, action, nothing)| {
-            let machine = machines.first().filter(|_| action == TERMINATE && honours_dry_run);
-            let machine = machine.map(|id| ("InstanceId.1", id.as_str()));
-            let parameters = machine.map_or_else(|| nothing.to_vec(), |machine| vec![machine]);
-            self.would(subject, action, parameters)
-        });
+        let machine = machines.first().filter(|_| self.0.place.endpoint.is_none());
+        let machine = machine.map_or("i-00000000000000000", String::as_str);
+        // The purpose, the action, and parameters that otherwise name nothing.
+        let needed: [(_, _, Parameters<'_>); 6] = [
+            (DELETE, "TerminateInstances", &[("InstanceId.1", machine)]),
+            ("look up tags", "DescribeTags", &[("MaxResults", "5")]),
+            ("look up addresses", "DescribeAddresses", &[]),
+            ("look up interfaces", "DescribeNetworkInterfaces", &[("MaxResults", "5")]),
+            ("release addresses", "ReleaseAddress", &[("AllocationId", "eipalloc-00000000000000000")]),
+            (
+                "delete interfaces",
+                "DeleteNetworkInterface",
+                &[("NetworkInterfaceId", "eni-00000000000000000")],
+            ),
+        ];
+        let rights = needed.map(|(subject, action, parameters)| self.would(subject, action, parameters));
         let listed = Finding::tried(LOOK_UP, listed);
         [listed].into_iter().chain(join_all(rights).await).collect()
     }
 
     /// Whether EC2 would do this.
-    async fn would(
-        &self,
-        subject: &'static str,
-        action: &'static str,
-        mut parameters: Vec<(&str, &str)>,
-    ) -> Finding {
-        parameters.push(("DryRun", "true"));
+    async fn would(&self, subject: &'static str, action: &'static str, on: Parameters<'_>) -> Finding {
+        let parameters = [on, &[("DryRun", "true")]].concat();
         let answer = self.0.change(Query::new("asking for a right", action, &parameters)).await;
         if answer
             .as_ref()
