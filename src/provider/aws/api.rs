@@ -210,17 +210,13 @@ impl Api {
 
 /// Where a service is.
 fn endpoint(service: &str, region: &str, url: Option<&str>) -> String {
-    let amazons = || format!("https://{service}.{region}.{}/", domain(region));
+    let partition = PARTITIONS.iter().find(|(prefix, _)| region.starts_with(prefix));
+    let domain = partition.map_or("amazonaws.com", |(_, domain)| domain);
+    let amazons = || format!("https://{service}.{region}.{domain}/");
     url.map_or_else(amazons, |url| format!("{}/", url.trim_end_matches('/')))
 }
 
-/// The domain of the services in the partition of Amazon's cloud to which a region belongs.
-fn domain(region: &str) -> &'static str {
-    let other = PARTITIONS.iter().find(|(prefix, _)| region.starts_with(prefix));
-    other.map_or("amazonaws.com", |(_, domain)| domain)
-}
-
-/// The partitions with a domain of their own: what their regions begin with, and the domain.
+/// The partitions of Amazon's cloud with a domain of their own: what their regions begin with, and the domain.
 const PARTITIONS: [(&str, &str); 6] = [
     ("cn-", "amazonaws.com.cn"),
     ("eusc-", "amazonaws.eu"),
