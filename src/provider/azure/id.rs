@@ -16,14 +16,14 @@ const MALFORMED: IdProblem = IdProblem::Malformed {
 /// subscription and the resource group.
 pub(super) fn parse(raw: &str) -> Result<ParsedId, IdProblem> {
     let canonical = raw.to_lowercase();
-    let (place, name) = canonical.split_once(VMS).ok_or(MALFORMED)?;
-    let (subscription, group) = place
-        .strip_prefix("/subscriptions/")
-        .and_then(|rest| rest.split_once("/resourcegroups/"))
-        .ok_or(MALFORMED)?;
-    let scope =
-        scope(subscription, group).filter(|scope| scope == place && is_name(name)).ok_or(MALFORMED)?;
-    Ok(ParsedId { scope: scope.len(), canonical, key: 0 })
+    let scope = scope_of_vm(&canonical).ok_or(MALFORMED)?.len();
+    Ok(ParsedId { canonical, scope, key: 0 })
+}
+
+fn scope_of_vm(canonical: &str) -> Option<String> {
+    let (place, name) = canonical.split_once(VMS)?;
+    let (subscription, group) = place.strip_prefix("/subscriptions/")?.split_once("/resourcegroups/")?;
+    scope(subscription, group).filter(|scope| scope == place && is_name(name))
 }
 
 /// The canonical identifier of a resource group, if these can be the subscription's and the group's names.
