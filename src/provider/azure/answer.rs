@@ -106,32 +106,30 @@ fn matches(pattern: &str, text: &str) -> bool {
 
 /// The reply, or the error that it means. That is never [`ErrorClass::NotFound`]: see [`is_absent`].
 pub(super) fn accepted(reply: Reply) -> Result<Reply, Error> {
-    judged(reply, class)
+    reply.success_or(|reply| meaning(reply, class))
 }
 
 /// The same for a reply of the metadata service.
 pub(super) fn accepted_metadata(reply: Reply) -> Result<Reply, Error> {
-    judged(reply, metadata_class)
+    reply.success_or(|reply| meaning(reply, metadata_class))
 }
 
-/// The reply, or the error that it means by these classes.
-fn judged(reply: Reply, classify: fn(u16, &str) -> Option<ErrorClass>) -> Result<Reply, Error> {
-    reply.success_or(|reply| {
-        let (code, message) = failure(&reply.body);
-        let of_one = reply.status == StatusCode::TOO_MANY_REQUESTS && reply.headers.contains_key(OF_ONE_RESOURCE);
-        let class = if of_one { Some(ErrorClass::Transient) } else { classify(reply.status.as_u16(), &code) };
-        let error = reply.error(&code, &message, class);
-        match &*code {
-            "ResourceGroupNotFound" => error.advising(&format!(
-                "the resource group of the VM is gone: if the VM is, too, annotate the PeerPod {RELEASE_ANNOTATION}={RELEASE_ABANDON}"
-            )),
-            "SubscriptionNotFound" | "InvalidAuthenticationTokenTenant" => error.advising(
-                "the credentials are for another tenant than that of the VM's subscription, or the subscription is in another \
-                 cloud (AZURE_AUTHORITY_HOST)",
-            ),
-            _ => error,
-        }
-    })
+/// The error that a reply means by these classes.
+fn meaning(reply: &Reply, classify: fn(u16, &str) -> Option<ErrorClass>) -> Error {
+    let (code, message) = failure(&reply.body);
+    let of_one = reply.status == StatusCode::TOO_MANY_REQUESTS && reply.headers.contains_key(OF_ONE_RESOURCE);
+    let class = if of_one { Some(ErrorClass::Transient) } else { classify(reply.status.as_u16(), &code) };
+    let error = reply.error(&code, &message, class);
+    match &*code {
+        "ResourceGroupNotFound" => error.advising(&format!(
+            "the resource group of the VM is gone: if the VM is, too, annotate the PeerPod {RELEASE_ANNOTATION}={RELEASE_ABANDON}"
+        )),
+        "SubscriptionNotFound" | "InvalidAuthenticationTokenTenant" => error.advising(
+            "the credentials are for another tenant than that of the VM's subscription, or the subscription is in another \
+             cloud (AZURE_AUTHORITY_HOST)",
+        ),
+        _ => error,
+    }
 }
 
 /// Whether the access token is refused, and a new one may help. The token may also be good, and the subscription that a PeerPod

@@ -100,10 +100,8 @@ pub(super) fn environment(authority: Option<&str>, manager: Option<&str>) -> Res
 /// Where these settings look for VMs. An identifier names its subscription and group, so this is all of one of Azure's clouds.
 pub(super) fn check(values: &Values) -> Result<Endpoint, Vec<Malformed>> {
     let settings = Settings::read(values);
-    let source = credentials::source(&settings, &variable);
-    let endpoint =
-        |(_, environment): (_, Environment)| Endpoint { setting: AUTHORITY, address: environment.manager };
-    source.map(endpoint).map_err(|malformed| vec![malformed])
+    let (_, environment) = credentials::source(&settings, &variable).map_err(|malformed| vec![malformed])?;
+    Ok(Endpoint { setting: AUTHORITY, address: environment.manager })
 }
 
 #[cfg(test)]
