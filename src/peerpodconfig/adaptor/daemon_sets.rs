@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, future::ready};
 
 use futures::{Stream, TryStreamExt};
 use k8s_openapi::api::{
-    apps::v1::{DaemonSet, DaemonSetSpec},
+    apps::v1::{DaemonSet, DaemonSetSpec, DaemonSetStatus},
     core::v1::{Affinity, Container, HostPathVolumeSource, PodSpec, PodTemplateSpec, Volume},
 };
 use kube::{
@@ -45,7 +45,10 @@ static DAEMON_SET: Projection = Projection {
         ),
         ("ownerReferences", Part::All),
     ],
-    rest: &[("spec", Part::Only(&[("template", Part::Only(&[("spec", Part::Only(POD))]))]))],
+    rest: &[
+        ("spec", Part::Only(&[("template", Part::Only(&[("spec", Part::Only(POD))]))])),
+        ("status", Part::Only(&[("currentNumberScheduled", Part::All), ("numberMisscheduled", Part::All)])),
+    ],
     most: MOST,
 };
 
@@ -108,6 +111,15 @@ struct DaemonSetView {
     #[serde(with = "metadata::Stored")]
     metadata: ObjectMeta,
     spec: SpecView,
+    #[serde(default)]
+    status: StatusView,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct StatusView {
+    current_number_scheduled: i32,
+    number_misscheduled: i32,
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -145,8 +157,8 @@ struct ContainerView {
 }
 
 impl From<DaemonSetView> for DaemonSet {
-    /// Its nodes matter only if it runs cloud-api-adaptor, in whichever container.
-    fn from(DaemonSetView { metadata, spec }: DaemonSetView) -> Self {
+    /// Its nodes and its Pods matter only if it runs cloud-api-adaptor, in whichever container.
+    fn from(DaemonSetView { metadata, spec, status }: DaemonSetView) -> Self {
         let PodView { node_selector, affinity, mut containers, host_network, volumes } = spec.template.spec;
         containers.retain(|it| it.image.as_deref().is_some_and(is_adaptor_image));
         let container = |ContainerView { name, image }| Container { name, image, ..Container::default() };
@@ -158,7 +170,10 @@ impl From<DaemonSetView> for DaemonSet {
             PodSpec { node_selector, affinity, containers, host_network, volumes, ..PodSpec::default() };
         let template = PodTemplateSpec { metadata: None, spec: Some(pod) };
         let spec = DaemonSetSpec { template, ..DaemonSetSpec::default() };
-        let daemon_set = Self { metadata, spec: spec.into(), status: None };
+        let StatusView { current_number_scheduled, number_misscheduled } = status;
+        let status =
+            DaemonSetStatus { current_number_scheduled, number_misscheduled, ..DaemonSetStatus::default() };
+        let daemon_set = Self { metadata, spec: spec.into(), status: Some(status) };
         if runs_adaptor(&daemon_set) {
             daemon_set
         } else {
@@ -203,7 +218,10 @@ mod tests {
                             },
                         },
                     },
-                    "status": { "conditions": [{ "type": "t", "status": "True", "lastTransitionTime": far }] },
+                    "status": {
+                        "currentNumberScheduled": 2, "numberMisscheduled": 1, "numberReady": 2,
+                        "conditions": [{ "type": "t", "status": "True", "lastTransitionTime": far }],
+                    },
                 }),
             );
             json!(DaemonSet::from(projected))
@@ -220,18 +238,24 @@ mod tests {
                 "volumes": [{ "name": "", "hostPath": { "path": "" } }],
                 "containers": [{ "name": "x", "image": "r/cloud-api-adaptor:v1" }],
             } } },
+            "status": {
+                "currentNumberScheduled": 2, "numberMisscheduled": 1,
+                "desiredNumberScheduled": 0, "numberReady": 0,
+            },
         });
         assert_eq!(kept("r/cloud-api-adaptor:v1"), expected);
-        expected.as_object_mut().unwrap().remove("spec");
+        expected.as_object_mut().unwrap().retain(|field, _| !["spec", "status"].contains(&field.as_str()));
         assert_eq!(kept("another"), expected, "one that runs something else");
     }
-    fn view(namespace: &str, labels: &Value, pod: &Value) -> DaemonSetView {
+
+    fn view(namespace: &str, labels: &Value, pod: &Value, pods: i32) -> DaemonSetView {
         let annotations = json!({ (settings::SETTINGS): "s" });
         let [_, view] = read_and_projected(
             &DAEMON_SET,
             &json!({
                 "metadata": { "name": "a", "namespace": namespace, "labels": labels, "annotations": annotations },
                 "spec": { "template": { "spec": pod } },
+                "status": { "currentNumberScheduled": pods, "numberMisscheduled": 0 },
             }),
         );
         view
@@ -242,15 +266,16 @@ mod tests {
         let (adaptor, other) = (json!({ "app": "cloud-api-adaptor" }), json!({}));
         let harmless = json!({ "containers": [], "volumes": [{ "name": "a", "emptyDir": {} }] });
         let on_host = json!({ "containers": [], "hostNetwork": true });
-        for (namespace, labels, pod, is_stored) in [
-            ("own", &other, &harmless, true),
-            ("own", &adaptor, &harmless, true),
-            ("shop", &adaptor, &on_host, true),
-            ("shop", &adaptor, &harmless, false),
-            ("shop", &other, &on_host, false),
+        for (namespace, labels, pod, pods, is_stored) in [
+            ("own", &other, &harmless, 0, true),
+            ("own", &adaptor, &harmless, 0, true),
+            ("shop", &adaptor, &on_host, 1, true),
+            ("shop", &adaptor, &on_host, 0, false),
+            ("shop", &adaptor, &harmless, 1, false),
+            ("shop", &other, &on_host, 1, false),
         ] {
-            let view = view(namespace, labels, pod);
-            let case = format!("{namespace} {labels} {pod}");
+            let view = view(namespace, labels, pod, pods);
+            let case = format!("{namespace} {labels} {pod} {pods}");
             let listed = reduced(Event::InitApply(view.clone()), "own");
             assert_eq!(listed.is_some(), is_stored, "{case}");
             let Some(changed) = reduced(Event::Apply(view.clone()), "own") else { panic!("{case}") };
@@ -269,7 +294,8 @@ mod tests {
                 "nodeSelectorTerms": terms,
             } } },
         });
-        let spec = DaemonSet::from(view("shop", &json!({ "app": "cloud-api-adaptor" }), &pod)).spec.unwrap();
+        let view = view("shop", &json!({ "app": "cloud-api-adaptor" }), &pod, 1);
+        let spec = DaemonSet::from(view).spec.unwrap();
         let affinity = spec.template.spec.unwrap().affinity.unwrap().node_affinity.unwrap();
         let terms = affinity.required_during_scheduling_ignored_during_execution.unwrap().node_selector_terms;
         assert!(terms.len() < 128, "{} terms", terms.len());

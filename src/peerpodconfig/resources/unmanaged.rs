@@ -4,7 +4,7 @@
 use std::{collections::BTreeMap, fmt};
 
 use k8s_openapi::api::{
-    apps::v1::{DaemonSet, DaemonSetSpec},
+    apps::v1::{DaemonSet, DaemonSetSpec, DaemonSetStatus},
     core::v1::{Node, NodeSelectorRequirement, NodeSelectorTerm, PodSpec},
 };
 use kube::ResourceExt as _;
@@ -129,14 +129,22 @@ pub fn is_adaptor_image(image: &str) -> bool {
 }
 
 /// Whether a DaemonSet may take the socket or the port of a cloud-api-adaptor in this namespace, which is the operator's own. In any
-/// other namespace, tenants may create DaemonSets with such a name, label or image. One of these counts only if its Pods use the
-/// node's network or files, as every cloud-api-adaptor does.
+/// other namespace, tenants may create DaemonSets with such a name, label or image. One of these counts only if it has Pods that use
+/// the node's network or files, as every cloud-api-adaptor does. Pod security refuses such Pods, but not their DaemonSet.
 pub fn may_conflict(daemon_set: &DaemonSet, namespace: Option<&str>) -> bool {
     let uses_node = |pod: &PodSpec| {
         pod.host_network == Some(true) || pod.volumes.iter().flatten().any(|it| it.host_path.is_some())
     };
     let is_own_namespace = || daemon_set.metadata.namespace.as_deref() == namespace;
-    runs_adaptor(daemon_set) && (is_own_namespace() || pod(daemon_set).is_some_and(uses_node))
+    let runs_elsewhere = || has_pods(daemon_set) && pod(daemon_set).is_some_and(uses_node);
+    runs_adaptor(daemon_set) && (is_own_namespace() || runs_elsewhere())
+}
+
+/// Whether it has a Pod on any node, also on one that it no longer selects.
+fn has_pods(daemon_set: &DaemonSet) -> bool {
+    let nodes =
+        |status: &DaemonSetStatus| status.current_number_scheduled.saturating_add(status.number_misscheduled);
+    daemon_set.status.as_ref().is_some_and(|status| nodes(status) > 0)
 }
 
 /// Whether a DaemonSet runs cloud-api-adaptor, on any nodes, and is not the configuration's own.
@@ -201,10 +209,12 @@ mod tests {
         unmanaged_adaptors([&daemon_set], &config.unwrap(), &nodes)
     }
 
+    /// A DaemonSet with a Pod.
     fn daemon_set(metadata: &Value, pod: &Value) -> Value {
         json!({
             "metadata": metadata,
             "spec": { "selector": {}, "template": { "spec": pod } },
+            "status": { "currentNumberScheduled": 1 },
         })
     }
 
@@ -259,6 +269,33 @@ mod tests {
             ] {
                 assert_eq!(names(&daemon_set(&of(&labels), &with(host))), ["a", "b"]);
             }
+        }
+    }
+
+    #[test]
+    fn in_another_namespace_one_that_gets_no_pods_does_not_conflict() {
+        let pod = json!({ "containers": [], "hostNetwork": true });
+        let with_status = |namespace: &str, status: Value| {
+            let labels = json!({ "app": "cloud-api-adaptor" });
+            let mut it = daemon_set(&json!({ "name": "x", "namespace": namespace, "labels": labels }), &pod);
+            it["status"] = status;
+            let it: DaemonSet = serde_json::from_value(it).unwrap();
+            may_conflict(&it, Some("own"))
+        };
+        for none in [
+            json!(null),
+            json!({}),
+            json!({ "currentNumberScheduled": 0, "numberMisscheduled": 0, "desiredNumberScheduled": 3 }),
+        ] {
+            assert!(!with_status("shop", none.clone()), "{none}");
+            assert!(with_status("own", none.clone()), "{none}");
+        }
+        for some in [
+            json!({ "currentNumberScheduled": 1 }),
+            json!({ "numberMisscheduled": 1 }),
+            json!({ "currentNumberScheduled": i32::MAX, "numberMisscheduled": 1 }),
+        ] {
+            assert!(with_status("shop", some.clone()), "{some}");
         }
     }
 

@@ -4,7 +4,7 @@ use std::fs;
 
 use anyhow::{Context as _, Result, ensure};
 use futures::{StreamExt as _, TryStreamExt as _, stream};
-use k8s_openapi::api::apps::v1::DaemonSet;
+use k8s_openapi::api::{apps::v1::DaemonSet, core::v1::Pod};
 use kube::{
     Api, Client, Resource, ResourceExt as _,
     api::{DeleteParams, ListParams, PostParams},
@@ -71,8 +71,11 @@ fn small_objects_of_a_tenant_take_little_memory_and_delay_no_deletion() -> Resul
             .into_iter()
             .map(|name| (format!("peerpods.confidentialcontainers.org/{name}"), json!(long)))
             .collect();
-        // A term without requirements matches no node, so no Pod starts.
-        let required = json!({ "nodeSelectorTerms": vec![json!({}); 5_000] });
+        // A term without requirements matches no node. Only the last term does, and so each DaemonSet has a Pod.
+        let name = json!({ "key": "metadata.name", "operator": "In", "values": stage.nodes.names() });
+        let mut terms = vec![json!({}); 5_000];
+        terms.push(json!({ "matchFields": [name] }));
+        let required = json!({ "nodeSelectorTerms": terms });
         let affinity =
             json!({ "nodeAffinity": { "requiredDuringSchedulingIgnoredDuringExecution": required } });
         let pod = json!({
@@ -88,6 +91,13 @@ fn small_objects_of_a_tenant_take_little_memory_and_delay_no_deletion() -> Resul
             },
         });
         make(&stage.client, &daemon_sets, DAEMON_SETS, &daemon_set).await?;
+        let pods: Api<Pod> = Api::namespaced(alone.testbed.client(), &alone.namespace);
+        wait::eventually("each DaemonSet has a Pod", DEADLINE, async || {
+            let count = pods.list_metadata(&ListParams::default()).await?.items.len();
+            ensure!(count >= DAEMON_SETS, "{count} Pods");
+            Ok(())
+        })
+        .await?;
         let peerpods = alone.scene().peerpods;
         let finalizers: Vec<_> = (0..2_700).map(finalizer).collect();
         let peerpod = json!({

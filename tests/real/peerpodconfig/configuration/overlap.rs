@@ -2,7 +2,10 @@
 
 use anyhow::{Result, ensure};
 use jiff::Timestamp;
-use k8s_openapi::api::{apps::v1::DaemonSet, core::v1::Pod};
+use k8s_openapi::api::{
+    apps::v1::DaemonSet,
+    core::v1::{Namespace, Pod},
+};
 use kube::{
     Api, ResourceExt as _,
     api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
@@ -152,23 +155,54 @@ fn a_contested_node_settles_when_either_configuration_releases_it() -> Result<()
     })
 }
 
+/// A DaemonSet for the stage's nodes, with the label of cloud-api-adaptor's.
+fn tenants_daemon_set(stage: &Stage, host_network: bool) -> Result<DaemonSet> {
+    let labels = json!({ "app": "cloud-api-adaptor" });
+    Ok(serde_json::from_value(json!({
+        "metadata": { "name": "tenants", "labels": labels },
+        "spec": {
+            "selector": { "matchLabels": labels },
+            "template": {
+                "metadata": { "labels": labels },
+                "spec": {
+                    "nodeSelector": stage.label, "hostNetwork": host_network,
+                    "containers": [{ "name": "main", "image": "any" }],
+                },
+            },
+        },
+    }))?)
+}
+
+#[test]
+fn a_tenants_daemon_set_whose_pods_are_refused_withholds_nothing() -> Result<()> {
+    configuring(async |alone| {
+        let stage = Stage::set(alone, 1).await?;
+        // Pod security applies to Pods, and not to DaemonSets.
+        let labels = json!({ "pod-security.kubernetes.io/enforce": "baseline" });
+        let namespaces: Api<Namespace> = Api::all(stage.client.clone());
+        let patch = Patch::Merge(json!({ "metadata": { "labels": labels } }));
+        namespaces.patch(&alone.namespace, &PatchParams::default(), &patch).await?;
+        let tenants: Api<DaemonSet> = Api::namespaced(stage.client.clone(), &alone.namespace);
+        tenants.create(&PostParams::default(), &tenants_daemon_set(&stage, true)?).await?;
+        wait::present(&tenants, "tenants", "its Pod is refused", DEADLINE, |it| {
+            let status = it.status.as_ref();
+            status.is_some_and(|it| it.desired_number_scheduled == 1 && it.current_number_scheduled == 0)
+        })
+        .await?;
+        stage.configure("config", json!({ "limit": 1 })).await?;
+        stage.until("config", "Ready", "AllReady").await?;
+        stage.until_gone("config", "Conflict").await?;
+        tenants.delete("tenants", &DeleteParams::background()).await?;
+        stage.clear("config").await
+    })
+}
+
 #[test]
 fn a_tenants_daemon_set_withholds_nothing_by_its_label_alone() -> Result<()> {
     configuring(async |alone| {
         let stage = Stage::set(alone, 1).await?;
-        let labels = json!({ "app": "cloud-api-adaptor" });
-        let daemon_set: DaemonSet = serde_json::from_value(json!({
-            "metadata": { "name": "tenants", "labels": labels },
-            "spec": {
-                "selector": { "matchLabels": labels },
-                "template": {
-                    "metadata": { "labels": labels },
-                    "spec": { "nodeSelector": stage.label, "containers": [{ "name": "main", "image": "any" }] },
-                },
-            },
-        }))?;
         let tenants: Api<DaemonSet> = Api::namespaced(stage.client.clone(), &alone.namespace);
-        tenants.create(&PostParams::default(), &daemon_set).await?;
+        tenants.create(&PostParams::default(), &tenants_daemon_set(&stage, false)?).await?;
         stage.configure("config", json!({ "limit": 1 })).await?;
         stage.until("config", "Ready", "AllReady").await?;
         stage.until_gone("config", "Conflict").await?;
