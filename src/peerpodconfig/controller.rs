@@ -155,7 +155,8 @@ pub async fn run(
     let objects = Objects::new(client.clone(), drifts.clone());
     let (capacity, nodes_changed) = Capacity::watch(&client);
     let nodes = capacity.nodes().clone();
-    let (adaptor, daemon_sets) = Adaptor::watch(&client, objects.clone(), nodes.clone(), options.adaptor());
+    let (adaptor, daemon_sets, daemon_sets_elsewhere) =
+        Adaptor::watch(&client, objects.clone(), nodes.clone(), options.adaptor());
     let daemon_sets_listed = adaptor.wait_until_listed();
     let (admission, webhook_resources_changed) =
         Admission::watch(&client, objects.clone(), drifts.clone(), options.admission());
@@ -192,6 +193,7 @@ pub async fn run(
     let controller = with_watches(controller, daemon_sets, labelled, &own, configs)
         .reconcile_on(policy_changes)
         .reconcile_all_on(webhook_resources_changed)
+        .reconcile_all_on(daemon_sets_elsewhere)
         .reconcile_all_on(stream::select(nodes_changed, led))
         .reconcile_all_on(others_ask)
         .graceful_shutdown_on(shutdown.cancelled_owned())

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, future::ready};
 
-use futures::{Stream, TryStreamExt};
+use futures::{Stream, StreamExt, TryStreamExt};
 use k8s_openapi::api::{
     apps::v1::{DaemonSet, DaemonSetSpec, DaemonSetStatus},
     core::v1::{Affinity, Container, HostPathVolumeSource, PodSpec, PodTemplateSpec, Volume},
@@ -12,19 +12,24 @@ use kube::{
     api::ObjectMeta,
     runtime::{
         WatchStreamExt,
-        reflector::store::Writer,
+        reflector::{ObjectRef, Store, store::Writer},
         watcher::{self, Event, watcher},
     },
 };
 use operator_kit::{
+    changes::changes,
     metadata,
     projection::{Members, Part, Projection, reading},
     watch::{paged, retry_watch},
 };
 use serde::{Deserialize, de::IgnoredAny};
+use tokio::{sync::watch, time::sleep};
 
 use super::{
-    super::resources::{BUILT_FROM_ANNOTATION, CONFIG_LABEL, is_adaptor_image, may_conflict, runs_adaptor},
+    super::{
+        findings::UNWATCHED_RESYNC,
+        resources::{BUILT_FROM_ANNOTATION, CONFIG_LABEL, is_adaptor_image, may_conflict, runs_adaptor},
+    },
     settings,
 };
 
@@ -66,21 +71,45 @@ const POD: Members = &[
     ("containers", Part::Only(&[("name", Part::All), ("image", Part::All)])),
 ];
 
-/// Stores the owner and the nodes of each DaemonSet that matters to configurations in `namespace`. Yields all that changed.
+/// Stores the owner and the nodes of each DaemonSet that matters to configurations in `namespace`. Yields those in that namespace that
+/// changed, and an item after changes of those elsewhere. The first stream must be polled, or the second one yields nothing.
 pub(super) fn watch(
     client: &Client,
     writer: Writer<DaemonSet>,
     namespace: String,
-) -> impl Stream<Item = Result<DaemonSet, watcher::Error>> + Send + use<> {
-    let watch = watcher(Api::<DaemonSetView>::all(reading(client, &DAEMON_SET)), paged());
-    retry_watch("DaemonSets", watch)
-        .try_filter_map(move |event| ready(Ok(reduced(event, &namespace))))
+) -> (
+    impl Stream<Item = Result<DaemonSet, watcher::Error>> + Send + use<>,
+    impl Stream<Item = ()> + Send + use<>,
+) {
+    let (word, words) = watch::channel(());
+    let (stored, own) = (writer.as_reader(), namespace.clone());
+    let events = watcher(Api::<DaemonSetView>::all(reading(client, &DAEMON_SET)), paged());
+    let changed = retry_watch("DaemonSets", events)
+        .try_filter_map(move |event| ready(Ok(reduced(event, &namespace, &stored))))
         .reflect(writer)
         .touched_objects()
+        .try_filter(move |it: &DaemonSet| {
+            let is_own = it.metadata.namespace.as_deref() == Some(&*own);
+            if !is_own {
+                word.send_replace(());
+            }
+            ready(is_own)
+        });
+    (changed, at_intervals(words))
 }
 
-/// The event for the store. A DaemonSet that does not matter is none, or is none any more.
-fn reduced(event: Event<DaemonSetView>, namespace: &str) -> Option<Event<DaemonSet>> {
+/// An item after changes, at most one in each [`UNWATCHED_RESYNC`]. Tenants may change their DaemonSets at any rate.
+fn at_intervals(words: watch::Receiver<()>) -> impl Stream<Item = ()> + Send + use<> {
+    changes(words).then(|()| sleep(UNWATCHED_RESYNC))
+}
+
+/// The event for the store. A DaemonSet that does not matter is none, or is none any more. There is no event about one that never
+/// mattered.
+fn reduced(
+    event: Event<DaemonSetView>,
+    namespace: &str,
+    stored: &Store<DaemonSet>,
+) -> Option<Event<DaemonSet>> {
     let matters = |it: &DaemonSet| {
         it.metadata.namespace.as_deref() == Some(namespace) || may_conflict(it, Some(namespace))
     };
@@ -92,12 +121,16 @@ fn reduced(event: Event<DaemonSetView>, namespace: &str) -> Option<Event<DaemonS
         }
         it
     };
+    let removed = |it: DaemonSet| {
+        let is_stored = stored.get(&ObjectRef::from_obj(&it)).is_some();
+        is_stored.then_some(Event::Delete(it))
+    };
     match event {
         Event::Apply(it) => {
             let it = reduce(it);
-            Some(if matters(&it) { Event::Apply(it) } else { Event::Delete(it) })
+            if matters(&it) { Some(Event::Apply(it)) } else { removed(it) }
         }
-        Event::Delete(it) => Some(Event::Delete(reduce(it))),
+        Event::Delete(it) => removed(reduce(it)),
         Event::Init => Some(Event::Init),
         Event::InitApply(it) => Some(reduce(it)).filter(matters).map(Event::InitApply),
         Event::InitDone => Some(Event::InitDone),
@@ -184,8 +217,13 @@ impl From<DaemonSetView> for DaemonSet {
 
 #[cfg(test)]
 mod tests {
+    use std::pin::pin;
+
+    use futures::FutureExt;
+    use kube::runtime::reflector;
     use operator_kit::testing::read_and_projected;
     use serde_json::{Value, json};
+    use tokio::time::Instant;
 
     use super::*;
 
@@ -276,14 +314,33 @@ mod tests {
         ] {
             let view = view(namespace, labels, pod, pods);
             let case = format!("{namespace} {labels} {pod} {pods}");
-            let listed = reduced(Event::InitApply(view.clone()), "own");
-            assert_eq!(listed.is_some(), is_stored, "{case}");
-            let Some(changed) = reduced(Event::Apply(view.clone()), "own") else { panic!("{case}") };
+            let (store, mut writer) = reflector::store();
+            let event = |event| reduced(event, "own", &store);
+            assert_eq!(event(Event::InitApply(view.clone())).is_some(), is_stored, "{case}");
+            assert_eq!(event(Event::Apply(view.clone())).is_some(), is_stored, "{case}");
+            assert!(event(Event::Delete(view.clone())).is_none(), "{case}: it never mattered");
+            writer.apply_watcher_event(&Event::Apply(DaemonSet::from(view.clone())));
+            let Some(changed) = event(Event::Apply(view.clone())) else { panic!("{case}") };
             let (Event::Apply(stored) | Event::Delete(stored)) = &changed else { panic!("{case}") };
             assert_eq!(stored.metadata.annotations.is_some(), namespace == "own", "{case}");
             assert_eq!(matches!(changed, Event::Apply(_)), is_stored, "{case}");
-            assert!(matches!(reduced(Event::Delete(view), "own"), Some(Event::Delete(_))), "{case}");
+            assert!(matches!(event(Event::Delete(view)), Some(Event::Delete(_))), "{case}");
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn changes_in_other_namespaces_are_reported_at_intervals() {
+        let (word, words) = watch::channel(());
+        let mut reported = pin!(at_intervals(words));
+        let start = Instant::now();
+        for round in 1..=3 {
+            for _ in 0..100 {
+                word.send_replace(());
+            }
+            assert_eq!(reported.next().await, Some(()));
+            assert!(start.elapsed() >= UNWATCHED_RESYNC * round, "{:?}", start.elapsed());
+        }
+        assert!(reported.next().now_or_never().is_none(), "nothing changed since");
     }
 
     #[test]

@@ -83,19 +83,25 @@ pub(super) struct Adaptor {
 }
 
 impl Adaptor {
-    /// The room, and the watch of DaemonSets, which must be polled.
+    /// The room, and the watch of DaemonSets, which must be polled: those that changed in the operator's own namespace. Beside it, an
+    /// item after changes elsewhere.
     pub(super) fn watch(
         client: &Client,
         objects: Objects,
         nodes: Nodes,
         options: Options,
-    ) -> (Self, impl Stream<Item = Result<DaemonSet, watcher::Error>> + Send + use<>) {
+    ) -> (
+        Self,
+        impl Stream<Item = Result<DaemonSet, watcher::Error>> + Send + use<>,
+        impl Stream<Item = ()> + Send + use<>,
+    ) {
         let (daemon_sets, writer) = reflector::store();
         let namespace = options.namespace.clone();
         let observer = Observer { client: client.clone(), namespace: namespace.clone(), daemon_sets, nodes };
         let applier = Applier { objects, namespace: namespace.clone() };
         let adaptor = Self { observer, applier, options };
-        (adaptor, daemon_sets::watch(client, writer, namespace))
+        let (own, elsewhere) = daemon_sets::watch(client, writer, namespace);
+        (adaptor, own, elsewhere)
     }
 
     /// Waits until all DaemonSets have been listed. False: the watch has ended.

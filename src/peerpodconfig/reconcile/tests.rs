@@ -59,7 +59,7 @@ async fn reconciler(server: &ApiServer, configs: &[&PeerPodConfig]) -> Reconcile
         byom_host_keys_secret: "hosts".to_owned(),
         mounted: None,
     };
-    let (adaptor, daemon_sets) =
+    let (adaptor, daemon_sets, _) =
         Adaptor::watch(&client, objects.clone(), capacity.nodes().clone(), adaptor_options);
     let listed = adaptor.wait_until_listed();
     tokio::select! {

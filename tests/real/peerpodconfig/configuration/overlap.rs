@@ -1,5 +1,7 @@
 //! Nodes that two configurations select.
 
+use std::time::Duration;
+
 use anyhow::{Result, ensure};
 use jiff::Timestamp;
 use k8s_openapi::api::{
@@ -13,6 +15,7 @@ use kube::{
 use peerpod_operator::{NAMESPACE, peerpodconfig::resources::CONFIG_LABEL};
 use serde_json::json;
 use testbed::wait::{self, DEADLINE};
+use tokio::time::sleep;
 
 use super::stage::{Stage, configuring};
 
@@ -206,6 +209,15 @@ fn a_tenants_daemon_set_withholds_nothing_by_its_label_alone() -> Result<()> {
         stage.configure("config", json!({ "limit": 1 })).await?;
         stage.until("config", "Ready", "AllReady").await?;
         stage.until_gone("config", "Conflict").await?;
+        let before = stage.reconciles(alone).await?;
+        for change in 0..20 {
+            let patch =
+                Patch::Merge(json!({ "metadata": { "annotations": { "change": change.to_string() } } }));
+            tenants.patch("tenants", &PatchParams::default(), &patch).await?;
+            sleep(Duration::from_millis(200)).await;
+        }
+        let reconciles = stage.reconciles(alone).await? - before;
+        ensure!(reconciles < 10.0, "{reconciles} reconciles because of what cannot conflict");
         // On the node's network, it could take the port.
         let on_host = async |host_network: bool| {
             let spec = json!({ "template": { "spec": { "hostNetwork": host_network } } });
