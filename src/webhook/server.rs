@@ -127,16 +127,19 @@ impl Webhook {
     }
 
     async fn answer(&self, body: Incoming) -> (Outcome, hyper::Response<Full<Bytes>>) {
-        let answered = async {
-            let body = self.memory.read(body).await?;
+        let displaced = CancellationToken::new();
+        let answered = displaced.run_until_cancelled(async {
+            let body = self.memory.read(body, &displaced).await?;
             let Answer { status, body: answer, outcome } = review(body.as_ref(), &self.options, self.others);
-            let held = self.memory.replace(body, answer).await;
+            let held = self.memory.replace(body, answer, &displaced).await;
             Ok((outcome, json(status, Bytes::from_owner(held))))
-        };
+        });
+        let answered = async { answered.await.unwrap_or(Err(Problem::Displaced)) };
         let (code, reason, problem) = match timeout(BODY_TIME, answered).await {
             Ok(Ok(answered)) => return answered,
             Ok(Err(problem @ Problem::TooLong)) => (413, "RequestEntityTooLarge", problem.to_string()),
             Ok(Err(problem @ Problem::Broken(_))) => (400, "BadRequest", problem.to_string()),
+            Ok(Err(problem @ Problem::Displaced)) => (503, "ServiceUnavailable", problem.to_string()),
             Err(_) => (408, "Timeout", format!("the review did not arrive within {BODY_TIME:?}")),
         };
         let Answer { status, body, outcome } = status(code, reason, &problem, Outcome::Malformed);

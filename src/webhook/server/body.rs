@@ -1,15 +1,25 @@
 //! Bodies of requests and of answers, within the memory that all of them may hold together.
 
-use std::sync::Arc;
+use std::{
+    collections::BTreeMap,
+    convert::Infallible,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
 
 use http_body_util::BodyExt;
 use hyper::body::{Body, Bytes};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::{
+    sync::{OwnedSemaphorePermit, Semaphore},
+    time::{Instant, sleep_until},
+};
+use tokio_util::sync::CancellationToken;
 
 /// The longest body: an API server takes objects up to 3 MiB, and a review holds one Pod.
 pub(super) const MOST: usize = 4 * 1024 * 1024;
 
-/// The bytes that each request may hold whatever the others hold: most reviews are shorter and never wait.
+/// The bytes that each request may hold whatever the others hold. The review of a Pod without long annotations is shorter and never
+/// waits.
 pub(super) const OWN: usize = 32 * 1024;
 
 /// The bytes that larger requests may hold together beyond that. Further ones wait in their connections.
@@ -18,15 +28,47 @@ pub(super) const SHARED: usize = 8 * 1024 * 1024;
 /// Room for many a review at once.
 const FIRST: usize = 8 * 1024;
 
-/// The memory that is left for those that need more than their own.
+/// Room for a Pod with as many annotations as Kubernetes allows, such as the policy and the initdata of a confidential Pod. A review
+/// that needs more than [`OWN`] takes this at once. In smaller steps, many of them would hold memory while they wait for each other's.
+const LARGE: usize = 512 * 1024;
+
+/// How long a request may hold shared memory before it is answered, while others wait for memory. The body of an API server arrives
+/// within milliseconds.
+pub(super) const ARRIVAL_TIME: Duration = Duration::from_millis(100);
+
+/// The memory that is left for those that need more than their own. While requests wait for it, those that hold some for longer than
+/// [`ARRIVAL_TIME`] are displaced, the oldest first. So clients whose bodies do not arrive keep no others out.
 #[derive(Debug)]
-pub(super) struct Memory(Arc<Semaphore>);
+pub(super) struct Memory {
+    shared: Arc<Semaphore>,
+    holders: Holders,
+    /// Of those that wait, one at a time displaces holders, and no more than it needs.
+    turn: tokio::sync::Mutex<()>,
+}
+
+/// The requests that hold shared memory and are not answered yet, in the order in which they got it.
+#[derive(Clone, Debug, Default)]
+struct Holders(Arc<Mutex<BTreeMap<u64, Holder>>>);
+
+#[derive(Debug)]
+struct Holder {
+    since: Instant,
+    bytes: usize,
+    displaced: CancellationToken,
+}
+
+/// A request's place among the holders, until this is dropped.
+struct Place {
+    holders: Holders,
+    key: u64,
+}
 
 /// A body that has arrived, or the answer in its place. Its memory is given back with it.
 #[derive(Default)]
 pub(super) struct Held {
     bytes: Vec<u8>,
     permit: Option<OwnedSemaphorePermit>,
+    place: Option<Place>,
 }
 
 impl AsRef<[u8]> for Held {
@@ -44,16 +86,24 @@ pub(super) enum Problem {
     /// The connection ended, or what came is no body.
     #[error("the review did not arrive: {0}")]
     Broken(hyper::Error),
+    /// Others needed its memory.
+    #[error("the review took longer than {ARRIVAL_TIME:?} while others waited for memory")]
+    Displaced,
 }
 
 impl Memory {
     pub(super) fn new() -> Self {
-        Self(Arc::new(Semaphore::new(SHARED)))
+        Self {
+            shared: Arc::new(Semaphore::new(SHARED)),
+            holders: Holders::default(),
+            turn: tokio::sync::Mutex::default(),
+        }
     }
 
     /// Reads a body. It takes memory for bytes that arrived, not for announced ones. So a client that announces much and sends
-    /// nothing takes no memory from other clients. Without free memory it waits; the caller bounds the wait.
-    pub(super) async fn read<B>(&self, mut body: B) -> Result<Held, Problem>
+    /// nothing takes no memory from other clients. Without free memory it waits; the caller bounds the wait. If others need its memory
+    /// it is `displaced`: the caller then gives up.
+    pub(super) async fn read<B>(&self, mut body: B, displaced: &CancellationToken) -> Result<Held, Problem>
     where
         B: Body<Data = Bytes, Error = hyper::Error> + Unpin,
     {
@@ -69,8 +119,8 @@ impl Memory {
                 continue;
             }
             if needed > held.bytes.capacity() {
-                let capacity = needed.next_power_of_two().max(FIRST);
-                self.take(&mut held, capacity).await;
+                let capacity = needed.next_power_of_two().max(if needed > OWN { LARGE } else { FIRST });
+                self.take(&mut held, capacity, displaced).await;
                 held.bytes.reserve_exact(capacity - held.bytes.len());
             }
             // Copied: small pieces would each keep the buffer alive that they arrived in.
@@ -80,29 +130,101 @@ impl Memory {
     }
 
     /// Replaces a body with its answer. The answer may be longer, and then waits for memory, too.
-    pub(super) async fn replace(&self, mut held: Held, mut answer: Vec<u8>) -> Held {
+    pub(super) async fn replace(
+        &self,
+        mut held: Held,
+        mut answer: Vec<u8>,
+        displaced: &CancellationToken,
+    ) -> Held {
         // While it waits, it holds neither the body nor memory that the answer does not need.
         held.bytes = Vec::new();
         answer.shrink_to_fit();
-        self.take(&mut held, answer.len()).await;
+        self.take(&mut held, answer.len(), displaced).await;
         held.bytes = answer;
+        held.place = None;
         held
     }
 
     /// Takes further memory, so that `held` has enough for `capacity` bytes in all.
-    async fn take(&self, held: &mut Held, capacity: usize) {
+    async fn take(&self, held: &mut Held, capacity: usize, displaced: &CancellationToken) {
         let there = held.permit.as_ref().map_or(0, OwnedSemaphorePermit::num_permits);
         let more = capacity.saturating_sub(OWN).saturating_sub(there);
         if more == 0 {
             return;
         }
+        let own = held.place.as_ref().map(|place| place.key);
         // The semaphore is never closed. A request for more than its total waits until the caller gives up.
-        let more = u32::try_from(more).unwrap_or(u32::MAX);
-        if let Ok(more) = Arc::clone(&self.0).acquire_many_owned(more).await {
+        let permits = u32::try_from(more).unwrap_or(u32::MAX);
+        let acquired = tokio::select! {
+            biased;
+            acquired = Arc::clone(&self.shared).acquire_many_owned(permits) => acquired,
+            never = self.displace(more, own) => match never {},
+        };
+        if let Ok(acquired) = acquired {
             match &mut held.permit {
-                Some(permit) => permit.merge(more),
-                none => *none = Some(more),
+                Some(permit) => permit.merge(acquired),
+                none => *none = Some(acquired),
+            }
+            let place = held.place.get_or_insert_with(|| self.holders.enter(displaced));
+            place.holds(there + more);
+        }
+    }
+
+    /// Displaces others than `own`, when it is this request's turn. It has no end.
+    async fn displace(&self, missing: usize, own: Option<u64>) -> Infallible {
+        let _turn = self.turn.lock().await;
+        loop {
+            sleep_until(self.holders.displace(missing, own)).await;
+        }
+    }
+}
+
+impl Holders {
+    /// A place for a request that gets memory now.
+    fn enter(&self, displaced: &CancellationToken) -> Place {
+        let holder = Holder { since: Instant::now(), bytes: 0, displaced: displaced.clone() };
+        let mut all = self.all();
+        let key = all.last_key_value().map_or(0, |(last, _)| last + 1);
+        all.insert(key, holder);
+        Place { holders: self.clone(), key }
+    }
+
+    /// Displaces others than `own` that have had enough time, until they hold as much as is `missing`. Returns when to look again.
+    fn displace(&self, mut missing: usize, own: Option<u64>) -> Instant {
+        let now = Instant::now();
+        for (key, holder) in &*self.all() {
+            if Some(*key) == own || holder.displaced.is_cancelled() {
+                continue;
+            }
+            let end = holder.since + ARRIVAL_TIME;
+            if end > now {
+                return end;
+            }
+            holder.displaced.cancel();
+            missing = missing.saturating_sub(holder.bytes);
+            if missing == 0 {
+                break;
             }
         }
+        now + ARRIVAL_TIME
+    }
+
+    fn all(&self) -> MutexGuard<'_, BTreeMap<u64, Holder>> {
+        // The holders are consistent after any interruption.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Place {
+    fn holds(&self, bytes: usize) {
+        if let Some(holder) = self.holders.all().get_mut(&self.key) {
+            holder.bytes = bytes;
+        }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.holders.all().remove(&self.key);
     }
 }

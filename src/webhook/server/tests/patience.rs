@@ -2,7 +2,7 @@
 
 use futures::FutureExt;
 
-use super::*;
+use super::{super::body::ARRIVAL_TIME, *};
 
 /// Stops the clock of a test, which would run ahead when all tasks wait. At the deadline it runs, so that a test fails rather
 /// than hangs.
@@ -66,12 +66,7 @@ async fn clients_that_take_all_memory_do_not_delay_usual_reviews() {
     let fixture = Fixture::plain();
     stop_the_clock();
     let before = Instant::now();
-    let mut stalled = Vec::new();
-    for _ in 0..2 {
-        stalled.push(stall(&fixture, MOST_BODY).await);
-    }
-    // It arrived: what came before it on this thread did, too.
-    assert!(is_patched(&ask(&mut fixture.http1().await, a_review()).await));
+    let mut stalled = stall_two(&fixture).await;
     let third = request(Method::POST, PATH, vec![b' '; MOST_BODY]);
     let mut http1 = fixture.http1().await;
     let third = tokio::spawn(async move { ask(&mut http1, third).await.0 });
@@ -80,8 +75,83 @@ async fn clients_that_take_all_memory_do_not_delay_usual_reviews() {
     }
     assert_eq!(before.elapsed(), Duration::ZERO, "nobody's time was up");
     assert!(!third.is_finished(), "there is memory for two");
-    tokio::time::advance(BODY_TIME).await;
-    third.await.unwrap();
+    tokio::time::advance(ARRIVAL_TIME).await;
+    assert_eq!(third.await.unwrap(), 400);
+    displaced(&mut stalled[0]).await;
+    assert!(
+        stalled[1].read(&mut [0]).now_or_never().is_none(),
+        "the oldest one has to give way, and no other"
+    );
+}
+
+/// Two bodies that take all shared memory and do not arrive.
+async fn stall_two(fixture: &Fixture) -> Vec<ClientStream<TcpStream>> {
+    let mut stalled = Vec::new();
+    for _ in 0..2 {
+        stalled.push(stall(fixture, MOST_BODY).await);
+        // It arrives: what came before it on this thread does, too.
+        assert!(is_patched(&ask(&mut fixture.http1().await, a_review()).await));
+    }
+    stalled
+}
+
+/// Waits for the answer that others needed this client's memory.
+async fn displaced(stream: &mut ClientStream<TcpStream>) {
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    assert!(answer.starts_with("HTTP/1.1 503 "), "{answer}");
+}
+
+/// A review of a Pod with a long annotation.
+fn a_large_review() -> Request<Full<Bytes>> {
+    let annotations = json!({ "policy": "x".repeat(300 * 1024) });
+    let review = json!({
+        "apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview",
+        "request": { "uid": "u-1", "operation": "CREATE", "object": {
+            "metadata": { "annotations": annotations },
+            "spec": { "runtimeClassName": "kata-remote", "containers": [{ "name": "a" }] },
+        } },
+    });
+    request(Method::POST, PATH, review.to_string())
+}
+
+/// Asks on a connection of its own.
+async fn ask_for_large(fixture: &Fixture) -> tokio::task::JoinHandle<bool> {
+    let mut http1 = fixture.http1().await;
+    tokio::spawn(async move { is_patched(&ask(&mut http1, a_large_review()).await) })
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_large_review_is_answered_while_others_keep_stalling() {
+    let fixture = Fixture::plain();
+    stop_the_clock();
+    let before = Instant::now();
+    let mut stalled = stall_two(&fixture).await;
+    for round in 1..=3 {
+        let large = ask_for_large(&fixture).await;
+        tokio::time::advance(ARRIVAL_TIME).await;
+        assert!(large.await.unwrap());
+        assert!(before.elapsed() <= ARRIVAL_TIME * round, "{:?}", before.elapsed());
+        displaced(&mut stalled.remove(0)).await;
+        // The attacker comes again.
+        stalled.push(stall(&fixture, MOST_BODY).await);
+        assert!(is_patched(&ask(&mut fixture.http1().await, a_review()).await));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn many_large_reviews_at_once_wait_for_memory_and_displace_none() {
+    let fixture = Fixture::plain();
+    stop_the_clock();
+    let before = Instant::now();
+    let mut large = Vec::new();
+    for _ in 0..40 {
+        large.push(ask_for_large(&fixture).await);
+    }
+    for large in large {
+        assert!(large.await.unwrap());
+    }
+    assert_eq!(before.elapsed(), Duration::ZERO, "nobody's time was up");
 }
 
 #[tokio::test(start_paused = true)]
