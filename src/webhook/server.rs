@@ -86,9 +86,9 @@ const UNSENT: usize = 16 * 1024;
 /// of a request, its body or the answer, and the part of the answer that is not sent yet.
 const ROOM: usize = 64 * 1024 + 16 * 1024 + MOST_HEADERS + body::OWN + UNSENT;
 
-// While clients wait, they can make the program hold half of what its Pod may take: 160 of 144 KiB, and 8 MiB. The other half is
+// While clients wait, they can make the program hold half of what its Pod may take: 160 of 144 KiB, and 9 MiB. The other half is
 // for the program itself, and for the one review that is being read.
-const _: () = assert!(CONNECTIONS * ROOM + body::SHARED <= 32 * 1024 * 1024);
+const _: () = assert!(CONNECTIONS * ROOM + body::SHARED + body::ANSWERS <= 32 * 1024 * 1024);
 
 /// What answers reviews.
 #[derive(Debug)]
@@ -131,7 +131,7 @@ impl Webhook {
         let answered = displaced.run_until_cancelled(async {
             let body = self.memory.read(body, &displaced).await?;
             let Answer { status, body: answer, outcome } = review(body.as_ref(), &self.options, self.others);
-            let held = self.memory.replace(body, answer, &displaced).await;
+            let held = self.memory.replace(body, answer).await;
             Ok((outcome, json(status, Bytes::from_owner(held))))
         });
         let answered = async { answered.await.unwrap_or(Err(Problem::Displaced)) };

@@ -25,6 +25,10 @@ pub(super) const OWN: usize = 32 * 1024;
 /// The bytes that larger requests may hold together beyond that. Further ones wait in their connections.
 pub(super) const SHARED: usize = 8 * 1024 * 1024;
 
+/// The bytes that answers longer than [`OWN`] may hold together beyond that. Only Pods of about a hundred containers have such answers. A
+/// client may take long to read one, and must not keep bodies out meanwhile.
+pub(super) const ANSWERS: usize = 1024 * 1024;
+
 /// Room for many a review at once.
 const FIRST: usize = 8 * 1024;
 
@@ -41,6 +45,7 @@ pub(super) const ARRIVAL_TIME: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub(super) struct Memory {
     shared: Arc<Semaphore>,
+    answers: Arc<Semaphore>,
     holders: Holders,
     /// Of those that wait, one at a time displaces holders, and no more than it needs.
     turn: tokio::sync::Mutex<()>,
@@ -95,6 +100,7 @@ impl Memory {
     pub(super) fn new() -> Self {
         Self {
             shared: Arc::new(Semaphore::new(SHARED)),
+            answers: Arc::new(Semaphore::new(ANSWERS)),
             holders: Holders::default(),
             turn: tokio::sync::Mutex::default(),
         }
@@ -129,20 +135,16 @@ impl Memory {
         if too_long { Err(Problem::TooLong) } else { Ok(held) }
     }
 
-    /// Replaces a body with its answer. The answer may be longer, and then waits for memory, too.
-    pub(super) async fn replace(
-        &self,
-        mut held: Held,
-        mut answer: Vec<u8>,
-        displaced: &CancellationToken,
-    ) -> Held {
-        // While it waits, it holds neither the body nor memory that the answer does not need.
+    /// Replaces a body with its answer. A long answer waits for memory of its own. Meanwhile it holds that of the body, and may be
+    /// displaced.
+    pub(super) async fn replace(&self, mut held: Held, mut answer: Vec<u8>) -> Held {
         held.bytes = Vec::new();
         answer.shrink_to_fit();
-        self.take(&mut held, answer.len(), displaced).await;
-        held.bytes = answer;
-        held.place = None;
-        held
+        let mut permit = None;
+        if let Some(more) = answer.len().checked_sub(OWN) {
+            permit = acquire(&self.answers, more).await;
+        }
+        Held { bytes: answer, permit, place: None }
     }
 
     /// Takes further memory, so that `held` has enough for `capacity` bytes in all.
@@ -153,14 +155,12 @@ impl Memory {
             return;
         }
         let own = held.place.as_ref().map(|place| place.key);
-        // The semaphore is never closed. A request for more than its total waits until the caller gives up.
-        let permits = u32::try_from(more).unwrap_or(u32::MAX);
         let acquired = tokio::select! {
             biased;
-            acquired = Arc::clone(&self.shared).acquire_many_owned(permits) => acquired,
+            acquired = acquire(&self.shared, more) => acquired,
             never = self.displace(more, own) => match never {},
         };
-        if let Ok(acquired) = acquired {
+        if let Some(acquired) = acquired {
             match &mut held.permit {
                 Some(permit) => permit.merge(acquired),
                 none => *none = Some(acquired),
@@ -177,6 +177,13 @@ impl Memory {
             sleep_until(self.holders.displace(missing, own)).await;
         }
     }
+}
+
+/// Waits for memory. A request for more than the total waits until the caller gives up.
+async fn acquire(memory: &Arc<Semaphore>, bytes: usize) -> Option<OwnedSemaphorePermit> {
+    let permits = u32::try_from(bytes).unwrap_or(u32::MAX);
+    // The semaphore is never closed.
+    Arc::clone(memory).acquire_many_owned(permits).await.ok()
 }
 
 impl Holders {
@@ -226,5 +233,27 @@ impl Place {
 impl Drop for Place {
     fn drop(&mut self) {
         self.holders.all().remove(&self.key);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn answers_hold_no_memory_of_bodies() {
+        let (memory, displaced) = (Memory::new(), CancellationToken::new());
+        let mut answers = Vec::new();
+        for _ in 0..4 {
+            let mut held = Held::default();
+            memory.take(&mut held, MOST, &displaced).await;
+            answers.push(memory.replace(held, vec![0; ANSWERS / 4]).await);
+        }
+        assert_eq!(memory.shared.available_permits(), SHARED);
+        assert!(memory.holders.all().is_empty(), "they are answered");
+        let left = ANSWERS - 4 * (ANSWERS / 4 - OWN);
+        assert_eq!(memory.answers.available_permits(), left);
+        drop(answers);
+        assert_eq!(memory.answers.available_permits(), ANSWERS);
     }
 }
