@@ -9,12 +9,13 @@
 //! first one protects, tell them not to delete it.
 
 use k8s_openapi::api::admissionregistration::v1::{
-    MatchResources, NamedRuleWithOperations, ParamKind, ParamRef, ValidatingAdmissionPolicy,
+    MatchCondition, MatchResources, NamedRuleWithOperations, ParamKind, ParamRef, ValidatingAdmissionPolicy,
     ValidatingAdmissionPolicyBinding, ValidatingAdmissionPolicyBindingSpec, ValidatingAdmissionPolicySpec,
     Validation,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube::{CustomResourceExt as _, Resource as _, api::ObjectMeta};
+use serde_json::json;
 
 use super::{
     Component, NAME as OPERATOR, Options, PEERPODCONFIG_ROLE, guard::matching_all, metadata::kept_by_gitops,
@@ -42,9 +43,10 @@ pub fn policy(options: &Options) -> ValidatingAdmissionPolicy {
         spec: Some(ValidatingAdmissionPolicySpec {
             failure_policy: Some("Fail".to_owned()),
             match_constraints: Some(deletions(vec![
-                rule("apiextensions.k8s.io", &["customresourcedefinitions"], &definitions),
-                rule("", &["namespaces"], &[&options.namespace]),
+                rule("apiextensions.k8s.io", &["customresourcedefinitions"]),
+                own_namespace(options),
             ])),
+            match_conditions: Some(vec![names(&definitions)]),
             validations: Some(vec![Validation {
                 expression: format!(
                     "oldObject.metadata.?annotations[?'{ALLOW_ANNOTATION}'].orValue('') == 'true'"
@@ -83,12 +85,13 @@ pub fn operator_policy(options: &Options) -> ValidatingAdmissionPolicy {
                     ..LabelSelector::default()
                 }),
                 ..deletions(vec![
-                    rule("apps", &["deployments"], &[OPERATOR]),
-                    rule("", &["serviceaccounts"], &[OPERATOR]),
-                    rule("rbac.authorization.k8s.io", &rights, &[OPERATOR, PEERPODCONFIG_ROLE]),
-                    rule("", &["namespaces"], &[&options.namespace]),
+                    rule("apps", &["deployments"]),
+                    rule("", &["serviceaccounts"]),
+                    rule("rbac.authorization.k8s.io", &rights),
+                    own_namespace(options),
                 ])
             }),
+            match_conditions: Some(vec![names(&[OPERATOR, PEERPODCONFIG_ROLE])]),
             validations: Some(vec![Validation {
                 expression: format!("!('{FINALIZER}' in params.metadata.?finalizers.orValue([]))"),
                 message_expression: Some(
@@ -144,15 +147,34 @@ fn deletions(rules: Vec<NamedRuleWithOperations>) -> MatchResources {
     MatchResources { resource_rules: Some(rules), ..matching_all() }
 }
 
-fn rule(group: &str, resources: &[&str], names: &[&str]) -> NamedRuleWithOperations {
-    let owned = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
+/// Objects of any name: the names of a rule match no deletion of a collection, as such a request has no name.
+fn rule(group: &str, resources: &[&str]) -> NamedRuleWithOperations {
     NamedRuleWithOperations {
         api_groups: Some(vec![group.to_owned()]),
         api_versions: Some(vec!["*".to_owned()]),
         operations: Some(vec!["DELETE".to_owned()]),
-        resources: Some(owned(resources)),
-        resource_names: Some(owned(names)),
+        resources: Some(resources.iter().map(|&resource| resource.to_owned()).collect()),
+        resource_names: None,
         scope: Some("*".to_owned()),
+    }
+}
+
+/// The operator's namespace. Kubernetes deletes no collections of namespaces.
+fn own_namespace(options: &Options) -> NamedRuleWithOperations {
+    NamedRuleWithOperations {
+        resource_names: Some(vec![options.namespace.clone()]),
+        ..rule("", &["namespaces"])
+    }
+}
+
+/// Of all kinds but namespaces, only objects with these names. In a deletion of a collection, the API server asks about each object.
+fn names(names: &[&str]) -> MatchCondition {
+    let names = json!(names);
+    MatchCondition {
+        name: "names".to_owned(),
+        expression: format!(
+            "request.resource.resource == 'namespaces' || oldObject.metadata.name in {names}"
+        ),
     }
 }
 
@@ -169,5 +191,27 @@ mod tests {
         assert_eq!(upon_failure(operator_policy(&options)), "Ignore");
         let binding = serde_json::to_value(operator_binding(&options)).unwrap();
         assert_eq!(binding["spec"]["paramRef"]["parameterNotFoundAction"], "Allow");
+    }
+
+    #[test]
+    fn only_namespaces_are_matched_by_the_name_in_the_request() {
+        let options = Options::default();
+        for (policy, names) in [
+            (
+                policy(&options),
+                r#"["peerpods.confidentialcontainers.org","peerpodconfigs.confidentialcontainers.org"]"#,
+            ),
+            (operator_policy(&options), r#"["peerpod-operator","peerpod-operator-peerpodconfig"]"#),
+        ] {
+            let policy = serde_json::to_value(policy).unwrap();
+            for rule in policy["spec"]["matchConstraints"]["resourceRules"].as_array().unwrap() {
+                let is_named = !rule["resourceNames"].is_null();
+                assert_eq!(is_named, rule["resources"] == json!(["namespaces"]), "{rule}");
+            }
+            assert_eq!(
+                policy["spec"]["matchConditions"][0]["expression"],
+                format!("request.resource.resource == 'namespaces' || oldObject.metadata.name in {names}")
+            );
+        }
     }
 }

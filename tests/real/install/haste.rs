@@ -50,6 +50,9 @@ fn a_hasty_removal_keeps_machines_and_a_reinstallation_deletes_due_ones() -> Res
         let cluster = alone.testbed.cluster();
         cluster.kubectl(&["apply", "--server-side", "--force-conflicts", "-k", LIBVIRT]).await?;
         until_refused(cluster, "namespace/confidential-containers-system").await?;
+        let crds = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+        let refusal = collection_refused(cluster, crds, "app.kubernetes.io%2Fpart-of=peer-pods").await?;
+        ensure!(refusal.contains("allow-removal=true"), "{refusal}");
 
         let refusal = refused(cluster, LIBVIRT).await?;
         for kept in [
@@ -129,6 +132,18 @@ async fn refused(cluster: &Cluster, folder: &str) -> Result<String> {
     let refusal = format!("{:#}", refusal.context("everything was deleted")?);
     ensure!(!refusal.contains("timed out"), "{refusal}");
     Ok(refusal)
+}
+
+/// Would delete all objects of a kind with this label. Fails unless the API server refuses, and returns the refusal.
+async fn collection_refused(cluster: &Cluster, path: &str, label: &str) -> Result<String> {
+    let refusal =
+        delete_collection(cluster, path, label).await.err().context("all of them may be deleted")?;
+    Ok(format!("{refusal:#}"))
+}
+
+async fn delete_collection(cluster: &Cluster, path: &str, label: &str) -> Result<String> {
+    let path = format!("{path}?labelSelector={label}&dryRun=All");
+    cluster.kubectl(&["delete", "--raw", &path]).await
 }
 
 /// Installs everything again, and starts another operator in this folder.
@@ -259,6 +274,10 @@ fn the_guard_keeps_an_operator_with_configurations_and_allows_changes() -> Resul
         };
         let here = configure(NAMESPACE, FINALIZER).await?;
         until_kept(cluster, &NEEDED).await?;
+        let deployments = format!("/apis/apps/v1/namespaces/{NAMESPACE}/deployments");
+        let refusal = collection_refused(cluster, &deployments, "app=peerpod-operator").await?;
+        ensure!(refusal.contains("the PeerPodConfig config exists"), "{refusal}");
+        delete_collection(cluster, &deployments, "app=another").await?;
         let change = ["annotate", NEEDED[0], "any=other", "--namespace", NAMESPACE];
         cluster.kubectl(&change).await?;
         let other_namespace = testbed.namespace("namesake").await?;
