@@ -167,20 +167,20 @@ impl PodView {
         self.spec.node_name.as_deref()
     }
 
-    /// How much of an extended resource the Pod takes. Peer pods request one, on one container. If there are more, this is at
-    /// least what a kubelet counts, which lets init containers take turns.
+    /// How many VMs of this extended resource the Pod has: one at most, as the admission makes a peer pod request one, on one
+    /// container. A Pod without a VM that requests a million takes one from the other nodes, too.
     pub fn requested(&self, resource: &str) -> u32 {
         if !has_its_place(&self.status) {
             return 0;
         }
         let containers = self.spec.containers.iter().chain(&self.spec.init_containers);
-        let requests = containers.filter_map(|container| container.resources.requests.get(resource));
-        requests.fold(0, |sum, quantity| sum.saturating_add(whole(quantity)))
+        let mut requests = containers.filter_map(|container| container.resources.requests.get(resource));
+        u32::from(requests.any(|quantity| whole(quantity) > 0))
     }
 }
 
-/// Whether a scheduler or a kubelet found room for the Pod, and it has not ended. A user may create a Pod that names any node and asks
-/// for any number, but that alone must take nothing from the other nodes.
+/// Whether a scheduler or a kubelet found room for the Pod, and it has not ended. A user may create a Pod that names any node, but that
+/// alone must take nothing from the other nodes.
 fn has_its_place(StatusView { phase, start_time, conditions }: &StatusView) -> bool {
     if matches!(phase.as_deref(), Some("Succeeded" | "Failed")) {
         return false;
@@ -199,7 +199,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn requests_are_summed_over_all_containers_of_a_pod() {
+    fn a_pod_counts_once_whatever_its_containers_request() {
         let [_, pod] = read_and_projected::<PodView>(
             &POD,
             &json!({
@@ -210,7 +210,7 @@ mod tests {
                     "containers": [
                         { "name": "x", "resources": { "requests": { "x.y/vm": "1", "cpu": "100m" } } },
                         { "name": "y" },
-                        { "name": "z", "resources": { "requests": { "x.y/vm": "2" }, "limits": { "x.y/vm": "2" } } },
+                        { "name": "z", "resources": { "requests": { "x.y/vm": "1M" }, "limits": { "x.y/vm": "1M" } } },
                     ],
                 },
                 "status": { "conditions": [{ "type": "PodScheduled", "status": "True", "message": "m" }] },
@@ -220,7 +220,7 @@ mod tests {
         let resources = BTreeSet::from(["x.y/vm", "x.y/other"]);
         let mut in_use = BTreeMap::from([("x.y/vm".to_owned(), 4)]);
         add(&pod, &resources, &mut in_use);
-        assert_eq!(in_use, BTreeMap::from([("x.y/vm".to_owned(), 8)]));
+        assert_eq!(in_use, BTreeMap::from([("x.y/vm".to_owned(), 5)]));
     }
 
     #[test]
@@ -265,9 +265,9 @@ mod tests {
             (json!({}), 0),
             (json!({ "phase": "Pending" }), 0),
             (json!({ "phase": "Pending", "conditions": scheduled("False") }), 0),
-            (json!({ "phase": "Pending", "conditions": scheduled("True") }), 2),
-            (json!({ "phase": "Pending", "startTime": "2026-01-01T00:00:00Z" }), 2),
-            (json!({ "phase": "Running" }), 2),
+            (json!({ "phase": "Pending", "conditions": scheduled("True") }), 1),
+            (json!({ "phase": "Pending", "startTime": "2026-01-01T00:00:00Z" }), 1),
+            (json!({ "phase": "Running" }), 1),
             (json!({ "phase": "Succeeded", "startTime": "2026-01-01T00:00:00Z" }), 0),
             (json!({ "phase": "Failed", "conditions": scheduled("True") }), 0),
         ] {

@@ -92,7 +92,7 @@ async fn pods_are_counted_where_there_is_a_limit_and_again_after_a_while() {
         Call::get("/api/v1/pods").answer(refused),
         pods("a-0", &["1"]),
         pods("a-0", &["1"]),
-        pods("a-1", &["3"]),
+        pods("a-1", &["1", "1", "1"]),
     ]);
     let api = Api::all(reading(&server.client(), &count::POD));
     let mut counts = Counts::default();
