@@ -9,6 +9,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, anyhow, ensure};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+use tokio::time::sleep;
 
 use crate::address::Address;
 use crate::component::{Component, FAKE_NODE, FAKE_NODE_VALUE, Plan};
@@ -23,6 +24,8 @@ pub(crate) const START_DEADLINE: Duration = Duration::from_secs(120);
 /// How long a component may take to end in order. API server and etcd would wait much longer for clients that hold connections. Nothing
 /// is lost if that wait is cut short.
 const STOP_GRACE: Duration = Duration::from_secs(2);
+/// The pause after a kubectl that found the API server not ready: each costs the processor time that the API server needs to start.
+const ASK_AGAIN: Duration = Duration::from_millis(250);
 /// The file that records a detached cluster, in its folder.
 const STATE_FILE: &str = "cluster.json";
 
@@ -268,7 +271,11 @@ impl Cluster {
                 let probe = || async {
                     // Much cheaper than kubectl while nothing listens.
                     TcpStream::connect(address)?;
-                    self.kubectl(&["get", "--raw", "/readyz"]).await.map(drop)
+                    let ready = self.kubectl(&["get", "--raw", "/readyz"]).await;
+                    if ready.is_err() {
+                        sleep(ASK_AGAIN).await;
+                    }
+                    ready.map(drop)
                 };
                 process.wait_until("the API server is ready", START_DEADLINE, probe).await
             }
@@ -329,8 +336,10 @@ impl Cluster {
 
     /// Waits until the controller manager has created the ServiceAccount that every Pod needs.
     async fn wait_for_service_account(&self) -> Result<()> {
+        // One kubectl waits for it, as long as the API server answers.
         let probe = || async {
-            self.kubectl(&["get", "serviceaccount", "default", "--namespace=default"]).await.map(drop)
+            let account = ["serviceaccount/default", "--namespace=default", "--timeout=60s"];
+            self.kubectl(&[&["wait", "--for=create"], &account[..]].concat()).await.map(drop)
         };
         let what = "namespace default has its ServiceAccount";
         self.running(Component::ControllerManager)?.wait_until(what, START_DEADLINE, probe).await
