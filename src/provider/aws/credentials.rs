@@ -3,6 +3,8 @@
 //! The first of these that exists is used: an access key in the folders; a role with a token of the ServiceAccount, in the
 //! folders or as EKS injects it; EKS Pod Identity; the role of the node.
 
+use std::net::IpAddr;
+
 use hyper::{Request, StatusCode, Uri, body::Bytes, http::request::Builder};
 use secrecy::{ExposeSecret as _, SecretString};
 use serde::Deserialize;
@@ -10,11 +12,7 @@ use serde::Deserialize;
 use super::Settings;
 use crate::provider::{
     Error, ErrorClass,
-    http::{
-        AccessKey, Call, Client, Options, Reply, TemporaryKey,
-        identity::{is_safe, variable},
-        sensitive,
-    },
+    http::{AccessKey, Call, Client, Options, Reply, TemporaryKey, identity::variable, sensitive},
 };
 
 /// What is wrong with the address of an agent.
@@ -62,11 +60,14 @@ impl Source {
     }
 }
 
-/// Only EKS' agent on the node, this machine, or an encrypted connection. The Pod's token is sent nowhere else.
+/// Only an agent on the node, or an encrypted connection. The Pod's token is sent nowhere else.
 fn agent_uri(text: &str) -> Option<Uri> {
     let uri: Uri = text.parse().ok()?;
-    let is_agent = ["169.254.170.23", "[fd00:ec2::23]"].contains(&uri.host()?);
-    (is_agent || is_safe(text)).then_some(uri)
+    let host = uri.host()?.trim_matches(['[', ']']);
+    let local = host.parse::<IpAddr>().is_ok_and(|ip| {
+        ip.is_loopback() || ["169.254.170.23", "fd00:ec2::23"].iter().any(|agent| agent.parse() == Ok(ip))
+    });
+    (local || uri.scheme_str() == Some("https")).then_some(uri)
 }
 
 /// What the node on which this program runs offers to it: metadata (version 2 of the service), and the agent of EKS Pod Identity.
