@@ -201,11 +201,20 @@ impl Api {
             call.request = signed(call.request, service, region, key).await?;
         }
         let reply = self.client.send(call).await?.success_or(failure)?;
+        // The answer to another question proves nothing: its lists, which are others, would count as empty.
+        if !is_answer(&reply.body, action) {
+            return Err(reply.unreadable("XML", &format!("it is no {action}Response")).into());
+        }
         quick_xml::de::from_reader(&*reply.body).map_err(|problem| {
             let quotable = || reply.unreadable("XML", &problem.to_string());
             if is_of_sts { reply.no_credential() } else { quotable() }.into()
         })
     }
+}
+
+/// Whether this is an answer to that action.
+fn is_answer(body: &[u8], action: &str) -> bool {
+    String::from_utf8_lossy(body).contains(&format!("<{action}Response"))
 }
 
 /// Where a service is.

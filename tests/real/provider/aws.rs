@@ -155,6 +155,11 @@ fn ambiguous_answers_do_not_count_as_absence() -> Result<()> {
         aws.relay.rule(|seen| seen.body.contains("DescribeInstances"), answer);
         aws.relay.rule(|seen| seen.body.contains("DescribeTags"), Does::CutOff);
         doubted("remains that are not known", ErrorClass::Transient).await?;
+        let answer = |status, body: &str| Does::Answer { status, headers: Vec::new(), body: body.to_owned() };
+        aws.relay.rule(|seen| seen.body.contains("DescribeInstances"), answer(400, NOT_FOUND));
+        let another = "<DescribeInstancesResponse><reservationSet/></DescribeInstancesResponse>";
+        aws.relay.rule(|seen| seen.body.contains("DescribeTags"), answer(200, another));
+        doubted("the answer to another action", ErrorClass::Transient).await?;
         // Credentials of another account cannot see a live instance.
         let here = format!("{REGION} http://{}", aws.relay.address());
         for (account, there) in [(ACCOUNT, true), ("999999999999", false)] {
