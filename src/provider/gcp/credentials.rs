@@ -78,7 +78,7 @@ struct TokenFile {
     file: String,
     /// With a `subject_token_field_name` the file holds the token in this field of a JSON document.
     #[serde(default)]
-    format: HashMap<String, String>,
+    format: HashMap<String, Value>,
 }
 
 impl Source {
@@ -142,7 +142,7 @@ async fn of_key(client: &Client, account: &ServiceAccount) -> Result<Fresh<Secre
 async fn of_federation(client: &Client, account: &ExternalAccount) -> Result<Fresh<SecretString>, Error> {
     let TokenFile { file, format } = &account.credential_source;
     let mut subject = read_file("the token file of workload identity federation", file).await?;
-    if let Some(field) = format.get("subject_token_field_name") {
+    if let Some(field) = format.get("subject_token_field_name").and_then(Value::as_str) {
         let document: Value = serde_json::from_str(subject.expose_secret()).unwrap_or_default();
         subject = document[field].as_str().unwrap_or_default().into();
     }
