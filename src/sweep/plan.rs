@@ -86,7 +86,12 @@ impl<'a> Candidates<'a> {
             .flat_map(|it| [&*it.listed.id, &*it.listed.name])
             .collect();
         let may_be = |it: &&Found| match (&it.listed.kind, &it.listed.vm) {
-            (Resource::Vm, _) => it.listed.state != PowerState::Leaving && is_pod_vm(&it.listed.name),
+            // While a cloud does not know the identifier of a VM, nobody can tell whether a PeerPod records it.
+            (Resource::Vm, _) => {
+                it.listed.state != PowerState::Leaving
+                    && is_pod_vm(&it.listed.name)
+                    && InstanceId::of(cloud, &it.listed.id).is_ok()
+            }
             // While its VM exists, only the VM counts.
             (_, Some(VmRef::Id(vm))) => !vms.contains(&**vm),
             (_, Some(VmRef::Name(vm))) => is_pod_vm(vm) && !vms.contains(&**vm),

@@ -16,8 +16,8 @@ use super::{
 use crate::{
     api::v1alpha1::PeerPod,
     provider::{
-        CLOUDS, Cloud, ClusterClaims, ClusterProof, Listed, NAME_LIMIT, PowerState, Resource, VmRef,
-        ownership::stem_of,
+        CLOUDS, Cloud, ClusterClaims, ClusterProof, InstanceId, Listed, NAME_LIMIT, PowerState, Resource,
+        VmRef, ownership::stem_of,
     },
 };
 
@@ -359,14 +359,26 @@ fn a_vm_that_disappears_and_returns_is_seen_anew() {
 
 #[test]
 fn every_cloud_finds_its_own_names() {
+    const IDS: [&str; 7] = [
+        "0dd2f0c5-6a3d-44a7-9b5e-2f7a6c2f9a11",
+        "i-0123456789abcdef0",
+        "/subscriptions/0dd2f0c5-6a3d-44a7-9b5e-2f7a6c2f9a11/resourceGroups/g/providers/Microsoft.Compute/virtualMachines/podvm",
+        "podvm-web-0-1a2b3c4d",
+        "0717_0dd2f0c5-6a3d-44a7-9b5e-2f7a6c2f9a11",
+        "10.0.0.1",
+        "0dd2f0c56a3d44a79b5e2f7a6c2f9a110dd2f0c56a3d44a79b5e2f7a6c2f9a11",
+    ];
     for cloud in CLOUDS {
         let stem = stem_of("web-0", cloud.name_limit);
-        let found = Found {
-            listed: Listed::new(Resource::Vm, "x", format!("{stem}1a2b3c4d")),
+        let found = |id: &str| Found {
+            listed: Listed::new(Resource::Vm, id, format!("{stem}1a2b3c4d")),
             proof: None::<ClusterProof>,
             is_of_another: false,
         };
-        let listing = [found];
+        let unknown = [found("")];
+        assert!(Candidates::of(cloud, &unknown).all().is_empty(), "{cloud} does not know its identifier");
+        let id = IDS.iter().find(|id| InstanceId::of(cloud, id).is_ok());
+        let listing = [found(id.unwrap_or_else(|| panic!("an identifier of {cloud}")))];
         let mut candidates = Candidates::of(cloud, &listing);
         assert!(candidates.needs_pods(), "{cloud}");
         candidates.spare_pod("web-0");
