@@ -10,12 +10,12 @@
 //! | any other 404 | unknown |
 //! | 404 or 410 of the metadata service | it is being updated, for 70 s at most |
 //! | 400 that something is in use | another resource must be deleted first |
-//! | 429 with [`OF_ONE_RESOURCE`] | that VM was asked for too often: 12 times a minute are allowed |
+//! | 429 with [`OF_COMPUTE`], not [`OF_SUBSCRIPTION`] | that VM was asked for too often: 12 times a minute are allowed |
 //! | 400 or 429 `RetryableError` | another operation locks the resource |
 
 use std::collections::BTreeMap;
 
-use hyper::StatusCode;
+use hyper::{HeaderMap, StatusCode};
 use jiff::Timestamp;
 use serde::Deserialize;
 
@@ -27,10 +27,12 @@ use crate::{
     },
 };
 
-/// The header of a refusal by Compute, which counts the requests for each VM. A tenant can exhaust those of one VM by many PeerPods that
-/// name it, so such a refusal must not delay requests for other VMs. Compute allows so many requests for all VMs together that pauses of
-/// each PeerPod suffice.
-const OF_ONE_RESOURCE: &str = "x-ms-ratelimit-remaining-resource";
+/// A header of Compute's answers. Compute counts the requests for each VM, too. A tenant can exhaust those of one VM by many PeerPods that
+/// name it, so such a refusal must not delay requests for other VMs.
+const OF_COMPUTE: &str = "x-ms-ratelimit-remaining-resource";
+
+/// What Compute says if there were too many requests for all VMs together.
+const OF_SUBSCRIPTION: &str = "received for this subscription";
 
 /// The state of what Azure is deleting.
 pub(super) const DELETING: &str = "Deleting";
@@ -117,7 +119,7 @@ pub(super) fn accepted_metadata(reply: Reply) -> Result<Reply, Error> {
 /// The error that a reply means by these classes.
 fn meaning(reply: &Reply, classify: fn(u16, &str) -> Option<ErrorClass>) -> Error {
     let (code, message) = failure(&reply.body);
-    let of_one = reply.status == StatusCode::TOO_MANY_REQUESTS && reply.headers.contains_key(OF_ONE_RESOURCE);
+    let of_one = is_of_one_vm(reply.status, &reply.headers, &message);
     let class = if of_one { Some(ErrorClass::Transient) } else { classify(reply.status.as_u16(), &code) };
     let error = reply.error(&code, &message, class);
     match &*code {
@@ -161,6 +163,13 @@ fn failure(body: &[u8]) -> (String, String) {
     // A description begins with a code that is more precise than `error`.
     let precise = message.split(':').next().filter(|code| code.starts_with("AADSTS"));
     (precise.map_or(error, str::to_owned), message)
+}
+
+/// Whether Compute refuses further requests for one VM.
+fn is_of_one_vm(status: StatusCode, headers: &HeaderMap, message: &str) -> bool {
+    status == StatusCode::TOO_MANY_REQUESTS
+        && headers.contains_key(OF_COMPUTE)
+        && !message.contains(OF_SUBSCRIPTION)
 }
 
 /// What a code means, if that differs from what the status means.

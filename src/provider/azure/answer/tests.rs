@@ -126,3 +126,16 @@ fn a_role_allows_what_its_patterns_do_and_not_what_it_excepts() {
     assert!(!allows(&["Microsoft.Compute/disks/*/delete"], &[]), "one slash is not two");
     assert!(!allows(&[&format!("{}!", "*".repeat(64))], &[]), "without trying all ways");
 }
+
+#[test]
+fn compute_refuses_requests_for_one_vm_or_for_all() {
+    let all =
+        "The server rejected the request because too many requests have been received for this subscription.";
+    let compute =
+        HeaderMap::from_iter([(OF_COMPUTE.parse().unwrap(), "Microsoft.Compute/GetVM;0".parse().unwrap())]);
+    let too_many = StatusCode::TOO_MANY_REQUESTS;
+    assert!(is_of_one_vm(too_many, &compute, "too many requests for this VM"));
+    assert!(!is_of_one_vm(too_many, &compute, all));
+    assert!(!is_of_one_vm(too_many, &HeaderMap::new(), "Resource Manager's own limit"));
+    assert!(!is_of_one_vm(StatusCode::CONFLICT, &compute, ""));
+}
