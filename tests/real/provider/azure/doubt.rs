@@ -1,0 +1,134 @@
+//! Answers that never count as absence.
+
+use anyhow::{Result, ensure};
+use peerpod_operator::provider::{Claim, ErrorClass, InstanceId, Stage, azure::CLOUD};
+use peers::{
+    Does,
+    azure::{ACTIONS, Behavior, CLIENT, GROUP, OTHER_GROUP, OTHER_SUBSCRIPTION, OTHER_TENANT, Principal, Vm},
+};
+use serde_json::json;
+use testbed::vm_name;
+
+use super::{API, Stand, answer, refusal};
+use crate::support::run;
+
+/// Parts of the paths of what comes with a VM.
+const BELONGINGS: [&str; 3] = ["/disks/", "/networkinterfaces/", "/publicipaddresses/"];
+
+#[test]
+fn ambiguous_answers_do_not_count_as_absence() -> Result<()> {
+    run(async {
+        let azure = Stand::start().await?;
+        let name = vm_name("web");
+        let place = Vm { subscription: OTHER_SUBSCRIPTION, group: OTHER_GROUP, ..Vm::named(&name) };
+        let id = azure.peer.make(&place).await?;
+        assert_eq!(azure.describe(&id).await?, Ok(Stage::Present), "the settings name another place");
+
+        let nobodys = "99999999-9999-9999-9999-999999999999";
+        azure.peer.group(nobodys, OTHER_TENANT, GROUP).await?;
+        for (what, from, to, class) in [
+            ("an unknown group", OTHER_GROUP, "nowhere", ErrorClass::Invalid),
+            ("an unknown subscription", OTHER_SUBSCRIPTION, CLIENT, ErrorClass::Unauthorized),
+            ("another tenant's subscription", OTHER_SUBSCRIPTION, nobodys, ErrorClass::Unauthorized),
+        ] {
+            azure.doubted(what, &id.replace(from, to), class).await?;
+        }
+        azure.doubts("/virtualmachines/", &id).await?;
+        for (status, body, class) in [
+            (404, "<html>not found", ErrorClass::Invalid),
+            (200, "{}", ErrorClass::Transient),
+            (200, r#"{"id":"/subscriptions/another","name":"a"}"#, ErrorClass::Transient),
+        ] {
+            azure.rule(API, answer(status, body));
+            azure.doubted("a proxy's answer", &id, class).await?;
+            azure.peer.relay().forget_rules();
+        }
+        azure.rule(API, Does::CutOff);
+        azure.doubted("half an answer", &id, ErrorClass::Transient).await?;
+        azure.peer.relay().forget_rules();
+
+        azure.peer.principal(&Principal::operator(&[])).await?;
+        azure.doubted("no rights", &id, ErrorClass::Unauthorized).await?;
+        azure.peer.principal(&Principal { secret: "another", ..Principal::operator(&ACTIONS) }).await?;
+        azure.doubted("a secret that was replaced", &id, ErrorClass::Unauthorized).await?;
+        azure.peer.principal(&Principal { tenant: OTHER_TENANT, ..Principal::operator(&ACTIONS) }).await?;
+        azure.doubted("the application of another tenant", &id, ErrorClass::Unauthorized).await?;
+        ensure!(azure.peer.resources().await?.contains(&id), "the VM is gone");
+        Ok(())
+    })
+}
+
+#[test]
+fn remains_of_a_vm_count_although_the_list_omits_them() -> Result<()> {
+    run(async {
+        let azure = Stand::start().await?;
+        let provider = azure.open()?;
+        let id = azure.peer.make(&Vm { detach: true, ..Vm::named(&vm_name("web")) }).await?;
+        azure.peer.remove(&id).await?;
+        let mut left = azure.peer.resources().await?;
+        ensure!(left.len() == 3, "{left:?}");
+        for resource in &left {
+            azure.peer.behave(resource, Behavior::Unlisted).await?;
+        }
+        let mut listed = Vec::new();
+        provider.list(&mut |page| listed.extend(page)).await?;
+        ensure!(listed.is_empty(), "{listed:?}");
+
+        let parsed = InstanceId::of(&CLOUD, &id)?;
+        while let Some(last) = left.last() {
+            let mut found = provider.describe(&parsed, &Claim::default()).await?.belongings;
+            found.sort();
+            assert_eq!(found, left.iter().map(|id| id.to_lowercase()).collect::<Vec<_>>());
+            azure.peer.remove(last).await?;
+            left.pop();
+        }
+        azure.doubted("nothing is left", &id, ErrorClass::NotFound).await
+    })
+}
+
+#[test]
+fn a_vm_is_absent_only_if_all_that_comes_with_it_is() -> Result<()> {
+    run(async {
+        let azure = Stand::start().await?;
+        let id = azure.peer.make(&Vm::named(&vm_name("web"))).await?;
+        azure.peer.remove(&id).await?;
+        azure.doubted("nothing is left", &id, ErrorClass::NotFound).await?;
+        for part in BELONGINGS {
+            azure.doubts(part, &id).await?;
+            azure.rule(part, Does::CutOff);
+            azure.doubted("half an answer", &id, ErrorClass::Transient).await?;
+            azure.peer.relay().forget_rules();
+        }
+        for missing in ["disks", "networkInterfaces", "publicIPAddresses"] {
+            let rest: Vec<_> =
+                ACTIONS.into_iter().filter(|it| !it.ends_with(&format!("/{missing}/read"))).collect();
+            azure.peer.principal(&Principal::operator(&rest)).await?;
+            azure.doubted(missing, &id, ErrorClass::Unauthorized).await?;
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn a_list_counts_only_with_its_last_page() -> Result<()> {
+    run(async {
+        let azure = Stand::start().await?;
+        azure.peer.make(&Vm::named(&vm_name("web"))).await?;
+        let empty = json!({ "value": [], "nextLink": format!("{}/more", azure.peer.url()) });
+        let elsewhere = json!({ "value": [], "nextLink": "http://127.0.0.1.example/more" });
+        for (what, does, class) in [
+            ("a page that fails", answer(503, ""), ErrorClass::Transient),
+            ("half a page", Does::CutOff, ErrorClass::Transient),
+            ("a page that is no list", answer(200, "{}"), ErrorClass::Transient),
+            ("a list of nothing known", answer(404, refusal("ResourceNotFound")), ErrorClass::Invalid),
+            ("a page at another host", answer(200, elsewhere.to_string()), ErrorClass::Transient),
+            ("a further page that does not exist", answer(200, empty.to_string()), ErrorClass::Invalid),
+        ] {
+            azure.rule("/resources?", does);
+            let listed = azure.open()?.list(&mut |_| {}).await;
+            ensure!(listed.as_ref().is_err_and(|error| error.class == class), "{what}: {listed:?}");
+            azure.peer.relay().forget_rules();
+        }
+        Ok(())
+    })
+}
