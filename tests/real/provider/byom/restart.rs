@@ -1,0 +1,103 @@
+//! Machines that restart and return to their pool.
+
+use std::{
+    cell::OnceCell,
+    fs,
+    path::Path,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, ensure};
+use jiff::Timestamp;
+use kube::ResourceExt as _;
+use peerpod_operator::provider::{InstanceId, byom::CLOUD, ownership};
+use testbed::{
+    Testbed,
+    byom_pool::machine,
+    wait::{self, DEADLINE},
+};
+
+use super::{RELEASED, Stand, claim, reap, with_operator};
+use crate::support::{alone_with, without_operator};
+
+#[test]
+fn a_machine_restarts_and_returns_to_the_pool_with_its_pod_and_is_no_earlier_pods() -> Result<()> {
+    let stand = OnceCell::new();
+    let start = async |testbed: &Testbed, dir: &Path, _: &_| with_operator(testbed, dir, &stand).await;
+    alone_with(start, async |alone| {
+        let (scene, stand) = (alone.scene(), stand.get().context("it was started")?);
+        let before = scene.testbed.audit()?.of_operator()?.len();
+        let address = stand.address();
+        let (web, since) = (scene.pods.run("web").await?, Timestamp::now());
+        stand.give_since("web", since).await?;
+        let recorded = scene.caa.record(&web, "byom", &address).await?.name_any();
+        scene.pods.delete("web").await?;
+        stand.returned(DEADLINE).await?;
+        // cloud-api-adaptor writes the pool as it read it before.
+        stand.give_since("web", since).await?;
+        stand.returned(RELEASED).await?;
+        wait::gone(&scene.peerpods, &recorded, RELEASED).await?;
+
+        // The PeerPod of the Pod that had the machine before, and that of the Pod that has it now.
+        let (old, next) = (scene.pods.run("old").await?, scene.pods.run("next").await?);
+        stand.give("next").await?;
+        let stale = scene.caa.record(&old, "byom", &address).await?.name_any();
+        scene.caa.record(&next, "byom", &address).await?;
+        scene.pods.delete("old").await?;
+        wait::gone(&scene.peerpods, &stale, DEADLINE).await?;
+        ensure!(stand.told()?.is_none(), "the machine of another Pod was told to restart");
+        ensure!(stand.pool.content().await?.allocated[&address] == "next");
+        scene.pods.delete("next").await?;
+        stand.returned(DEADLINE).await?;
+
+        let requests = scene.testbed.audit()?.of_operator()?.split_off(before);
+        let refused: Vec<_> = requests.iter().filter(|request| request.code == 403).collect();
+        ensure!(refused.is_empty(), "{refused:?}");
+        Ok(())
+    })
+}
+
+#[test]
+fn a_machine_that_cannot_be_restarted_returns_to_the_pool_soon() -> Result<()> {
+    without_operator(async |testbed| {
+        let dir = tempfile::tempdir()?;
+        let stand = Stand::start(testbed, dir.path(), 1).await?;
+        let trusted = dir.path().join("trusted");
+        fs::create_dir(&trusted)?;
+        let mut settings = stand.settings();
+        settings.config_map.insert("SSH_HOST_KEY_ALLOWLIST_DIR".to_owned(), trusted.display().to_string());
+        settings.config_map.insert("SSH_TIMEOUT".to_owned(), "8".to_owned());
+        let provider = settings.open_in(testbed.client(), None)?;
+        let tell = async |pod: &str, address: &str| -> Result<Option<String>> {
+            stand.pool.give(&format!("{pod}-0123456789abcdef"), address, pod, Timestamp::now()).await?;
+            let start = Instant::now();
+            reap(&*provider, address, pod).await?;
+            ensure!(start.elapsed() < Duration::from_secs(30), "{pod}: {:?}", start.elapsed());
+            stand.told()
+        };
+        let here = stand.address();
+        ensure!(tell("no-keys", &here).await?.is_none(), "a host was trusted without a key");
+        fs::write(
+            trusted.join("mine.pub"),
+            fs::read_to_string(stand.sshd.key("rsa").with_extension("pub"))?,
+        )?;
+        ensure!(tell("wrong-key", &here).await?.is_none(), "a host with another key was trusted");
+        // The type of key that sshd would not choose by itself.
+        fs::write(trusted.join("host.pub"), stand.sshd.host_key("rsa")?)?;
+        ensure!(tell("right-key", &here).await?.is_some(), "a host with a trusted key was not told");
+        ensure!(tell("nobody", &machine(1)).await?.is_none());
+        // Another Pod gets the machine between the proof and the deletion.
+        stand.give("early").await?;
+        let vm = provider.describe(&InstanceId::of(&CLOUD, &here)?, &claim("early")).await?;
+        let own = ownership::verify(vm, "early", CLOUD.name_limit)?;
+        stand.give("late").await?;
+        provider.delete(&own).await?;
+        ensure!(stand.told()?.is_none(), "the machine of another Pod was told to restart");
+        ensure!(stand.pool.content().await?.allocated[&here] == "late");
+        stand.sshd.pause()?;
+        ensure!(tell("hangs", &here).await?.is_none());
+        let content = stand.pool.content().await?;
+        ensure!(content.allocations == 0 && content.available.len() == 2, "{content:?}");
+        Ok(())
+    })
+}
