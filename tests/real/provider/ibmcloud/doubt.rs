@@ -1,9 +1,8 @@
-//! IBM Cloud's VPC: answers that never count as absence, refusals, and the operator's credentials.
+//! Answers, rights and regions that never count as absence.
 
-use std::{cell::OnceCell, collections::HashSet, fs, path::Path};
+use std::{cell::OnceCell, collections::HashSet, path::Path};
 
 use anyhow::{Context as _, Result, ensure};
-use kube::ResourceExt as _;
 use peerpod_operator::provider::{
     Claim, Error, ErrorClass, InstanceId, Listed, Stage,
     cloud::Recorded,
@@ -11,48 +10,15 @@ use peerpod_operator::provider::{
 };
 use peers::{
     Does,
-    ibm::{ACCOUNT, GROUP, Ibm, Instance, KEY, OTHER_ACCOUNT, OTHER_GROUP, OTHER_REGION, Principal, REGION},
+    ibm::{ACCOUNT, GROUP, Ibm, Instance, OTHER_ACCOUNT, OTHER_GROUP, OTHER_REGION, Principal, REGION},
 };
-use testbed::{
-    Operator, OperatorOptions, Settings, Testbed, vm_name,
-    wait::{self, DEADLINE},
+use testbed::{Operator, OperatorOptions, Settings, Testbed, vm_name};
+
+use super::{OTHER_VM, start};
+use crate::{
+    provider::{former::Former, places::until_recorded},
+    support::{PROGRAM, alone_with, run},
 };
-
-use super::{
-    check::{check, findings, outcomes},
-    former::Former,
-    ibm::Stand,
-    own,
-    places::until_recorded,
-};
-use crate::support::{PROGRAM, alone_with, run};
-
-/// Another Pod's VM. It proves that the credentials can see pod VMs.
-const OTHER_VM: &str = "podvm-other-1a2b3c4d";
-
-async fn start() -> Result<Stand> {
-    Stand::start(&CLOUD, &ACTIONS, "/vpc/", |peer| Settings::ibmcloud(peer, REGION)).await
-}
-
-#[test]
-fn a_deletion_takes_three_requests_and_each_further_check_takes_one() -> Result<()> {
-    run(async {
-        let cloud = start().await?;
-        let id = cloud.peer.make(&Instance::named(&vm_name("web"))).await?;
-        let provider = cloud.open()?;
-        let own = own(&*provider, &CLOUD, &id, "web").await?;
-        let accepted = provider.delete(&own).await?;
-        ensure!(!accepted.look_after.is_zero(), "it asks again at once");
-        // VPC refuses a second deletion while the first one is in progress.
-        provider.delete(&own).await?;
-        let gone = provider.describe(&InstanceId::of(&CLOUD, &id)?, &Claim::default()).await;
-        ensure!(gone.is_err_and(|error| error.class == ErrorClass::NotFound));
-        assert_eq!(cloud.requests(), ["GET", "DELETE", "DELETE", "GET", "GET"]);
-        let tokens = cloud.peer.relay().seen().iter().filter(|seen| seen.path == "/identity/token").count();
-        assert_eq!(tokens, 1);
-        Ok(())
-    })
-}
 
 #[test]
 fn ambiguous_answers_do_not_count_as_absence() -> Result<()> {
@@ -160,44 +126,6 @@ fn a_vm_is_absent_only_to_credentials_that_can_see_pod_vms() -> Result<()> {
 }
 
 #[test]
-fn check_says_which_permission_may_be_missing_and_deletes_nothing() -> Result<()> {
-    run(async {
-        let cloud = start().await?;
-        let (output, report) = check(cloud.dir(), &cloud.settings(), &[]).await?;
-        ensure!(
-            output.status.success() && outcomes(&report) == ["works", "untried", "untried", "untried"],
-            "{report}"
-        );
-        ensure!(findings(&report)[1].1.contains("is.instance.instance.list"), "{report}");
-        ensure!(findings(&report)[2].1.contains("global-search-tagging.resource.read"), "{report}");
-        cloud
-            .peer
-            .make(&Instance { old: true, tags: &["cluster:test"], ..Instance::named(OTHER_VM) })
-            .await?;
-        let (output, report) = check(cloud.dir(), &cloud.settings(), &[]).await?;
-        ensure!(
-            output.status.success() && outcomes(&report) == ["works", "works", "works", "untried"],
-            "{report}"
-        );
-        ensure!(findings(&report)[3].1.contains("is.instance.instance.delete"), "{report}");
-        cloud.peer.principal(&Principal::operator(&ACTIONS[..3])).await?;
-        let (_, report) = check(cloud.dir(), &cloud.settings(), &[]).await?;
-        ensure!(outcomes(&report) == ["works", "works", "fails", "untried"], "{report}");
-        cloud.peer.principal(&Principal::operator(&ACTIONS[1..])).await?;
-        let (_, report) = check(cloud.dir(), &cloud.settings(), &[]).await?;
-        ensure!(outcomes(&report) == ["works", "fails", "works", "untried"], "{report}");
-        ensure!(findings(&report)[1].1.contains(ACTIONS[0]), "{report}");
-        let mut settings = cloud.settings();
-        settings.secret.insert("IBMCLOUD_API_KEY".to_owned(), "another-api-key".to_owned());
-        let (output, report) = check(cloud.dir(), &settings, &[]).await?;
-        assert_eq!(output.status.code(), Some(3), "{report}");
-        ensure!(findings(&report)[0].1.contains("BXNIM0415E"), "{report}");
-        ensure!(!cloud.requests().contains(&"DELETE".to_owned()), "check deletes");
-        Ok(())
-    })
-}
-
-#[test]
 fn a_list_has_the_tags_of_every_pod_vm_or_fails() -> Result<()> {
     run(async {
         let cloud = start().await?;
@@ -237,106 +165,6 @@ fn a_list_has_the_tags_of_every_pod_vm_or_fails() -> Result<()> {
         cloud.peer.principal(&Principal::operator(&ACTIONS[..3])).await?;
         fails("no right", ErrorClass::Unauthorized).await?;
         assert_eq!(cloud.describe(&id).await?, Ok(Stage::Present));
-        Ok(())
-    })
-}
-
-#[test]
-fn the_operator_is_an_api_key_or_a_trusted_profile() -> Result<()> {
-    run(async {
-        let cloud = start().await?;
-        cloud.peer.make(&Instance::named(OTHER_VM)).await?;
-        let works = async |by: &str, settings: &Settings, environment: &[(&str, &str)]| -> Result<()> {
-            let (_, report) = check(cloud.dir(), settings, environment).await?;
-            let account = format!("account {ACCOUNT}, by {by}");
-            ensure!(
-                findings(&report).iter().any(|(outcome, text)| outcome == "works" && *text == account),
-                "{by}: {report}"
-            );
-            Ok(())
-        };
-        works("the API key", &cloud.settings(), &[]).await?;
-
-        let (profile, subject) = ("Profile-8dd84246-7df4-4667-94e4-8cede51d5ac5", "a.projected+token/=");
-        let principal = Principal { profile, subject, account: ACCOUNT, actions: &ACTIONS, key: "" };
-        cloud.peer.principal(&principal).await?;
-        let file = cloud.dir().join("vault-token");
-        fs::write(&file, format!("{subject}\n"))?;
-        let file = file.display().to_string();
-        let mut settings = cloud.settings();
-        settings.secret = [("IBMCLOUD_IAM_PROFILE_ID".to_owned(), profile.to_owned())].into();
-        works("the trusted profile", &settings, &[("IBMCLOUD_CR_TOKEN_FILENAME", &file)]).await?;
-        // Outside of a Pod there is no such volume.
-        let (output, report) = check(cloud.dir(), &settings, &[]).await?;
-        ensure!(
-            !output.status.success() && findings(&report)[0].1.contains("volume vault-token"),
-            "{report}"
-        );
-        Ok(())
-    })
-}
-
-#[test]
-fn an_access_token_that_ended_is_replaced_and_none_is_quoted() -> Result<()> {
-    run(async {
-        let cloud = start().await?;
-        let id = cloud.peer.make(&Instance::named(&vm_name("web"))).await?;
-        let provider = cloud.open()?;
-        let describe =
-            async || provider.describe(&InstanceId::of(&CLOUD, &id)?, &Claim::default()).await.context("");
-        describe().await?;
-        cloud.peer.expire().await?;
-        ensure!(describe().await.is_err(), "a token that ended is good");
-        describe().await?;
-        for body in [
-            r#"{"access_token":"a-secret","expires_in":3600}"#,
-            r#"{"access_token":"a-secret"}"#,
-            r#"["a-secret"]"#,
-        ] {
-            cloud.peer.relay().forget_rules();
-            let answer = Does::Answer { status: 200, headers: Vec::new(), body: body.to_owned() };
-            cloud.peer.relay().rule(|seen| seen.path == "/identity/token", answer);
-            let error = cloud.describe(&id).await?.err().context("it is described")?;
-            ensure!(error.class == ErrorClass::Transient, "{error:?}");
-            ensure!(!format!("{error:?}").contains("secret"), "{error:?}");
-        }
-        // The endpoint repeats the API key.
-        cloud.peer.relay().forget_rules();
-        let body = format!(r#"{{"errorCode":"BXNIM0415E","errorMessage":"no key {KEY}"}}"#);
-        let answer = Does::Answer { status: 400, headers: Vec::new(), body };
-        cloud.peer.relay().rule(|seen| seen.path == "/identity/token", answer);
-        let error = cloud.describe(&id).await?.err().context("it is described")?;
-        ensure!(error.class == ErrorClass::Unauthorized && !format!("{error:?}").contains(KEY), "{error:?}");
-        Ok(())
-    })
-}
-
-#[test]
-fn a_vm_of_vpc_is_deleted_with_its_pod_and_foreign_vms_and_volumes_stay() -> Result<()> {
-    let cloud = OnceCell::new();
-    let start = async |testbed: &Testbed, dir: &Path, _: &_| {
-        let peer = Ibm::start(&dir.join("ibm"), &ACTIONS).await?;
-        let settings = Settings::ibmcloud(&peer, REGION);
-        let _ = cloud.set(peer);
-        Operator::start(testbed, &OperatorOptions::new(PROGRAM, dir.join("operator"), settings)).await
-    };
-    alone_with(start, async |alone| {
-        let (scene, peer) = (alone.scene(), cloud.get().context("the cloud was started")?);
-        let other = peer.make(&Instance::named(OTHER_VM)).await?;
-        let (owner, name) = (scene.pods.run("web").await?, vm_name("web"));
-        let id = peer.make(&Instance { user_data: true, ..Instance::named(&name) }).await?;
-        let peerpod = scene.caa.record(&owner, "ibmcloud", &id).await?.name_any();
-        // The PeerPod names another Pod's VM.
-        let thief = scene.pods.run("thief").await?;
-        let stolen = scene.caa.record(&thief, "ibmcloud", &other).await?.name_any();
-        scene.pods.delete("web").await?;
-        scene.pods.delete("thief").await?;
-        wait::gone(&scene.peerpods, &peerpod, 2 * DEADLINE).await?;
-        let left = peer.left(&id).await?;
-        ensure!(!left.vm && left.boot == 0 && left.data == 1, "{left:?}");
-        ensure!(scene.peerpods.get_opt(&stolen).await?.is_some(), "{stolen} is released");
-        let left = peer.left(&other).await?;
-        ensure!(left.vm && !left.deleting, "{left:?}");
         Ok(())
     })
 }
