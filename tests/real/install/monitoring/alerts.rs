@@ -1,39 +1,20 @@
-//! The generated alerts and the generated dashboard, checked by Prometheus.
+//! The alerts: when each fires, and when it does not.
 
-use std::{collections::BTreeSet, fs, path::Path};
+use std::{collections::BTreeSet, fs};
 
 use anyhow::{Context as _, Result, ensure};
 use operator_kit::metrics::Description;
 use peerpod_operator::install::{
     Options,
-    monitoring::{ALERTS, Dashboard, dashboard, families, prometheus_rule},
+    monitoring::{ALERTS, families, prometheus_rule},
 };
 use serde_json::{Map, Value, json};
-use tokio::process::Command;
 
-use super::{
-    helm::Helm,
-    kustomize::{KUSTOMIZE, built},
-};
-use crate::support::{beside_others, run};
-
-/// The package that has `promtool`.
-const PACKAGE: &str = "prometheus";
-
-/// Labels and their values.
-type Labels<'a> = &'a [(&'a str, &'a str)];
+use super::{A, Labels, input, promtool};
+use crate::support::run;
 
 /// A series as Prometheus' unit tests have it: the metric's name without the prefix, its labels, and its values, one a minute.
 type Series<'a> = (&'a str, Labels<'a>, &'a str);
-
-/// The output of `promtool` in a folder; an error if it finds a problem.
-async fn promtool(folder: &Path, arguments: &[&str]) -> Result<String> {
-    cluster::packages::ensure(&[PACKAGE])?;
-    let output = Command::new("promtool").args(arguments).current_dir(folder).output().await?;
-    let [said, problem] = [output.stdout, output.stderr].map(|it| String::from_utf8_lossy(&it).into_owned());
-    ensure!(output.status.success(), "promtool {}:\n{said}{problem}", arguments.join(" "));
-    Ok(said)
-}
 
 fn family(name: &str) -> Result<&'static Description> {
     families().find(|family| family.name == name).with_context(|| format!("there is no metric {name}"))
@@ -48,15 +29,6 @@ fn series((name, labels, values): Series) -> Result<Value> {
     defined.sort_unstable();
     ensure!(given == defined, "{} has the labels {defined:?}, not {given:?}", family.name);
     Ok(input(family.name, labels, values))
-}
-
-fn input(name: &str, labels: Labels, values: &str) -> Value {
-    json!({ "series": format!("{name}{}", braces(labels)), "values": values })
-}
-
-fn braces(labels: Labels) -> String {
-    let labels = labels.iter().map(|(label, value)| format!("{label}={value:?}"));
-    format!("{{{}}}", labels.collect::<Vec<_>>().join(", "))
 }
 
 /// An alert and the minutes at which it fires, with these labels, or stays quiet.
@@ -87,7 +59,6 @@ impl Case<'_> {
 }
 
 const LIBVIRT: (&str, &str) = ("provider", "libvirt");
-const A: (&str, &str) = ("pod", "a");
 const B: (&str, &str) = ("pod", "b");
 
 /// Each alert, when it fires and when it does not. A test begins at time 0, so a timestamp is in seconds since its start.
@@ -365,71 +336,4 @@ fn each_alert_fires_when_it_should_and_only_then() -> Result<()> {
     fs::write(dir.path().join("rules.yaml"), rules.to_string())?;
     fs::write(dir.path().join("tests.yaml"), tests.to_string())?;
     run(async { promtool(dir.path(), &["test", "rules", "tests.yaml"]).await.map(drop) })
-}
-
-/// A query of the dashboard, with its variables filled in as Grafana does.
-fn query(text: &str) -> Result<String> {
-    let query = text.replace("$__rate_interval", "5m").replace("$job", "operator|webhook");
-    ensure!(!query.contains('$'), "{query} has a further variable");
-    Ok(query)
-}
-
-#[test]
-fn every_panel_of_the_dashboard_shows_its_metric() -> Result<()> {
-    let (mut inputs, mut checks) = (Vec::new(), Vec::new());
-    for panel in Dashboard::new().rows.iter().flat_map(|(_, panels)| panels) {
-        let Description { name, kind, labels, .. } = panel.family;
-        let own: Vec<_> = labels.iter().map(|label| (*label, "x")).collect();
-        let scraped = [own.as_slice(), &[A, ("job", "operator")]].concat();
-        match *kind {
-            "counter" => inputs.push(input(name, &scraped, "0+60x20")),
-            "histogram" => {
-                for bound in ["1", "+Inf"] {
-                    let labels = [scraped.as_slice(), &[("le", bound)]].concat();
-                    inputs.push(input(&format!("{name}_bucket"), &labels, "0+60x20"));
-                }
-            }
-            _ => inputs.push(input(name, &scraped, "1x20")),
-        }
-        let by = if own.is_empty() && *kind != "histogram" { &[A] } else { own.as_slice() };
-        let milliseconds = panel.unit == "dateTimeFromNow";
-        let values: &[f64] = match *kind {
-            "histogram" => &[0.5, 0.99],
-            _ if milliseconds => &[1000.0],
-            _ => &[1.0],
-        };
-        ensure!(panel.queries.len() == values.len(), "{panel:?}");
-        for ((text, _), value) in panel.queries.iter().zip(values) {
-            let sample = json!({ "labels": braces(by), "value": value });
-            checks.push(json!({ "expr": query(text)?, "eval_time": "10m", "exp_samples": [sample] }));
-        }
-    }
-    let dir = tempfile::tempdir()?;
-    let tests = json!([{ "interval": "1m", "input_series": inputs, "promql_expr_test": checks }]);
-    let tests = json!({ "rule_files": [], "evaluation_interval": "1m", "tests": tests });
-    fs::write(dir.path().join("tests.yaml"), tests.to_string())?;
-    run(async { promtool(dir.path(), &["test", "rules", "tests.yaml"]).await.map(drop) })
-}
-
-/// The dashboard in the only `ConfigMap` that has one.
-fn model(objects: &[Value]) -> Result<Value> {
-    let text = objects.iter().find_map(|object| object["data"]["peerpod-operator.json"].as_str());
-    Ok(serde_json::from_str(text.context("there is no dashboard")?)?)
-}
-
-#[test]
-fn chart_and_component_have_the_same_dashboard_and_grafana_finds_it() -> Result<()> {
-    beside_others(async |scene| {
-        let cluster = scene.testbed.cluster();
-        let expected = model(&[serde_json::to_value(dashboard(&Options::default())?)?])?;
-        let component = built(cluster, &format!("{KUSTOMIZE}/components/dashboard")).await?;
-        let chart = Helm::of(cluster).await?.rendered(&["--set=metrics.dashboard.enabled=true"]).await?;
-        for objects in [component, chart] {
-            ensure!(model(&objects)? == expected, "it is another one");
-            let labels = objects.iter().map(|object| &object["metadata"]["labels"]);
-            let found = labels.filter(|labels| labels["grafana_dashboard"] == "1").count();
-            ensure!(found == 1, "{found} objects have the label");
-        }
-        Ok(())
-    })
 }
