@@ -1,23 +1,21 @@
 //! Where each value of the chart ends up: in its own place, in the places that several share, and not in others.
 
+mod provider;
+mod rights;
+
 use std::collections::HashSet;
 
 use anyhow::{Context as _, Result, ensure};
-use k8s_openapi::api::core::v1::Secret;
 use kube::ResourceExt as _;
 use peerpod_operator::{
     api::v1alpha1::PeerPodConfig,
-    install::{APPLY_JOB, PEERPODCONFIG_ROLE, evictions, guard, metrics_rights, monitoring, removal},
+    install::{APPLY_JOB, guard, removal},
     names,
-    peerpodconfig::resources::webhook,
 };
 use serde_json::{Value, json};
 
-use super::{CHART, Helm, of_kind};
-use crate::{
-    install::kustomize::{accepted, data},
-    support::beside_others,
-};
+use super::{Helm, of_kind};
+use crate::{install::kustomize::accepted, support::beside_others};
 
 #[test]
 fn values_take_their_places_and_the_api_server_takes_the_result() -> Result<()> {
@@ -118,38 +116,6 @@ fn values_take_their_places_and_the_api_server_takes_the_result() -> Result<()> 
     })
 }
 
-#[test]
-fn the_peerpod_controller_alone_gets_no_rights_for_configurations() -> Result<()> {
-    beside_others(async |scene| {
-        let helm = Helm::of(scene.testbed.cluster()).await?;
-        let rights = async |values: &str| {
-            let objects = helm.rendered(&["--no-hooks", "--set", values]).await?;
-            let names = [PEERPODCONFIG_ROLE, webhook::SERVICE_ACCOUNT];
-            let kinds = objects.iter().filter(|it| names.iter().any(|name| it["metadata"]["name"] == *name));
-            let kinds = kinds.map(|it| it["kind"].as_str().unwrap_or_default().to_owned());
-            anyhow::Ok(kinds.collect::<Vec<_>>())
-        };
-        let roles = ["ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"];
-        let all = [&["ServiceAccount"], &roles[..], &roles[..]].concat();
-        for (values, mut expected) in [
-            ("operator.replicas=2", all.clone()),
-            ("operator.controllers={peerpodconfig}", all.clone()),
-            ("operator.controllers={peerpod,peerpodconfig}", all.clone()),
-            ("resourceCtrl.enabled=false", all),
-            ("operator.controllers={peerpod}", vec![]),
-        ] {
-            let mut rights = rights(values).await?;
-            rights.sort();
-            expected.sort_unstable();
-            ensure!(rights == expected, "{values}: {rights:?}");
-        }
-        let refusal = rights("operator.controllers={peerpod},peerPodConfig.create=true").await.err();
-        let refusal = format!("{:#}", refusal.context("nobody would handle it")?);
-        ensure!(refusal.contains("peerPodConfig.create needs the controller peerpodconfig"), "{refusal}");
-        Ok(())
-    })
-}
-
 fn the_job_may_write_its_configuration_alone(objects: &[Value]) -> Result<()> {
     let mut roles = objects.iter().filter(|it| it["kind"] == "Role");
     let role = roles.find(|it| it["metadata"]["name"] == APPLY_JOB).context("the Job has no Role")?;
@@ -229,52 +195,6 @@ fn annotations_and_labels_of_the_webhook_are_the_peerpodconfigs() -> Result<()> 
 }
 
 #[test]
-fn secure_metrics_bring_their_rights_and_have_prometheus_show_a_token() -> Result<()> {
-    beside_others(async |scene| {
-        let cluster = scene.testbed.cluster();
-        let helm = Helm::of(cluster).await?;
-        let reviewers = |objects: &[Value]| {
-            objects.iter().filter(|it| it["metadata"]["name"] == metrics_rights::REVIEWER).count()
-        };
-        let monitor = "metrics.podMonitor.enabled=true";
-        let objects = helm.rendered(&["--set", monitor]).await?;
-        let endpoint = &of_kind(&objects, "PodMonitor")?["spec"]["podMetricsEndpoints"][0];
-        ensure!(reviewers(&objects) == 0 && *endpoint == json!({ "port": "metrics" }), "{endpoint}");
-
-        let values = format!("{monitor},metrics.secure=true,metrics.tlsSecretName=mine");
-        let objects = helm.rendered(&["--set", &values]).await?;
-        let endpoint = &of_kind(&objects, "PodMonitor")?["spec"]["podMetricsEndpoints"][0];
-        ensure!(*endpoint == monitoring::secure_endpoint(monitoring::TOKEN_SECRET), "{endpoint}");
-        ensure!(reviewers(&objects) == 2, "a role and its binding");
-        let pod = &of_kind(&objects, "Deployment")?["spec"]["template"]["spec"];
-        let folder = "/etc/peerpod-operator/metrics-tls";
-        let arguments = pod["containers"][0]["args"].to_string();
-        ensure!(arguments.contains("\"--metrics-secure=true\""), "{arguments}");
-        ensure!(arguments.contains(&format!("\"--metrics-tls-dir={folder}\"")), "{arguments}");
-        ensure!(pod["volumes"][5]["secret"]["secretName"] == "mine", "{pod}");
-        ensure!(pod["containers"][0]["volumeMounts"][5]["mountPath"] == folder, "{pod}");
-        let known = |object: &&Value| object["apiVersion"] != "monitoring.coreos.com/v1";
-        accepted(cluster, &objects.iter().filter(known).cloned().collect::<Vec<_>>()).await
-    })
-}
-
-#[test]
-fn evictions_bring_their_right() -> Result<()> {
-    beside_others(async |scene| {
-        let helm = Helm::of(scene.testbed.cluster()).await?;
-        for (value, expected) in [("false", 0), ("true", 2)] {
-            let objects = helm.rendered(&["--set", &format!("operator.evictLostPods={value}")]).await?;
-            let rights = objects.iter().filter(|it| it["metadata"]["name"] == evictions::ROLE).count();
-            ensure!(rights == expected, "{rights} objects with evictLostPods={value}");
-            let pod = &of_kind(&objects, "Deployment")?["spec"]["template"]["spec"];
-            let evicts = pod["containers"][0]["args"].to_string().contains(evictions::ARGUMENT);
-            ensure!(evicts == (expected > 0), "{pod}");
-        }
-        Ok(())
-    })
-}
-
-#[test]
 fn a_job_has_the_node_affinity_of_the_operator_and_no_pod_affinity() -> Result<()> {
     beside_others(async |scene| {
         let helm = Helm::of(scene.testbed.cluster()).await?;
@@ -340,59 +260,6 @@ fn a_label_of_one_object_overrides_the_common_label() -> Result<()> {
         for (_, kind) in kinds {
             let labels = &of_kind(&objects, kind)?["metadata"]["labels"];
             ensure!(labels["release"] == "own" && labels["team"] == "a", "{labels}");
-        }
-        Ok(())
-    })
-}
-
-/// The Secrets of a release with these options.
-async fn secrets(helm: &Helm, options: &[&str]) -> Result<Vec<Secret>> {
-    let objects = helm.rendered(options).await?;
-    let secrets = objects.into_iter().filter(|object| object["kind"] == "Secret");
-    Ok(secrets.map(serde_json::from_value).collect::<Result<_, _>>()?)
-}
-
-#[test]
-fn keys_and_certificates_end_with_a_newline_however_they_are_given() -> Result<()> {
-    const TEXT: &str = "-----BEGIN-----\nA\n-----END-----";
-    beside_others(async |scene| {
-        let helm = Helm::of(scene.testbed.cluster()).await?;
-        for text in [TEXT.to_owned(), format!("{TEXT}\n")] {
-            let values = json!({ "id_rsa": text, "id_rsa_pub": text, "OTHER": "as it is" });
-            let certificates = json!({ "caCert": text, "clientCert": text, "clientKey": text });
-            let options = [
-                "--set=provider=libvirt",
-                &format!("--set-json=providerSecrets.libvirt={values}"),
-                &format!("--set-json=secrets.tlsCerts={certificates}"),
-            ];
-            let secrets = secrets(&helm, &options).await?;
-            let data: Vec<_> = secrets.into_iter().filter_map(|secret| secret.data).flatten().collect();
-            ensure!(data.len() == 6, "{data:?}");
-            for (key, bytes) in data {
-                let expected = if key == "OTHER" { "as it is".to_owned() } else { format!("{TEXT}\n") };
-                ensure!(bytes.0 == expected.as_bytes(), "{key}: {:?}", String::from_utf8(bytes.0));
-            }
-        }
-        Ok(())
-    })
-}
-
-#[test]
-fn settings_are_found_under_either_name_of_a_provider() -> Result<()> {
-    beside_others(async |scene| {
-        let helm = Helm::of(scene.testbed.cluster()).await?;
-        let all = format!("--values={CHART}/providers/ibmcloud-powervs.yaml");
-        let names = ["ibmcloud-powervs", "ibmcloudpowervs"];
-        for (provider, other) in [(names[0], names[1]), (names[1], names[0])] {
-            let values = format!(
-                "--set=provider={provider},providerConfigs.{other}.POWERVS_ZONE=there,\
-                 providerSecrets.{other}.IBMCLOUD_API_KEY=key,providerConfigs.{other}.POWERVS_MEMORY=1,\
-                 providerConfigs.{provider}.POWERVS_MEMORY=2"
-            );
-            let objects = helm.rendered(&[&all, &values]).await?;
-            let settings = data(&objects, "ConfigMap")?;
-            ensure!(settings["POWERVS_ZONE"] == "there" && settings["POWERVS_MEMORY"] == "2", "{settings:?}");
-            ensure!(data(&objects, "Secret")?["IBMCLOUD_API_KEY"] == "a2V5");
         }
         Ok(())
     })
