@@ -4,7 +4,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use cluster::Component;
-use serde_json::Value;
+use kube::api::{DeleteParams, Patch, PatchParams};
+use peerpod_operator::install;
+use serde_json::{Value, json};
 use testbed::{
     Operator, OperatorOptions, Settings,
     wait::{self, DEADLINE},
@@ -34,6 +36,40 @@ fn the_operator_is_ready_when_it_has_seen_every_peerpod_and_not_before() -> Resu
             Ok(operator)
         };
     alone_with(start, async |alone| alone.scene().operator_catches_up().await)
+}
+
+#[test]
+fn machines_are_reaped_also_where_peerpodconfigs_do_not_exist() -> Result<()> {
+    const CRD: &str = "peerpodconfigs.confidentialcontainers.org";
+    let start =
+        async |testbed: &testbed::Testbed, dir: &std::path::Path, libvirtd: &peers::libvirt::Libvirtd| {
+            let allowed =
+                json!({ "metadata": { "annotations": { install::removal::ALLOW_ANNOTATION: "true" } } });
+            testbed.crds().patch(CRD, &PatchParams::default(), &Patch::Merge(allowed)).await?;
+            testbed.crds().delete(CRD, &DeleteParams::default()).await?;
+            wait::gone(&testbed.crds(), CRD, DEADLINE).await?;
+            let settings = Settings::libvirt(&libvirtd.host().uri().to_string());
+            let mut options = OperatorOptions::new(PROGRAM, dir.join("operator"), settings);
+            options.arguments.push("--controllers=peerpod,peerpodconfig".to_owned());
+            Operator::spawn(testbed, &options).await
+        };
+    alone_with(start, async |alone| {
+        let scene = alone.scene();
+        let vm = scene.pod_with_vm("web").await?;
+        scene.pods.delete("web").await?;
+        scene.reaped(&vm).await?;
+        // The readiness probe names the missing definition and so stops a roll-out.
+        let (status, text) = alone.operator.health("/readyz").await?;
+        ensure!(status == 503 && text.contains("peerpodconfigs"), "{status}: {text}");
+        alone.testbed.install_objects().await?;
+        // The operator looks for the definition with growing pauses.
+        wait::eventually("it is ready", 2 * DEADLINE, async || {
+            let (status, text) = alone.operator.health("/readyz").await?;
+            ensure!(status == 200, "{status}: {text}");
+            Ok(())
+        })
+        .await
+    })
 }
 
 #[test]
