@@ -1,21 +1,26 @@
 //! Starting, observing and disturbing a cluster.
 
+mod detached;
+mod fake_nodes;
+mod options;
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, anyhow, ensure};
-use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use anyhow::{Context as _, Result, ensure};
+use serde_json::json;
 use tokio::time::sleep;
 
+use self::detached::STATE_FILE;
+pub(crate) use self::fake_nodes::is_ready;
+pub use self::options::{ClusterOptions, NODE_LEASE};
 use crate::address::Address;
-use crate::component::{Component, FAKE_NODE, FAKE_NODE_VALUE, Plan};
+use crate::component::{Component, Plan};
 use crate::node::{Leftovers, Node};
-use crate::pki;
-use crate::process::{Identity, Lifetime, Process, Signal, wait_for_all};
+use crate::process::{Process, Signal, wait_for_all};
 use crate::proxies::without_proxies;
 use crate::tools::Tools;
 
@@ -26,65 +31,14 @@ pub(crate) const START_DEADLINE: Duration = Duration::from_secs(120);
 const STOP_GRACE: Duration = Duration::from_secs(2);
 /// The pause after a kubectl that found the API server not ready: each costs the processor time that the API server needs to start.
 const ASK_AGAIN: Duration = Duration::from_millis(250);
-/// The file that records a detached cluster, in its folder.
-const STATE_FILE: &str = "cluster.json";
 
-/// The options of a cluster.
-#[derive(Clone, Debug)]
-pub struct ClusterOptions {
-    /// The folder for its data, keys and logs. No other cluster may use it.
-    pub dir: PathBuf,
-    /// Whether it ends with the program that starts it.
-    pub lifetime: Lifetime,
-    /// An older Kubernetes to emulate, like `1.33`; `None`: the release itself.
-    pub emulated_version: Option<String>,
-    /// Further flags of the API server, like `--audit-log-path=FILE`.
-    pub api_server_flags: Vec<String>,
-    /// How many fake nodes it has from the start: `fake-0`, `fake-1`, …
-    pub fake_nodes: usize,
-    /// How long the lease of a fake node lasts, in whole seconds. kwok renews each lease four times in that time, which is much work
-    /// for thousands of nodes. A node that does not renew counts as lost 10 s later.
-    pub node_lease: Duration,
-    /// A label selector of Pods that another program runs on the fake nodes, like `app=web`; `None`: kwok reports all Pods as running
-    /// as soon as they exist.
-    pub unplayed_pods: Option<String>,
-    /// Whether it has a [real node](crate::node), too. The scheduler puts Pods there that ask for no particular node.
-    pub real_node: bool,
-}
-
-/// The duration of a node's lease by Kubernetes' default.
-pub const NODE_LEASE: Duration = Duration::from_secs(40);
-
-impl ClusterOptions {
-    /// The default cluster in this folder: it ends with this program and has no nodes.
-    pub fn new(dir: impl Into<PathBuf>) -> Self {
-        Self {
-            dir: dir.into(),
-            lifetime: Lifetime::Owned,
-            emulated_version: None,
-            api_server_flags: Vec::new(),
-            fake_nodes: 0,
-            node_lease: NODE_LEASE,
-            unplayed_pods: None,
-            real_node: false,
-        }
-    }
-}
-
-/// A running cluster. Dropping it ends it if its lifetime is [`Lifetime::Owned`]; the folder stays.
+/// A running cluster. Dropping it ends it if its lifetime is [`Owned`](crate::process::Lifetime::Owned); the folder stays.
 #[derive(Debug)]
 pub struct Cluster {
     pub(crate) plan: Plan,
     processes: BTreeMap<Component, Process>,
     /// Dropped after the processes, as these must be gone before.
     pub(crate) leftovers: Leftovers,
-}
-
-/// The record by which a detached cluster is found again.
-#[derive(Serialize, Deserialize)]
-struct State {
-    plan: Plan,
-    processes: BTreeMap<Component, Identity>,
 }
 
 impl Cluster {
@@ -129,25 +83,6 @@ impl Cluster {
         }
         tokio::try_join!(self.wait_for_service_account(), self.create_fake_nodes(fake_nodes))?;
         self.start_node().await
-    }
-
-    /// Finds the detached cluster of this folder; `None` if there never was one or it was stopped.
-    pub fn open(dir: &Path) -> Result<Option<Self>> {
-        let path = dir.join(STATE_FILE);
-        if !path.exists() {
-            return Ok(None);
-        }
-        let text = fs::read(&path).with_context(|| format!("reading {}", path.display()))?;
-        let state: State = serde_json::from_slice(&text).with_context(|| {
-            format!("reading {}: end the cluster's processes by hand, then remove the folder", path.display())
-        })?;
-        let mut processes = BTreeMap::new();
-        for (component, identity) in &state.processes {
-            if let Some(process) = Process::find(component.name(), identity, &state.plan.logs())? {
-                processes.insert(*component, process);
-            }
-        }
-        Ok(Some(Self { plan: state.plan, processes, leftovers: Leftovers(None) }))
     }
 
     /// The administrator's kubeconfig.
@@ -320,20 +255,6 @@ impl Cluster {
         self.save()
     }
 
-    /// Writes the record by which a detached cluster is found again.
-    fn save(&self) -> Result<()> {
-        if self.plan.lifetime == Lifetime::Owned {
-            return Ok(());
-        }
-        let identities =
-            self.processes.iter().map(|(component, process)| (*component, process.identity().clone()));
-        let state = State { plan: self.plan.clone(), processes: identities.collect() };
-        let path = self.plan.dir.join(STATE_FILE);
-        let new = path.with_extension("new");
-        pki::write(&new, &serde_json::to_string_pretty(&state)?)?;
-        fs::rename(&new, &path).with_context(|| format!("writing {}", path.display()))
-    }
-
     /// Waits until the controller manager has created the ServiceAccount that every Pod needs.
     async fn wait_for_service_account(&self) -> Result<()> {
         // One kubectl waits for it, as long as the API server answers.
@@ -343,72 +264,5 @@ impl Cluster {
         };
         let what = "namespace default has its ServiceAccount";
         self.running(Component::ControllerManager)?.wait_until(what, START_DEADLINE, probe).await
-    }
-
-    async fn create_fake_nodes(&self, count: usize) -> Result<()> {
-        if count == 0 {
-            return Ok(());
-        }
-        let taints = if self.plan.node.is_some() {
-            json!([{"key": FAKE_NODE, "effect": "NoSchedule"}])
-        } else {
-            Value::Null
-        };
-        let nodes: Vec<_> = (0..count).map(|number| fake_node(&format!("fake-{number}"), &taints)).collect();
-        let file = self.plan.dir.join("fake-nodes.json");
-        pki::write(&file, &json!({"apiVersion": "v1", "kind": "List", "items": nodes}).to_string())?;
-        let file = file.to_str().context("the cluster's folder has no UTF-8 name")?;
-        self.kubectl(&["create", "-f", file]).await?;
-        let probe = || async {
-            let nodes: Value =
-                serde_json::from_str(&self.kubectl(&["get", "nodes", "--output=json"]).await?)?;
-            let nodes = nodes["items"].as_array().context("a list of nodes without items")?;
-            let ready = nodes.iter().filter(|node| is_ready(node)).count();
-            if ready >= count { Ok(()) } else { Err(anyhow!("{ready} of {count} are ready")) }
-        };
-        self.running(Component::Kwok)?.wait_until("the fake nodes are ready", START_DEADLINE, probe).await
-    }
-}
-
-fn fake_node(name: &str, taints: &Value) -> Value {
-    json!({
-        "apiVersion": "v1",
-        "kind": "Node",
-        "metadata": {
-            "name": name,
-            "annotations": {FAKE_NODE: FAKE_NODE_VALUE},
-            "labels": {"kubernetes.io/hostname": name, "kubernetes.io/os": "linux"},
-        },
-        "spec": {"taints": taints},
-    })
-}
-
-/// Whether the scheduler uses a node: it is ready, and the controller manager has removed the taints of a new node.
-pub(crate) fn is_ready(node: &Value) -> bool {
-    let conditions = node["status"]["conditions"].as_array().into_iter().flatten();
-    let mut ready = conditions.filter(|condition| condition["type"] == "Ready");
-    let mut taints = node["spec"]["taints"].as_array().into_iter().flatten();
-    ready.any(|condition| condition["status"] == "True") && taints.all(|taint| taint["key"] == FAKE_NODE)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_node_is_ready_when_the_scheduler_uses_it() {
-        let node = |ready: &str, taints: Value| {
-            let conditions =
-                json!([{"type": "MemoryPressure", "status": "False"}, {"type": "Ready", "status": ready}]);
-            json!({"spec": {"taints": taints}, "status": {"conditions": conditions}})
-        };
-        assert!(is_ready(&node("True", Value::Null)));
-        assert!(!is_ready(&node("Unknown", Value::Null)));
-        assert!(!is_ready(&node("True", json!([{"key": "node.kubernetes.io/not-ready"}]))));
-        assert!(
-            is_ready(&node("True", json!([{"key": FAKE_NODE}]))),
-            "it keeps away Pods that did not ask for a fake node"
-        );
-        assert!(!is_ready(&fake_node("new", &Value::Null)));
     }
 }
