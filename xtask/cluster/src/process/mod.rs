@@ -8,32 +8,32 @@
 //!
 //! Output goes to `NAME.log` in a folder of the caller's choice; every failure quotes the end of it.
 
+mod end;
+mod identity;
+mod log;
+mod start;
+mod wait_until;
+
 use std::fmt;
-use std::fs::{self, File, OpenOptions};
-use std::io::{Read, Seek, SeekFrom};
+use std::fs::{self, OpenOptions};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 use std::sync::mpsc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, anyhow, bail, ensure};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use anyhow::{Context as _, Result, anyhow};
 use rustix::process::{Pid, PidfdFlags, pidfd_open, pidfd_send_signal};
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep, timeout_at};
 
 pub use rustix::process::Signal;
 
-/// How often a wait checks its condition.
-const POLL_INTERVAL: Duration = Duration::from_millis(20);
-/// How long a process may take to vanish after SIGKILL.
-const KILL_DEADLINE: Duration = Duration::from_secs(30);
-/// How much of a log a failure quotes.
-const TAIL_LINES: usize = 15;
-const TAIL_BYTES: u64 = 16 * 1024;
+pub(crate) use self::end::wait_for_all;
+use self::end::{KILL_DEADLINE, wait_for_end};
+pub use self::identity::Identity;
+use self::start::{adopt, wrap};
 
 /// The event that ends a process besides [`Process::stop`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -43,46 +43,6 @@ pub enum Lifetime {
     Owned,
     /// Nothing: it runs in a session of its own.
     Detached,
-}
-
-/// Identifies a process among all of this machine, past and future.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Identity {
-    /// The process id.
-    pub pid: i32,
-    /// When it was started, in clock ticks since boot: field 22 of `/proc/PID/stat`.
-    pub started: u64,
-    /// The boot that these ticks count from: `/proc/sys/kernel/random/boot_id`.
-    pub boot: String,
-}
-
-impl Identity {
-    /// The identity of the process that has this pid now, and its state letter.
-    pub(crate) fn of(pid: i32) -> Option<(Self, char)> {
-        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        let (state, started) = parse_stat(&stat)?;
-        let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?.trim().to_owned();
-        Some((Self { pid, started, boot }, state))
-    }
-
-    /// The identity of the running process that has this pid now. A zombie does not run.
-    pub(crate) fn of_running(pid: i32) -> Option<Self> {
-        Self::of(pid).filter(|(_, state)| !matches!(state, 'Z' | 'X')).map(|(identity, _)| identity)
-    }
-
-    /// Whether this very process runs.
-    pub fn is_running(&self) -> bool {
-        Self::of_running(self.pid).as_ref() == Some(self)
-    }
-}
-
-/// State and start time from the text of `/proc/PID/stat`.
-fn parse_stat(stat: &str) -> Option<(char, u64)> {
-    // The second field, the command, is in parentheses and may itself hold blanks and parentheses.
-    let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
-    let state = fields.next()?.chars().next()?;
-    let started = fields.nth(18)?.parse().ok()?;
-    Some((state, started))
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -245,44 +205,6 @@ impl Process {
         }
         Ok(())
     }
-
-    /// Calls `probe` until it succeeds. If the deadline passes or the process ends before that, the error contains `what` it waited
-    /// for, the last error of `probe`, and the end of the log.
-    pub async fn wait_until<T, F, P>(&self, what: &str, deadline: Duration, mut probe: F) -> Result<T>
-    where
-        F: FnMut() -> P,
-        P: Future<Output = Result<T>>,
-    {
-        let until = Instant::now() + deadline;
-        let mut reason = anyhow!("no answer yet");
-        loop {
-            tokio::select! {
-                // Check first whether this process has ended: then another one at its address might answer the probe.
-                biased;
-                status = self.ended() => {
-                    let status = status.map_or_else(|| "it has ended".to_owned(), |status| status.to_string());
-                    bail!("{} ended while waiting until {what}: {status}\n{}", self.name, self.log_tail());
-                }
-                answer = timeout_at(until, probe()) => match answer {
-                    Ok(Ok(value)) => return Ok(value),
-                    Ok(Err(error)) => reason = error,
-                    Err(_) => {}
-                }
-            }
-            if Instant::now() >= until {
-                bail!("waited {deadline:?} in vain until {what}: {reason:#}\n{}", self.log_tail());
-            }
-            sleep(POLL_INTERVAL).await;
-        }
-    }
-
-    /// The last lines of its log, with a heading that names the file; for error messages.
-    pub fn log_tail(&self) -> String {
-        match tail(&self.log) {
-            Ok(lines) => format!("--- the end of {} ---\n{lines}", self.log.display()),
-            Err(error) => format!("--- {} can't be read: {error} ---", self.log.display()),
-        }
-    }
 }
 
 impl fmt::Display for Process {
@@ -307,82 +229,5 @@ impl Drop for Process {
             // The thread reaps the child and has already reported a panic of its own.
             let _ = waiter.join();
         }
-    }
-}
-
-/// The same command, wrapped in the program that gives it its lifetime. Both wrappers exec the command, so the pid stays.
-fn wrap(command: &Command, lifetime: Lifetime) -> Command {
-    let mut wrapped = match lifetime {
-        Lifetime::Owned => {
-            let mut setpriv = Command::new("setpriv");
-            setpriv.args(["--pdeathsig", "KILL", "--"]);
-            // A process group of its own: Ctrl-C reaches only the parent, which then ends things in order.
-            std::os::unix::process::CommandExt::process_group(&mut setpriv, 0);
-            setpriv
-        }
-        Lifetime::Detached => Command::new("setsid"),
-    };
-    wrapped.arg(command.get_program()).args(command.get_args());
-    for (key, value) in command.get_envs() {
-        match value {
-            Some(value) => wrapped.env(key, value),
-            None => wrapped.env_remove(key),
-        };
-    }
-    if let Some(dir) = command.get_current_dir() {
-        wrapped.current_dir(dir);
-    }
-    wrapped
-}
-
-/// Identity and handle of a child. No thread may have waited for it yet, so that its pid is still its own.
-fn adopt(child: &Child) -> Result<(Identity, OwnedFd)> {
-    let pid = Pid::from_child(child);
-    let handle = pidfd_open(pid, PidfdFlags::empty()).context("opening its pidfd")?;
-    let (identity, _) = Identity::of(pid.as_raw_nonzero().get()).context("reading its state in /proc")?;
-    Ok((identity, handle))
-}
-
-/// Waits until all these processes have ended.
-pub(crate) async fn wait_for_all(handles: Vec<OwnedFd>) -> Result<()> {
-    let ended = move || handles.iter().all(|handle| wait_for_end(handle, Some(KILL_DEADLINE)));
-    ensure!(tokio::task::spawn_blocking(ended).await?, "a process did not end within {KILL_DEADLINE:?}");
-    Ok(())
-}
-
-/// Blocks until the process of a pidfd has ended. Returns false if the deadline passes first.
-fn wait_for_end(handle: &OwnedFd, deadline: Option<Duration>) -> bool {
-    let deadline = deadline.and_then(|deadline| Timespec::try_from(deadline).ok());
-    loop {
-        match poll(&mut [PollFd::new(handle, PollFlags::IN)], deadline.as_ref()) {
-            Ok(ready) => return ready > 0,
-            Err(rustix::io::Errno::INTR) => {}
-            Err(_) => return false,
-        }
-    }
-}
-
-fn tail(path: &Path) -> Result<String> {
-    let mut file = File::open(path)?;
-    let length = file.metadata()?.len();
-    file.seek(SeekFrom::Start(length.saturating_sub(TAIL_BYTES)))?;
-    let mut bytes = Vec::new();
-    file.take(TAIL_BYTES).read_to_end(&mut bytes)?;
-    ensure!(!bytes.is_empty(), "it is empty");
-    let text = String::from_utf8_lossy(&bytes);
-    let lines: Vec<_> = text.lines().collect();
-    Ok(lines[lines.len().saturating_sub(TAIL_LINES)..].join("\n"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn state_and_start_time_are_found_behind_any_command_name() {
-        let stat = "7 (a) R (b) S 1 7 7 0 -1 4194560 1 0 0 0 0 1 0 0 20 0 1 0 4242 9 9";
-        assert_eq!(parse_stat(stat), Some(('S', 4242)));
-        assert_eq!(parse_stat("7 (a"), None);
-        assert_eq!(parse_stat("7 (a) S 1"), None);
     }
 }
