@@ -213,9 +213,10 @@ impl Client {
     }
 
     async fn call<P: Procedure>(&self, arguments: P::Arguments<'_>) -> Result<P::Result, Error> {
+        let begun = Instant::now();
         let answer = self.call_by_deadline::<P>(arguments).await;
         if matches!(answer, Err(Error::Timeout { .. } | Error::Disconnected(_))) {
-            self.connections.forget_idle();
+            self.connections.forget_idle(begun);
         }
         answer
     }

@@ -58,6 +58,8 @@ pub(crate) struct Connections {
 struct Slot {
     /// The latest attempt. All calls of a slot share it, and its outcome.
     attempt: Option<Attempt>,
+    /// When it began.
+    begun: Option<Instant>,
     /// Calls that have a place here.
     calls: usize,
 }
@@ -130,14 +132,15 @@ impl Connections {
         tokio::spawn(async move {
             outcome.send_replace(Some(opening.open(&uri, host, limit).await.map(Arc::new)));
         });
-        slot.attempt = Some(attempt.clone());
+        (slot.attempt, slot.begun) = (Some(attempt.clone()), Some(Instant::now()));
         attempt
     }
 
-    /// Closes the connections that carry no call, after a call on another one failed. What ended that one may have ended these, and
-    /// only a call on each would show it.
-    pub(crate) fn forget_idle(&self) {
-        for slot in self.lock().iter_mut().filter(|slot| slot.calls == 0) {
+    /// Closes the connections that carry no call and were begun before that time, at which a call began that failed on another one.
+    /// What ended that one may have ended these, and only a call on each would show it.
+    pub(crate) fn forget_idle(&self, before: Instant) {
+        let is_older = |slot: &&mut Slot| slot.begun.is_some_and(|begun| begun < before);
+        for slot in self.lock().iter_mut().filter(|slot| slot.calls == 0).filter(is_older) {
             slot.attempt = None;
         }
     }

@@ -33,7 +33,7 @@
 //!
 //! - Every call ends within [`Options::call_timeout`], waiting for a connection included.
 //! - A connection that was lost is opened again by the next call. One that left a call unanswered gets no further calls. When a
-//!   call ends in [`Error::Timeout`] or [`Error::Disconnected`], the client closes all connections that carry no call, so the next
+//!   call ends in [`Error::Timeout`] or [`Error::Disconnected`], the client closes all connections that carry no call and are older than it, so the next
 //!   call gets one that is in use, or a new one. So a daemon that hangs is detected when it does not answer a new one within
 //!   [`Options::connect_timeout`]. All calls that wait for a connection share one attempt, and its failure. [`Error::Auth`] of an
 //!   attempt answers for all calls of the next 10 seconds.
