@@ -33,7 +33,7 @@ pub(super) const ANSWERS: usize = 1024 * 1024;
 const FIRST: usize = 8 * 1024;
 
 /// Room for a Pod with as many annotations as Kubernetes allows, such as the policy and the initdata of a confidential Pod. A review
-/// that needs more than [`OWN`] takes this at once. In smaller steps, many of them would hold memory while they wait for each other's.
+/// that needs more than [`OWN`] takes this at once, or its length if that is less. In smaller steps, many of them would hold memory while they wait for each other's.
 const LARGE: usize = 512 * 1024;
 
 /// How long a request may hold shared memory before it is answered, while others wait for memory. The body of an API server arrives
@@ -115,6 +115,9 @@ impl Memory {
     {
         let mut held = Held::default();
         let mut too_long = false;
+        // What a client announces is taken once more than its own part has arrived.
+        let announced = body.size_hint().upper().and_then(|it| usize::try_from(it).ok());
+        let large = announced.unwrap_or(LARGE).min(LARGE);
         while let Some(frame) = body.frame().await {
             // Trailers are of no interest.
             let Ok(data) = frame.map_err(Problem::Broken)?.into_data() else { continue };
@@ -125,7 +128,7 @@ impl Memory {
                 continue;
             }
             if needed > held.bytes.capacity() {
-                let capacity = needed.next_power_of_two().max(if needed > OWN { LARGE } else { FIRST });
+                let capacity = needed.next_power_of_two().max(if needed > OWN { large } else { FIRST });
                 self.take(&mut held, capacity, displaced).await;
                 held.bytes.reserve_exact(capacity - held.bytes.len());
             }

@@ -140,6 +140,20 @@ async fn a_large_review_is_answered_while_others_keep_stalling() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn slow_reviews_take_no_more_memory_than_they_announce() {
+    let fixture = Fixture::plain();
+    stop_the_clock();
+    let mut slow = Vec::new();
+    for _ in 0..100 {
+        slow.push(stall(&fixture, 40 * 1024).await);
+    }
+    assert!(is_patched(&ask(&mut fixture.http1().await, a_review()).await));
+    tokio::time::advance(ARRIVAL_TIME).await;
+    assert!(is_patched(&ask(&mut fixture.http1().await, a_review()).await));
+    assert!(slow.iter_mut().all(|it| it.read(&mut [0]).now_or_never().is_none()), "there is memory for all");
+}
+
+#[tokio::test(start_paused = true)]
 async fn many_large_reviews_at_once_wait_for_memory_and_displace_none() {
     let fixture = Fixture::plain();
     stop_the_clock();
