@@ -28,7 +28,9 @@ use tokio::{sync::watch, time::sleep};
 use super::{
     super::{
         findings::UNWATCHED_RESYNC,
-        resources::{BUILT_FROM_ANNOTATION, CONFIG_LABEL, is_adaptor_image, may_conflict, runs_adaptor},
+        resources::{
+            BUILT_FROM_ANNOTATION, CONFIG_LABEL, has_pods, is_adaptor_image, may_conflict, runs_adaptor,
+        },
     },
     settings,
 };
@@ -52,10 +54,16 @@ static DAEMON_SET: Projection = Projection {
     ],
     rest: &[
         ("spec", Part::Only(&[("template", Part::Only(&[("spec", Part::Only(POD))]))])),
-        ("status", Part::Only(&[("currentNumberScheduled", Part::All), ("numberMisscheduled", Part::All)])),
+        ("status", Part::Only(STATUS)),
     ],
     most: MOST,
 };
+
+const STATUS: Members = &[
+    ("currentNumberScheduled", Part::All),
+    ("desiredNumberScheduled", Part::All),
+    ("numberMisscheduled", Part::All),
+];
 
 const POD: Members = &[
     ("volumes", Part::Only(&[("hostPath", Part::Only(&[]))])),
@@ -119,6 +127,11 @@ fn reduced(
             // The operator reads its own annotations alone.
             it.metadata.annotations = None;
         }
+        // A rollout has no Pod for a moment. What had Pods counts as long as it wants some.
+        let had = stored.get(&ObjectRef::from_obj(&it)).filter(|had| had.metadata.uid == it.metadata.uid);
+        if let Some(had) = had.filter(|had| has_pods(had) && !has_pods(&it) && wants_pods(&it)) {
+            it.status.clone_from(&had.status);
+        }
         it
     };
     let removed = |it: DaemonSet| {
@@ -137,6 +150,10 @@ fn reduced(
     }
 }
 
+fn wants_pods(daemon_set: &DaemonSet) -> bool {
+    daemon_set.status.as_ref().is_some_and(|status| status.desired_number_scheduled > 0)
+}
+
 /// The part of a DaemonSet that the operator reads. The rest may be of any size, in the template's metadata too.
 #[derive(Clone, Debug, Resource, Deserialize)]
 #[resource(inherit = DaemonSet)]
@@ -152,6 +169,7 @@ struct DaemonSetView {
 #[serde(rename_all = "camelCase", default)]
 struct StatusView {
     current_number_scheduled: i32,
+    desired_number_scheduled: i32,
     number_misscheduled: i32,
 }
 
@@ -203,9 +221,13 @@ impl From<DaemonSetView> for DaemonSet {
             PodSpec { node_selector, affinity, containers, host_network, volumes, ..PodSpec::default() };
         let template = PodTemplateSpec { metadata: None, spec: Some(pod) };
         let spec = DaemonSetSpec { template, ..DaemonSetSpec::default() };
-        let StatusView { current_number_scheduled, number_misscheduled } = status;
-        let status =
-            DaemonSetStatus { current_number_scheduled, number_misscheduled, ..DaemonSetStatus::default() };
+        let StatusView { current_number_scheduled, desired_number_scheduled, number_misscheduled } = status;
+        let status = DaemonSetStatus {
+            current_number_scheduled,
+            desired_number_scheduled,
+            number_misscheduled,
+            ..DaemonSetStatus::default()
+        };
         let daemon_set = Self { metadata, spec: spec.into(), status: Some(status) };
         if runs_adaptor(&daemon_set) {
             daemon_set
@@ -326,6 +348,21 @@ mod tests {
             assert_eq!(matches!(changed, Event::Apply(_)), is_stored, "{case}");
             assert!(matches!(event(Event::Delete(view)), Some(Event::Delete(_))), "{case}");
         }
+    }
+
+    #[test]
+    fn a_daemon_set_counts_while_a_rollout_leaves_it_without_pods() {
+        let (labels, pod) =
+            (json!({ "app": "cloud-api-adaptor" }), json!({ "containers": [], "hostNetwork": true }));
+        let (store, mut writer) = reflector::store();
+        writer.apply_watcher_event(&Event::Apply(DaemonSet::from(view("shop", &labels, &pod, 1))));
+        let without = |desired_number_scheduled| {
+            let mut view = view("shop", &labels, &pod, 0);
+            view.status.desired_number_scheduled = desired_number_scheduled;
+            reduced(Event::Apply(view), "own", &store)
+        };
+        assert!(matches!(without(1), Some(Event::Apply(it)) if has_pods(&it)));
+        assert!(matches!(without(0), Some(Event::Delete(_))), "it wants none");
     }
 
     #[tokio::test(start_paused = true)]

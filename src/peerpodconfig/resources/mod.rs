@@ -40,7 +40,8 @@ pub use selection::NodeSelection;
 pub(super) use settings::BUILT_FROM_ANNOTATION;
 pub use settings::{AdaptorSettings, missing};
 pub use unmanaged::{
-    Unmanaged, is_adaptor_image, may_conflict, runs_adaptor, runs_anothers_adaptor, unmanaged_adaptors,
+    Unmanaged, has_pods, is_adaptor_image, may_conflict, runs_adaptor, runs_anothers_adaptor,
+    unmanaged_adaptors,
 };
 
 use crate::api::v1alpha1::PeerPodConfig;

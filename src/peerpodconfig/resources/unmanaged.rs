@@ -141,7 +141,7 @@ pub fn may_conflict(daemon_set: &DaemonSet, namespace: Option<&str>) -> bool {
 }
 
 /// Whether it has a Pod on any node, also on one that it no longer selects.
-fn has_pods(daemon_set: &DaemonSet) -> bool {
+pub fn has_pods(daemon_set: &DaemonSet) -> bool {
     let nodes =
         |status: &DaemonSetStatus| status.current_number_scheduled.saturating_add(status.number_misscheduled);
     daemon_set.status.as_ref().is_some_and(|status| nodes(status) > 0)
