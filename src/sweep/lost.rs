@@ -51,7 +51,8 @@ pub fn suspects(
     let mut recorded: HashMap<&str, HashSet<&str>> =
         running.values().flatten().map(|id| (*id, HashSet::new())).collect();
     if !recorded.is_empty() {
-        for peerpod in of_cloud(cloud, peerpods) {
+        // One without the finalizer is a record, too: cloud-api-adaptor may have removed that by mistake.
+        for peerpod in peerpods.iter().filter(|it| it.cloud_provider() == cloud.name()) {
             let id = InstanceId::parse(cloud.name(), peerpod.instance_id()).ok();
             let pods = id.and_then(|id| recorded.get_mut(id.as_str()));
             if let (Some(pods), Some(pod)) = (pods, owner(peerpod)) {
@@ -94,7 +95,7 @@ pub fn sound<'a>(cloud: &Cloud, listing: &[Found], peerpods: &'a [Arc<PeerPod>])
 
 /// The PeerPods that are being deleted and record no VM, if the listing shows no VM of their Pod and nothing that came with one.
 pub fn without_vm(cloud: &Cloud, listing: &[Found], peerpods: &[Arc<PeerPod>]) -> Vec<Arc<PeerPod>> {
-    let names = listing.iter().filter(|it| !it.is_of_another).flat_map(|it| {
+    let names = listing.iter().flat_map(|it| {
         let vm = it.listed.vm.as_ref().and_then(|vm| match vm {
             VmRef::Name(name) => Some(&**name),
             VmRef::Id(_) => None,
