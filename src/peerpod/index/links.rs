@@ -84,7 +84,9 @@ impl Links {
     ///
     /// Each change returns only a few of them. The removal of each of these leads to the next ones.
     pub(super) fn replace(&mut self, key: &Key, new: Option<Entry>) -> Replaced {
-        let old = self.entries.get(key).map(|entry| (entry.placement, entry.stake));
+        // As the watch shows it: the end of its Pod is not in the object.
+        let as_written = |stake| if stake == Stake::Over { Stake::Going } else { stake };
+        let old = self.entries.get(key).map(|entry| (entry.placement, as_written(entry.stake)));
         let now = new.as_ref().map(|entry| (entry.placement, entry.stake));
         let mut placements: Vec<_> =
             [old, now].into_iter().flatten().map(|(placement, _)| placement).collect();
