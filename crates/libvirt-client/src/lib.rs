@@ -33,10 +33,10 @@
 //!
 //! - Every call ends within [`Options::call_timeout`], waiting for a connection included.
 //! - A connection that was lost is opened again by the next call. One that left a call unanswered gets no further calls. When a
-//!   call ends in [`Error::Timeout`] or [`Error::Disconnected`], the client closes all connections that carry no call and are older than it, so the next
-//!   call gets one that is in use, or a new one. So a daemon that hangs is detected when it does not answer a new one within
-//!   [`Options::connect_timeout`]. All calls that wait for a connection share one attempt, and its failure. [`Error::Auth`] of an
-//!   attempt answers for all calls of the next 10 seconds.
+//!   call ends in [`Error::Timeout`] or [`Error::Disconnected`], the client closes all connections that carry no call and are
+//!   older than it, so the next call gets one that is in use, or a new one. So a daemon that hangs is detected when it does not
+//!   answer a new one within [`Options::connect_timeout`]. All calls that wait for a connection share one attempt, and its failure.
+//!   [`Error::Auth`] of an attempt answers for all calls of the next 10 seconds.
 //! - There are no retries: [`Error`] says what happened and the caller decides. After [`Error::Connect`] no call was sent; after
 //!   [`Error::Timeout`] and [`Error::Disconnected`] the call may or may not have taken effect.
 //! - Dropping a call's future leaves nothing behind here. The daemon may still carry the call out.

@@ -33,7 +33,8 @@ pub(super) const ANSWERS: usize = 1024 * 1024;
 const FIRST: usize = 8 * 1024;
 
 /// Room for a Pod with as many annotations as Kubernetes allows, such as the policy and the initdata of a confidential Pod. A review
-/// that needs more than [`OWN`] takes this at once, or its length if that is less. In smaller steps, many of them would hold memory while they wait for each other's.
+/// that needs more than [`OWN`] takes this at once, or its length if that is less. In smaller steps, many of them would hold memory
+/// while they wait for each other's.
 const LARGE: usize = 512 * 1024;
 
 /// How long a request may hold shared memory before it is answered, while others wait for memory. The body of an API server arrives

@@ -42,7 +42,7 @@ fn no_allocation_is_lost_where_twenty_write_the_pool_while_twenty_machines_retur
         available.sort();
         available.dedup();
         ensure!(available.len() == usize::from(2 * COUNT) + 1, "{content:?}");
-        ensure!(content.version == 1 + 3 * i64::from(COUNT), "somebody wrote twice: {}", content.version);
+        ensure!(content.version == 1 + 3 * i64::from(COUNT), "a writer wrote twice: {}", content.version);
         Ok(())
     })
 }
