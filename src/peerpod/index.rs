@@ -107,7 +107,7 @@ impl Index {
             Event::InitApply(peerpod) => {
                 let entry = self.entry(peerpod);
                 state.doubt(peerpod, entry.placement);
-                state.arriving.arrive(key(peerpod).into(), entry);
+                state.arriving.put(key(peerpod).into(), entry);
             }
             Event::InitDone => {
                 let mut arrived = std::mem::take(&mut state.arriving);
@@ -205,8 +205,9 @@ impl Index {
     /// VM deleted itself. Without that, many PeerPods of Pods that never existed could refuse each other, and a VM, for ever.
     /// Returns others that may have been refused because of it.
     pub(super) fn pod_has_ended(&self, peerpod: &PeerPod, ended: bool) -> Vec<Key> {
-        let content = self.entry(peerpod).content;
-        self.state().current.pod_has_ended(&key(peerpod), content, ended)
+        // Most reconciles find what is known already.
+        let content = || self.entry(peerpod).content;
+        self.state().current.pod_has_ended(&key(peerpod), ended, content)
     }
 
     /// Notes that it is unclear whether the Pod of this PeerPod runs on its VM or on a newer one. This stays for as long as a

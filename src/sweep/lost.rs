@@ -7,17 +7,14 @@ use std::{
     time::Instant,
 };
 
-use super::plan::Found;
+use super::plan::{Found, stem_by_owner};
 use crate::{
     api::v1alpha1::PeerPod,
     peerpod::{
         LostState,
         object::{has_finalizer, owner},
     },
-    provider::{
-        Cloud, IdProblem, InstanceId, PowerState, Resource, VmRef,
-        ownership::{stem, stem_of},
-    },
+    provider::{Cloud, IdProblem, InstanceId, PowerState, Resource, VmRef, ownership::stem},
 };
 
 /// The PeerPods that are not being deleted and whose VM the listing does not show, or shows as off. This includes PeerPods of a
@@ -41,7 +38,7 @@ pub fn suspects(
     };
     let mut lost: Vec<_> = live(cloud, peerpods).filter_map(lost).collect();
     let may_run = |it: &&Found| matches!(it.listed.state, PowerState::Running | PowerState::Unknown);
-    let names: HashSet<_> = lost.iter().filter_map(|(it, _)| pod_stem(cloud, it)).collect();
+    let names: HashSet<_> = lost.iter().filter_map(|(it, _)| stem_by_owner(cloud, it)).collect();
     let mut running = HashMap::<&str, Vec<&str>>::new();
     for vm in vms.filter(may_run).filter(|it| !it.is_of_another) {
         if let Some(stem) = stem(&vm.listed.name).filter(|stem| names.contains(*stem)) {
@@ -63,16 +60,11 @@ pub fn suspects(
     let may_be_of =
         |vm: &&str, pod: &str| recorded.get(vm).is_none_or(|pods| pods.is_empty() || pods.contains(pod));
     lost.retain(|(peerpod, _)| {
-        let vms = pod_stem(cloud, peerpod).and_then(|stem| running.get(&*stem));
+        let vms = stem_by_owner(cloud, peerpod).and_then(|stem| running.get(&*stem));
         let pod = owner(peerpod).map_or("", |pod| &pod.uid);
         vms.is_none_or(|vms| !vms.iter().any(|vm| may_be_of(vm, pod)))
     });
     lost
-}
-
-/// The beginning of the names of the Pod's VMs.
-fn pod_stem(cloud: &Cloud, peerpod: &PeerPod) -> Option<String> {
-    owner(peerpod).map(|pod| stem_of(&pod.name, cloud.name_limit))
 }
 
 /// The PeerPods that are not being deleted.
@@ -88,7 +80,7 @@ pub fn sound<'a>(cloud: &Cloud, listing: &[Found], peerpods: &'a [Arc<PeerPod>])
     let shows = |peerpod: &PeerPod| {
         let id = InstanceId::parse(cloud.name(), peerpod.instance_id()).ok()?;
         let stem = (*stems.get(id.as_str())?)?;
-        Some(stem == stem_of(&owner(peerpod)?.name, cloud.name_limit))
+        Some(stem == stem_by_owner(cloud, peerpod)?)
     };
     of_cloud(cloud, peerpods).filter(|it| shows(it) == Some(true)).collect()
 }
@@ -107,7 +99,7 @@ pub fn without_vm(cloud: &Cloud, listing: &[Found], peerpods: &[Arc<PeerPod>]) -
         let records_none = InstanceId::parse(cloud.name(), peerpod.instance_id()) == Err(IdProblem::Empty);
         records_none
             && peerpod.metadata.deletion_timestamp.is_some()
-            && pod_stem(cloud, peerpod).is_some_and(|stem| !stems.contains(&*stem))
+            && stem_by_owner(cloud, peerpod).is_some_and(|stem| !stems.contains(&*stem))
     };
     of_cloud(cloud, peerpods).filter(has_none).cloned().collect()
 }

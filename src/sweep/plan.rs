@@ -115,7 +115,7 @@ impl<'a> Candidates<'a> {
                 }
             }
         }
-        let stem = owner(peerpod).map(|pod| stem_of(&pod.name, self.cloud.name_limit));
+        let stem = stem_by_owner(self.cloud, peerpod);
         if let Some(stem) = stem.and_then(|stem| self.stems.get_mut(&*stem)) {
             stem.is_spared = true;
             stem.is_unclear |= id.is_err();
@@ -162,6 +162,11 @@ fn ids(found: &Found) -> impl Iterator<Item = &str> {
         Some(VmRef::Name(_)) | None => None,
     };
     [Some(&**id), Some(&**name), vm].into_iter().flatten()
+}
+
+/// The stem of the names of the VMs of a PeerPod's Pod.
+pub(super) fn stem_by_owner(cloud: &Cloud, peerpod: &PeerPod) -> Option<String> {
+    owner(peerpod).map(|pod| stem_of(&pod.name, cloud.name_limit))
 }
 
 /// The stem of the name of the VM that this is, or came with.

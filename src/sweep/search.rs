@@ -23,8 +23,8 @@ use crate::{
     metrics::Metrics,
     peerpod::{PEERPOD, object::owner},
     provider::{
-        Claim, ClusterClaims, Error, ErrorClass, InstanceId, Listed, Provider, Stage, Target, Vm, VmRef,
-        ownership,
+        CLUSTER_UID_TAG, Claim, ClusterClaims, Error, ErrorClass, InstanceId, Listed, Provider, Stage,
+        Target, Vm, VmRef, ownership,
     },
 };
 
@@ -189,7 +189,7 @@ impl Search {
             Ok(vm) if vm.stage == Stage::Leaving => return Ok(false),
             // The list may not have shown the tag yet.
             Ok(Vm { cluster_uid: Some(uid), .. }) if self.cluster.uid().await != Some(&*uid) => {
-                return Err(Message::public("its tag caa-cluster-uid is another cluster's".to_owned()));
+                return Err(Message::public(format!("its tag {CLUSTER_UID_TAG} is another cluster's")));
             }
             Ok(vm) => vm,
             Err(gone) if gone.class == ErrorClass::NotFound => return Ok(false),

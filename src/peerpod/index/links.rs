@@ -133,8 +133,8 @@ impl Links {
         Replaced { before: old.map(|(placement, _)| placement), matters, others }
     }
 
-    /// Adds an item of a list that is not complete yet.
-    pub(super) fn arrive(&mut self, key: Key, entry: Entry) {
+    /// Adds a PeerPod, or replaces its entry without a look at others.
+    pub(super) fn put(&mut self, key: Key, entry: Entry) {
         self.remove(&key);
         self.insert(key, entry);
     }
@@ -168,19 +168,20 @@ impl Links {
 
     /// Notes whether the own Pod of this PeerPod, which is being deleted, has ended. Returns those for which its claim was the one too
     /// much.
-    pub(super) fn pod_has_ended(&mut self, key: &ObjectRef<PeerPod>, content: u64, ended: bool) -> Vec<Key> {
+    pub(super) fn pod_has_ended(
+        &mut self,
+        key: &ObjectRef<PeerPod>,
+        ended: bool,
+        content: impl FnOnce() -> u64,
+    ) -> Vec<Key> {
         let Some((key, entry)) = self.entries.get_key_value(key) else { return Vec::new() };
-        let stake = if ended { Stake::Over } else { Stake::Going };
-        let is_deleted = matches!(entry.stake, Stake::Going | Stake::Over);
-        if entry.content != content || !is_deleted || entry.stake == stake {
+        let (before, stake) = if ended { (Stake::Going, Stake::Over) } else { (Stake::Over, Stake::Going) };
+        if entry.stake != before || entry.content != content() {
             return Vec::new();
         }
-        let (key, Entry { placement, created, stake: before, .. }) = (Key::clone(key), entry.clone());
-        self.relatives.remove(placement, before, created, Key::clone(&key));
-        self.relatives.insert(placement, stake, created, Key::clone(&key));
-        if let Some(entry) = self.entries.get_mut(&key) {
-            entry.stake = stake;
-        }
+        let (key, entry) = (Key::clone(key), Entry { stake, ..entry.clone() });
+        let placement = entry.placement;
+        self.put(key, entry);
         let left = self.relatives.going_of_other_pods(placement, alike(placement.pod));
         if !ended || left.take(MOST_PODS + 1).count() > MOST_PODS {
             return Vec::new();
