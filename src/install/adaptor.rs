@@ -10,8 +10,10 @@ pub const RIGHTS: Rights = Rights {
     name: SERVICE_ACCOUNT,
     component: Component::Adaptor,
     cluster: &[
-        // The Pods that get a VM, and the Secrets with which their images are pulled.
-        Permission::new("", &["pods", "secrets", "serviceaccounts"], &["get", "list"]),
+        // The Pods that get a VM, and those of its node, which its probe lists.
+        Permission::new("", &["pods"], &["get", "list"]),
+        // The Secrets with which images are pulled: a Pod, or its ServiceAccount, names them.
+        Permission::new("", &["secrets", "serviceaccounts"], &["get"]),
         // A PeerPod blocks its owner's deletion. Clusters with OwnerReferencesPermissionEnforcement require this right for that.
         Permission::new("", &["pods/finalizers"], &["update"]),
         Permission::new("confidentialcontainers.org", &["peerpods"], &["create", "patch", "update"]),
@@ -22,12 +24,9 @@ pub const RIGHTS: Rights = Rights {
     namespaces: &[
         (
             None,
+            // No right to create Secrets: with a Secret of the type `kubernetes.io/service-account-token`, one node would get the
+            // operator's rights.
             &[
-                Permission::new(
-                    "",
-                    &["secrets"],
-                    &["get", "list", "watch", "create", "update", "patch", "delete"],
-                ),
                 // The pool of the provider byom.
                 Permission::new("", &["configmaps"], &["create"]),
                 Permission::new("", &["configmaps"], &["get", "watch", "update", "patch", "delete"])
