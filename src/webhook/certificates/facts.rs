@@ -7,11 +7,6 @@ use ring::digest::{SHA256, digest};
 use tokio_rustls::rustls::pki_types::{CertificateDer, pem::PemObject};
 use x509_parser::{certificate::X509Certificate, prelude::FromDer};
 
-/// When the first certificate expires. `None` if it cannot be read.
-pub(super) fn expiry(pem: &[u8]) -> Option<Timestamp> {
-    validity(pem).map(|(_, expires)| expires)
-}
-
 /// The validity of the first certificate. `None` if it cannot be read.
 pub(super) fn validity(pem: &[u8]) -> Option<(Timestamp, Timestamp)> {
     validity_of(&CertificateDer::from_pem_slice(pem).ok()?)

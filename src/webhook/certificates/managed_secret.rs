@@ -9,7 +9,7 @@
 //!  └──── promote: all replicas show the next pair; both authorities stay trusted ◄────────┘ that lasted for a while
 //! ```
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, iter, time::Duration};
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::{ByteString, api::core::v1::Secret};
@@ -35,8 +35,8 @@ pub const FINGERPRINT: &str = "peerpods.confidentialcontainers.org/certificate-s
 /// The annotation with the names in the certificate, separated by commas.
 const NAMES: &str = "peerpods.confidentialcontainers.org/names";
 
-/// How far the clocks of API servers may be behind.
-const CLOCK_SKEW: Duration = Duration::from_secs(300);
+/// How far the clocks of API servers may at least be behind.
+const LEAST_CLOCK_SKEW: Duration = Duration::from_secs(300);
 
 /// The wanted properties of a managed certificate.
 #[derive(Clone, Debug)]
@@ -54,19 +54,24 @@ impl Wanted {
         (self.lifetime / 20).min(Duration::from_secs(60))
     }
 
+    /// How far the clocks of API servers, and of other replicas, may be behind. With more than this part of the lifetime, a
+    /// certificate could be overdue before its successor is served.
+    fn clock_skew(&self) -> Duration {
+        (self.lifetime / 8).max(LEAST_CLOCK_SKEW)
+    }
+
     /// When two thirds of a certificate's lifetime are over, if it expires then.
     fn renewal(&self, expires: Timestamp) -> Timestamp {
-        expires
-            .saturating_sub(SignedDuration::try_from(self.lifetime / 3).unwrap_or(SignedDuration::MAX))
-            .unwrap_or(expires)
+        expires.saturating_sub(signed(self.lifetime / 3)).unwrap_or(expires)
     }
 }
 
-/// A certificate with its private key, in PEM.
+/// A certificate with its private key, in PEM. Its authority is valid for the same time.
 #[derive(Clone, PartialEq, Eq)]
 struct Pair {
     certificate: ByteString,
     key: ByteString,
+    begins: Timestamp,
     expires: Timestamp,
 }
 
@@ -173,21 +178,23 @@ impl ManagedSecret {
         settled: bool,
         now: Timestamp,
     ) -> Result<Step, IssueError> {
-        let good = |managed: &&Self| now < managed.next.as_ref().unwrap_or(&managed.current).expires;
-        let Some(managed) = managed.filter(good) else {
-            // The former authorities have expired.
+        let usable = |managed: &&Self| {
+            iter::once(&managed.current).chain(&managed.next).any(|pair| pair.is_valid(now))
+        };
+        let Some(managed) = managed.filter(usable) else {
+            // No client accepts what the former authorities signed: it has expired, or a clock that was ahead made it.
             let (current, authority) = issue(wanted, now).map_err(IssueError)?;
             let names = wanted.names.join(",");
             return Ok(Step::Write(Self { current, next: None, authorities: vec![authority], names }));
         };
-        if let Some(next) = &managed.next {
+        if let Some(next) = managed.next.as_ref().filter(|next| next.is_valid(now)) {
             let promoted = Self { current: next.clone(), next: None, ..managed.clone() };
-            // No client accepts an expired certificate, so there is nothing to wait for.
-            let due = settled || managed.current.expires <= now;
+            // No client accepts a certificate outside its validity, so there is nothing to wait for.
+            let due = settled || !managed.current.is_valid(now);
             return Ok(if due { Step::Write(promoted) } else { Step::Settle(managed.current.expires) });
         }
         let renewal = wanted.renewal(managed.current.expires);
-        if now < renewal && managed.names == wanted.names.join(",") {
+        if managed.next.is_none() && now < renewal && managed.names == wanted.names.join(",") {
             return Ok(Step::Wait(renewal));
         }
         Ok(Step::Write(managed.prepared(wanted, now)?))
@@ -211,8 +218,12 @@ impl Pair {
     /// `None` if the two cannot be used together.
     fn read(certificate: &ByteString, key: &ByteString) -> Option<Self> {
         Serving::default().show(&certificate.0, &key.0).ok()?;
-        let expires = facts::expiry(&certificate.0)?;
-        Some(Self { certificate: certificate.clone(), key: key.clone(), expires })
+        let (begins, expires) = facts::validity(&certificate.0)?;
+        Some(Self { certificate: certificate.clone(), key: key.clone(), begins, expires })
+    }
+
+    fn is_valid(&self, now: Timestamp) -> bool {
+        self.begins <= now && now < self.expires
     }
 
     /// The authority that signed it.
@@ -245,17 +256,23 @@ fn annotation<'a>(secret: &'a Secret, key: &str) -> Option<&'a String> {
     secret.metadata.annotations.as_ref()?.get(key)
 }
 
+fn signed(time: Duration) -> SignedDuration {
+    SignedDuration::try_from(time).unwrap_or(SignedDuration::MAX)
+}
+
 /// A new pair, and its authority's certificate.
 fn issue(wanted: &Wanted, now: Timestamp) -> Result<(Pair, String), rcgen::Error> {
-    let since_1970 = |at: Timestamp| Duration::from_secs(u64::try_from(at.as_second()).unwrap_or_default());
-    let moment = |at: Duration| date_time_ymd(1970, 1, 1) + at;
-    let lifetime = SignedDuration::try_from(wanted.lifetime).unwrap_or(SignedDuration::MAX);
-    let expires = now.saturating_add(lifetime).unwrap_or(Timestamp::MAX);
     // Times in certificates are whole seconds.
-    let expires = Timestamp::from_second(expires.as_second()).unwrap_or(expires);
+    let whole = |at: Timestamp| Timestamp::from_second(at.as_second()).unwrap_or(at);
+    let begins = whole(now.saturating_sub(signed(wanted.clock_skew())).unwrap_or(now));
+    let expires = whole(now.saturating_add(signed(wanted.lifetime)).unwrap_or(Timestamp::MAX));
+    let moment = |at: Timestamp| {
+        let since_1970 = u64::try_from(at.as_second()).unwrap_or_default();
+        date_time_ymd(1970, 1, 1) + Duration::from_secs(since_1970)
+    };
     let valid = |params: &mut CertificateParams| {
-        params.not_before = moment(since_1970(now).saturating_sub(CLOCK_SKEW));
-        params.not_after = moment(since_1970(expires));
+        params.not_before = moment(begins);
+        params.not_after = moment(expires);
     };
 
     let mut authority = CertificateParams::default();
@@ -278,7 +295,7 @@ fn issue(wanted: &Wanted, now: Timestamp) -> Result<(Pair, String), rcgen::Error
     let key = KeyPair::generate()?;
     let certificate = server.signed_by(&key, &Issuer::new(authority, authority_key))?.pem();
     let pem = |text: String| ByteString(text.into_bytes());
-    Ok((Pair { certificate: pem(certificate), key: pem(key.serialize_pem()), expires }, trusted))
+    Ok((Pair { certificate: pem(certificate), key: pem(key.serialize_pem()), begins, expires }, trusted))
 }
 
 #[cfg(test)]

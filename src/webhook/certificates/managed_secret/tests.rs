@@ -190,3 +190,26 @@ fn the_next_certificate_replaces_an_expired_one() {
     let fresh = write(Some(&prepared), &wanted, false, after(60));
     assert!(fresh.next.is_none() && fresh.authorities.len() == 1);
 }
+
+#[test]
+fn what_a_clock_that_was_ahead_made_is_replaced_at_once() {
+    let (wanted, name) = (wanted(&["a.ns.svc"]), "a.ns.svc");
+    let early = write(None, &wanted, false, after(20));
+    assert!(trusts(&early, &early, name, after(17)), "clocks may differ by an eighth of the lifetime");
+    assert!(ManagedSecret::step(Some(&early), &wanted, true, after(17)).unwrap() == Step::Wait(after(40)));
+    let fresh = write(Some(&early), &wanted, false, after(0));
+    assert!(fresh.next.is_none() && trusts(&fresh, &fresh, name, after(0)));
+
+    // Its Secret was deleted meanwhile.
+    let prepared = early.prepared(&wanted, after(0)).unwrap();
+    let promoted = write(Some(&prepared), &wanted, false, after(0));
+    assert!(Some(&promoted.current) == prepared.next.as_ref(), "no client accepts the other one");
+
+    // The next one alone was made so. The one in use stays.
+    let ahead = write(Some(&fresh), &wanted, true, after(20));
+    let again = write(Some(&ahead), &wanted, true, after(1));
+    assert!(again.current == fresh.current && again.next != ahead.next && again.next.is_some());
+    assert!(trusts(&again, &fresh, name, after(1)));
+    let promoted = write(Some(&again), &wanted, true, after(1));
+    assert!(trusts(&again, &promoted, name, after(1)));
+}
