@@ -1,5 +1,5 @@
-//! The capacity of each PeerPodConfig. These are the only series that objects add: one set for each configuration that the
-//! controller honours, whose authors are administrators.
+//! Whether each PeerPodConfig is ready, and its capacity. These are the only series that objects add: one set for each configuration
+//! that the controller honours, whose authors are administrators.
 
 use std::{
     collections::BTreeMap,
@@ -12,6 +12,13 @@ use prometheus_client::{
     collector::Collector,
     encoding::{DescriptorEncoder, EncodeMetric as _},
     metrics::{MetricType, gauge::ConstGauge},
+};
+
+const READY: Description = Description {
+    name: "peerpod_operator_peerpodconfig_ready",
+    kind: "gauge",
+    labels: &["config"],
+    help: "Whether the condition Ready of a PeerPodConfig is True: 1 or 0. Absent while the PeerPodConfig is being deleted.",
 };
 
 const ADVERTISED: Description = Description {
@@ -39,11 +46,13 @@ const FREE: Description = Description {
 };
 
 /// Every metric, in the order in which they are scraped.
-pub(super) const DESCRIPTIONS: [Description; 3] = [ADVERTISED, USED, FREE];
+pub(super) const DESCRIPTIONS: [Description; 4] = [READY, ADVERTISED, USED, FREE];
 
-/// How many VMs the nodes of one configuration may run, at one moment.
+/// Whether one configuration is ready, and how many VMs its nodes may run, at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ConfigCapacity {
+    /// Whether all of it is ready.
+    pub ready: bool,
     /// As many they advertise together.
     pub advertised: u64,
     /// What Pods take of it; `None`: unknown.
@@ -77,7 +86,8 @@ impl Capacities {
 impl Collector for Capacities {
     fn encode(&self, mut encoder: DescriptorEncoder) -> fmt::Result {
         let capacities = self.lock();
-        let value_of: [fn(&ConfigCapacity) -> Option<u64>; 3] = [
+        let value_of: [fn(&ConfigCapacity) -> Option<u64>; 4] = [
+            |it| Some(it.ready.into()),
             |it| Some(it.advertised),
             |it| it.usage.map(|usage| usage.used),
             |it| it.usage.map(|usage| usage.free),

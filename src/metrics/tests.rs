@@ -33,7 +33,7 @@ fn record_everything(metrics: &Metrics) {
     metrics.settings_usable(DEFAULT_SETTINGS, Some(true));
     metrics.lists("libvirt", Duration::from_secs(300), ["vm"]);
     let usage = Some(Usage { used: 7, free: 3 });
-    metrics.capacities([("config".to_owned(), ConfigCapacity { advertised: 10, usage })].into());
+    metrics.capacities([("config".to_owned(), ConfigCapacity { ready: true, advertised: 10, usage })].into());
 }
 
 #[test]
@@ -67,6 +67,7 @@ fn recorded_values_are_scraped_under_conventional_names() {
         "settings_reloads_total{settings=\"default\",result=\"accepted\"} 1",
         "settings_reloads_total{settings=\"default\",result=\"rejected\"} 1",
         "sweep_interval_seconds{provider=\"libvirt\"} 300",
+        "peerpodconfig_ready{config=\"config\"} 1",
         "capacity_advertised_vms{config=\"config\"} 10",
         "capacity_used_vms{config=\"config\"} 7",
         "capacity_free_vms{config=\"config\"} 3",
@@ -127,13 +128,14 @@ fn a_throttled_cloud_shows_until_when() {
 fn a_configuration_shows_what_is_known_of_it_and_nothing_once_it_is_gone() {
     let (registry, metrics) = metrics();
     assert!(!scrape(&registry).contains("capacity"), "there is none");
-    let known = ConfigCapacity { advertised: 4, usage: Some(Usage { used: 4, free: 0 }) };
-    let uncounted = ConfigCapacity { advertised: 2, usage: None };
+    let known = ConfigCapacity { ready: true, advertised: 4, usage: Some(Usage { used: 4, free: 0 }) };
+    let uncounted = ConfigCapacity { ready: false, advertised: 2, usage: None };
     metrics.capacities([("a".to_owned(), known), ("b".to_owned(), uncounted)].into());
     let text = scrape(&registry);
     for line in [
         "capacity_advertised_vms{config=\"a\"} 4\npeerpod_operator_capacity_advertised_vms{config=\"b\"} 2\n",
         "capacity_free_vms{config=\"a\"} 0\n",
+        "peerpodconfig_ready{config=\"a\"} 1\npeerpod_operator_peerpodconfig_ready{config=\"b\"} 0\n",
     ] {
         assert!(text.contains(&format!("peerpod_operator_{line}")), "{line} is not in:\n{text}");
     }

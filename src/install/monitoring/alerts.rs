@@ -16,7 +16,7 @@ pub struct Alert {
 }
 
 /// Everything to be woken for.
-pub const ALERTS: [Alert; 11] = [
+pub const ALERTS: [Alert; 12] = [
     Alert {
         name: "PeerPodDeletionOverdue",
         expression: "max by (provider) (time() - peerpod_operator_oldest_pending_deletion_timestamp_seconds) > 900",
@@ -100,6 +100,14 @@ pub const ALERTS: [Alert; 11] = [
         meaning: "the operator could not list all VMs of the cloud for more than three intervals: untracked and lost VMs stay unseen",
         action: "the operator's log says why the sweep fails; it may lack the right to list in the cloud, which \
              `peerpod-operator check` names",
+    },
+    Alert {
+        name: "PeerPodConfigNotReady",
+        expression: "max by (config) (peerpod_operator_peerpodconfig_ready) == 0",
+        patience: "15m",
+        meaning: "a part of the PeerPodConfig is not ready: cloud-api-adaptor, the admission or the capacity",
+        action: "`kubectl get peerpodconfigs -A` shows the REASON; the message of the condition `Ready` and the table of reasons say \
+             what to do",
     },
     Alert {
         name: "PeerPodCapacityUsedUp",

@@ -14,7 +14,7 @@ pub const DASHBOARD_LABEL: (&str, &str) = ("grafana_dashboard", "1");
 
 /// The rows, each with the prefixes of the names of its metrics. A metric belongs to the first row that fits.
 const ROWS: [(&str, &[&str]); 8] = [
-    ("Capacity", &["capacity_"]),
+    ("PeerPodConfigs", &["peerpodconfig_", "capacity_"]),
     ("Deletions", &["pending_", "oldest_pending_", "deletion"]),
     ("PeerPods", &["peerpods", "decisions_", "reconcile"]),
     ("Clouds", &["provider_"]),
@@ -165,6 +165,7 @@ impl Panel {
             .fold(name, |name, suffix| name.strip_suffix(suffix).unwrap_or(name));
         let words = name.split('_').enumerate().map(|(place, word)| match word {
             "peerpods" => "PeerPods".to_owned(),
+            "peerpodconfig" => "PeerPodConfig".to_owned(),
             "vms" => "VMs".to_owned(),
             _ if place == 0 => {
                 let (first, rest) = word.split_at(word.len().min(1));
@@ -254,6 +255,13 @@ mod tests {
                 "short",
                 "max by (provider) (peerpod_operator_peerpods{job=~\"$job\"})",
                 "{{provider}}",
+            ),
+            (
+                "peerpod_operator_peerpodconfig_ready",
+                "PeerPodConfig ready",
+                "short",
+                "max by (config) (peerpod_operator_peerpodconfig_ready{job=~\"$job\"})",
+                "{{config}}",
             ),
             (
                 "peerpod_operator_deletions_total",

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Toleration;
 use kube::ResourceExt;
+use operator_kit::conditions::is_true;
 
 use super::{
     limit::{self, BadLimit},
@@ -13,7 +14,10 @@ use super::{
 };
 use crate::{
     api::v1alpha1::{Distribution, PeerPodConfig},
-    peerpodconfig::selection::{BadSelector, Selection},
+    peerpodconfig::{
+        conditions::ConditionType,
+        selection::{BadSelector, Selection},
+    },
 };
 
 /// What one configuration requests of the nodes.
@@ -25,6 +29,8 @@ pub struct NodeRequest {
     pub created: Option<Timestamp>,
     /// Whether it is being deleted. Then it selects no nodes.
     pub deleted: bool,
+    /// Whether the last report says that all of it is ready. For the metrics alone.
+    pub ready: bool,
     /// The nodes.
     pub selection: Result<Selection, BadSelector>,
     /// The number of VMs; `None`: the nodes advertise nothing.
@@ -55,6 +61,10 @@ impl NodeRequest {
             name: config.name_any(),
             created: config.metadata.creation_timestamp.as_ref().map(|time| time.0),
             deleted: config.metadata.deletion_timestamp.is_some(),
+            ready: config
+                .status
+                .as_ref()
+                .is_some_and(|status| is_true(&status.conditions, ConditionType::Ready.as_str())),
             selection: Selection::of(spec),
             limit: limit::parse(spec.limit.as_ref()),
             distribution: spec.distribution,

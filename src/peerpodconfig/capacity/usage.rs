@@ -1,4 +1,4 @@
-//! How much of the capacity peer pods use, for the metrics *(client required)*.
+//! Whether each configuration is ready, and how much of its capacity peer pods use, for the metrics *(client required)*.
 //!
 //! The operator watches what nodes advertise. It does not watch which Pods run there, because a watch of all Pods of a cluster
 //! costs more than all the rest of the operator. So it counts Pods now and then, in the same way as before a write.
@@ -34,7 +34,8 @@ const COUNT_INTERVAL: Duration = Duration::from_secs(300);
 const REST: u32 = 100;
 
 impl Capacity {
-    /// Shows in the metrics, while this process leads, what the nodes of these requests advertise and what peer pods use of it.
+    /// Shows in the metrics, while this process leads, which configurations are ready, what their nodes advertise and what peer pods
+    /// use of it.
     /// `requests`: those of all configurations that the controller honours.
     pub async fn show_usage(
         &self,
@@ -113,7 +114,7 @@ fn is_limited(request: &NodeRequest) -> bool {
     request.limit != Ok(None) && request.bad_resource().is_none()
 }
 
-/// The capacity of each configuration that is not being deleted.
+/// What is shown of each configuration that is not being deleted.
 fn capacities(
     requests: &[NodeRequest],
     nodes: &[Arc<Node>],
@@ -139,6 +140,7 @@ fn capacity(request: &NodeRequest, share: &[&Node], in_use: Option<&InUse>) -> C
         Some(usage)
     };
     ConfigCapacity {
+        ready: request.ready,
         advertised: share.iter().map(|node| u64::from(advertised(node))).sum(),
         usage: is_limited(request).then(usage).flatten(),
     }

@@ -12,11 +12,15 @@ use super::{
 const VM: &str = "kata.peerpods.io/vm";
 
 fn request(name: &str, spec: &Value) -> NodeRequest {
+    reported(name, spec, &json!({}))
+}
+
+fn reported(name: &str, spec: &Value, status: &Value) -> NodeRequest {
     let mut spec = spec.clone();
     spec["nodeSelector"] = json!({ "of": name });
     let config = json!({
         "apiVersion": "confidentialcontainers.org/v1alpha1", "kind": "PeerPodConfig",
-        "metadata": { "name": name }, "spec": spec,
+        "metadata": { "name": name }, "spec": spec, "status": status,
     });
     NodeRequest::of(&serde_json::from_value(config).unwrap())
 }
@@ -36,7 +40,7 @@ fn counted(nodes: &[(&str, u32)]) -> InUse {
 }
 
 fn known(advertised: u64, used: u64, free: u64) -> ConfigCapacity {
-    ConfigCapacity { advertised, usage: Some(Usage { used, free }) }
+    ConfigCapacity { ready: false, advertised, usage: Some(Usage { used, free }) }
 }
 
 #[test]
@@ -58,7 +62,7 @@ fn each_configuration_has_what_its_own_nodes_advertise_and_their_pods_take() {
 #[test]
 fn usage_without_a_complete_count_is_unknown() {
     let nodes = [node("a-0", "a", "3"), node("a-1", "a", "2")];
-    let unknown = ConfigCapacity { advertised: 5, usage: None };
+    let unknown = ConfigCapacity { ready: false, advertised: 5, usage: None };
     let limited = [request("a", &json!({ "limit": 5 }))];
     for in_use in [None, Some(counted(&[("a-0", 1)]))] {
         assert_eq!(capacities(&limited, &nodes, in_use.as_ref()), [("a".to_owned(), unknown)].into());
@@ -69,6 +73,21 @@ fn usage_without_a_complete_count_is_unknown() {
     let [limited] = limited;
     let deleted = NodeRequest { deleted: true, ..limited };
     assert!(capacities(&[deleted], &nodes, Some(&all)).is_empty());
+}
+
+#[test]
+fn a_configuration_is_ready_if_its_status_says_so() {
+    let status = |value: &str| {
+        let condition = json!({
+            "type": "Ready", "status": value, "reason": "Any", "message": "",
+            "lastTransitionTime": "2026-01-01T00:00:00Z",
+        });
+        json!({ "conditions": [condition] })
+    };
+    for (status, expected) in [(status("True"), true), (status("False"), false), (json!({}), false)] {
+        let requests = [reported("a", &json!({}), &status)];
+        assert_eq!(capacities(&requests, &[], None)["a"].ready, expected, "{status}");
+    }
 }
 
 fn pods(node: &str, requested: &[&str]) -> Call {

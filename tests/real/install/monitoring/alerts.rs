@@ -62,7 +62,7 @@ const LIBVIRT: (&str, &str) = ("provider", "libvirt");
 const B: (&str, &str) = ("pod", "b");
 
 /// Each alert, when it fires and when it does not. A test begins at time 0, so a timestamp is in seconds since its start.
-const CASES: [Case; 32] = [
+const CASES: [Case; 34] = [
     Case {
         alert: "PeerPodDeletionOverdue",
         series: &[("oldest_pending_deletion_timestamp_seconds", &[LIBVIRT, A], "0x60")],
@@ -289,6 +289,22 @@ const CASES: [Case; 32] = [
     },
     // The sweep is off.
     Case { alert: "PeerPodSweepFails", series: &[("leader", &[A], "1x120")], quiet: &[60, 120], fires: None },
+    Case {
+        alert: "PeerPodConfigNotReady",
+        series: &[
+            ("peerpodconfig_ready", &[("config", "config"), A], "0x60"),
+            ("peerpodconfig_ready", &[("config", "other"), A], "1x60"),
+        ],
+        quiet: &[14],
+        fires: Some((15, &[("config", "config")])),
+    },
+    // It becomes ready in time, and later it is deleted while it is not ready.
+    Case {
+        alert: "PeerPodConfigNotReady",
+        series: &[("peerpodconfig_ready", &[("config", "config"), A], "0x10 1x20 0x5 _x30")],
+        quiet: &[15, 30, 40, 60],
+        fires: None,
+    },
     Case {
         alert: "PeerPodCapacityUsedUp",
         series: &[

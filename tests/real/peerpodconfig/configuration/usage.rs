@@ -12,11 +12,16 @@ use testbed::wait::{self, DEADLINE};
 use super::stage::{RESOURCE, Stage, configuring};
 use crate::support::Alone;
 
+/// Whether a configuration is ready.
+const READY: &str = "peerpod_operator_peerpodconfig_ready";
+
 /// Waits until the metrics show these VMs of a configuration: advertised, used and free ones. `None`: no such metric.
 async fn shown(alone: &Alone<'_>, config: &str, expected: [Option<u32>; 3]) -> Result<()> {
     let names = ["advertised", "used", "free"].map(|what| format!("peerpod_operator_capacity_{what}_vms"));
     wait::eventually(&format!("{expected:?} of {config} is shown"), DEADLINE, async || {
         let metrics = alone.operator.metrics().await?;
+        let has_ready = metrics.label_values(READY, "config").contains(config);
+        ensure!(has_ready == expected[0].is_some(), "{READY}: {has_ready}");
         for (name, expected) in names.iter().zip(expected) {
             let is_shown = metrics.label_values(name, "config").contains(config);
             let value = metrics.sum(name, &[("config", config)]);
