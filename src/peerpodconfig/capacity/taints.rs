@@ -3,15 +3,21 @@
 use k8s_openapi::api::core::v1::{Taint, Toleration};
 use operator_kit::text::non_empty;
 
-/// The taints that Kubernetes itself sets on unhealthy nodes. They are temporary, DaemonSets tolerate most of them, and a node keeps
-/// its share meanwhile.
-const PASSING: &str = "node.kubernetes.io/";
+/// How the keys of passing taints begin: of those that Kubernetes, its cloud providers and autoscalers set on nodes that are unhealthy,
+/// new or about to be removed. DaemonSets tolerate most of Kubernetes' own, and a node keeps its share meanwhile.
+const PASSING: [&str; 4] = [
+    "node.kubernetes.io/",
+    "node.cloudprovider.kubernetes.io/",
+    "ToBeDeletedByClusterAutoscaler",
+    "karpenter.sh/",
+];
 
 /// A taint as kubectl writes it, `key=value:effect`; `None` for one that keeps no Pod off, or not for long.
 pub(super) fn text(taint: &Taint) -> Option<String> {
     let Taint { key, value, effect, .. } = taint;
-    let lasts = ["NoSchedule", "NoExecute"].contains(&effect.as_str()) && !key.starts_with(PASSING);
-    lasts.then(|| match value.as_deref().unwrap_or_default() {
+    let keeps_off = ["NoSchedule", "NoExecute"].contains(&effect.as_str());
+    let lasts = !PASSING.iter().any(|begin| key.starts_with(begin));
+    (keeps_off && lasts).then(|| match value.as_deref().unwrap_or_default() {
         "" => format!("{key}:{effect}"),
         value => format!("{key}={value}:{effect}"),
     })
@@ -49,6 +55,16 @@ mod tests {
             (json!({ "key": "a", "effect": "PreferNoSchedule" }), None),
             (json!({ "key": "node.kubernetes.io/not-ready", "effect": "NoExecute" }), None),
             (json!({ "key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule" }), None),
+            (
+                json!({ "key": "node.cloudprovider.kubernetes.io/uninitialized", "value": "true", "effect": "NoSchedule" }),
+                None,
+            ),
+            (json!({ "key": "ToBeDeletedByClusterAutoscaler", "value": "1", "effect": "NoSchedule" }), None),
+            (json!({ "key": "karpenter.sh/disrupted", "effect": "NoSchedule" }), None),
+            (
+                json!({ "key": "karpenter.example/a", "effect": "NoSchedule" }),
+                Some("karpenter.example/a:NoSchedule"),
+            ),
         ] {
             let taint = serde_json::from_value(taint).unwrap();
             assert_eq!(text(&taint).as_deref(), expected, "{taint:?}");
