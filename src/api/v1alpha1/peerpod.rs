@@ -23,6 +23,10 @@ use serde::{Deserialize, Deserializer, Serialize};
     // As kube writes the object's own `Deserialize`, and takes `serde` in no other way.
     attr = "cfg_attr(all(), serde(from = \"StoredPeerPod\"), schemars(!from))",
     doc = "PeerPod records the virtual machine that cloud-api-adaptor made for a Pod, so that the machine can be deleted when the Pod is gone.",
+    // The rule of the spec holds only while there is one.
+    validation = Rule::new("!has(oldSelf.spec) || has(self.spec)").message(
+        "spec cannot be removed: it records a VM that exists; delete the PeerPod instead"
+    ),
     printcolumn(name = "Provider", type_ = "string", json_path = ".spec.cloudProvider"),
     printcolumn(name = "Instance", type_ = "string", json_path = ".spec.instanceID"),
     printcolumn(
@@ -176,6 +180,6 @@ mod tests {
     fn the_schema_has_map_conditions_and_rules_with_messages() {
         let crd = serde_json::to_string(&PeerPod::crd()).unwrap();
         assert!(crd.contains(r#""x-kubernetes-list-type":"map""#), "{crd}");
-        assert!(crd.contains("spec cannot be changed"), "{crd}");
+        assert!(crd.contains("spec cannot be changed") && crd.contains("spec cannot be removed"), "{crd}");
     }
 }

@@ -42,6 +42,10 @@ pub const MOST_VMS: u32 = 1_000_000;
     validation = Rule::new("size(self.metadata.name) <= 40").message(
         "the name of a PeerPodConfig may have at most 40 characters: other objects are named after it"
     ),
+    // The rule of `admission.extendedResource` holds only while there is a spec.
+    validation = Rule::new("!has(oldSelf.spec) || has(self.spec)").message(
+        "spec cannot be removed, because admission.extendedResource cannot change; delete the PeerPodConfig instead"
+    ),
     printcolumn(
         name = "Ready",
         type_ = "string",
@@ -361,9 +365,12 @@ mod tests {
     #[test]
     fn the_schema_has_rules_with_messages() {
         let crd = serde_json::to_string(&PeerPodConfig::crd()).unwrap();
-        for expected in
-            ["limit must be a whole number", "40 characters", r#""x-kubernetes-int-or-string":true"#]
-        {
+        for expected in [
+            "limit must be a whole number",
+            "40 characters",
+            "spec cannot be removed",
+            r#""x-kubernetes-int-or-string":true"#,
+        ] {
             assert!(crd.contains(expected), "{expected}: {crd}");
         }
     }

@@ -5,6 +5,7 @@ use std::fs;
 use anyhow::{Context as _, Result, ensure};
 use kube::ResourceExt as _;
 use peerpod_operator::install;
+use serde_json::json;
 use testbed::{
     Operator, OperatorOptions, Settings, Testbed, peerpod_object,
     wait::{self, DEADLINE},
@@ -55,20 +56,46 @@ fn the_record_of_a_machine_cannot_be_changed_or_be_nonsense() -> Result<()> {
         let pod = scene.pods.run("web").await?;
         let name = scene.caa.record(&pod, "libvirt", "17").await?.name_any();
         let patch = |patch: &'static str| ["patch", "peerpod", "", "--type=merge", "--patch", patch];
-        for change in [
-            r#"{"spec": {"instanceID": "18"}}"#,
-            r#"{"spec": {"instanceID": null}}"#,
-            r#"{"spec": {"cloudProvider": "aws"}}"#,
+        for (change, words) in [
+            (r#"{"spec": {"instanceID": "18"}}"#, "spec cannot be changed"),
+            (r#"{"spec": {"instanceID": null}}"#, "spec cannot be changed"),
+            (r#"{"spec": {"cloudProvider": "aws"}}"#, "spec cannot be changed"),
+            (r#"{"spec": null}"#, "spec cannot be removed"),
         ] {
             let mut arguments = patch(change);
             arguments[2] = &name;
-            refused(scene, &arguments, "spec cannot be changed").await?;
+            refused(scene, &arguments, words).await?;
         }
         let spaced = scene.caa.record(&pod, "lib virt", "x").await.err().context("accepted")?;
         assert!(format!("{spaced:#}").contains("white space"), "{spaced:#}");
         let long = scene.caa.record(&pod, "libvirt", &"x".repeat(2049)).await.err().context("accepted")?;
         assert!(format!("{long:#}").contains("2048"), "{long:#}");
         Ok(())
+    })
+}
+
+#[test]
+fn the_extended_resource_of_a_configuration_cannot_be_changed() -> Result<()> {
+    beside_others(async |scene| {
+        let config = json!({
+            "apiVersion": "confidentialcontainers.org/v1alpha1", "kind": "PeerPodConfig",
+            "metadata": { "name": "config" }, "spec": { "limit": 1 },
+        });
+        let dir = tempfile::tempdir()?;
+        let file = dir.path().join("config.json");
+        fs::write(&file, config.to_string())?;
+        scene.kubectl(&["create", "-f", file.to_str().context("UTF-8")?]).await?;
+        for (change, words) in [
+            (
+                r#"{"spec": {"admission": {"extendedResource": "a.example/vm"}}}"#,
+                "extendedResource cannot change",
+            ),
+            (r#"{"spec": null}"#, "spec cannot be removed"),
+        ] {
+            let arguments = ["patch", "peerpodconfig", "config", "--type=merge", "--patch", change];
+            refused(scene, &arguments, words).await?;
+        }
+        scene.kubectl(&["delete", "peerpodconfig", "config"]).await.map(drop)
     })
 }
 
