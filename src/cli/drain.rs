@@ -174,8 +174,8 @@ async fn no_peerpods(client: &Client, retry: &mut Retry, deadline: Instant) -> R
         ));
     }
     Err(format!(
-        "there are PeerPods of running Pods: {}. Delete these Pods first, then run drain again: without \
-         the operator their VMs may never be deleted",
+        "there are PeerPods of Pods that still exist, running or ended: {}. Delete these Pods first, then run \
+         drain again: without the operator their VMs may never be deleted",
         names(&left)
     ))
 }

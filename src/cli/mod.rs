@@ -74,8 +74,8 @@ enum Command {
     Sweep(SweepArgs),
     /// Prepare the operator's removal: wait for deletions in progress, then delete every PeerPodConfig.
     ///
-    /// If there are PeerPods of running Pods, it names them and deletes nothing: without the operator their VMs may never
-    /// be deleted.
+    /// If there are PeerPods of Pods that still exist, running or ended, it names them and deletes nothing: without the operator
+    /// their VMs may never be deleted.
     #[command(after_help = drain::EXIT_CODES)]
     Drain(DrainArgs),
     /// Apply a PeerPodConfig from a file, also while its CRD is being installed.

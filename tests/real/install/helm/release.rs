@@ -133,7 +133,11 @@ fn uninstalling_waits_for_what_is_going_and_refuses_while_machines_are_left() ->
         let (status, told) = drained?;
         ensure!(status.code() == Some(1), "{told}");
         ensure!(
-            told.contains(&format!("PeerPods of running Pods: {}/{}", alone.namespace, vm.name())),
+            told.contains(&format!(
+                "PeerPods of Pods that still exist, running or ended: {}/{}",
+                alone.namespace,
+                vm.name()
+            )),
             "{told}"
         );
         let refused = format!("{:#}", refused.err().context("it was uninstalled")?);

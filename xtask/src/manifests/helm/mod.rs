@@ -88,8 +88,8 @@ After an installation, an upgrade and a rollback a Job sets the fields that the 
 helm fails, and `kubectl -n NAMESPACE logs job/peerpod-operator-apply` says why. `helm uninstall` deletes the PeerPodConfig. An
 upgrade or a rollback does not.
 
-`helm uninstall` first waits for deletions in progress. It fails if PeerPods of running Pods are left: delete these Pods. The CRDs
-stay.
+`helm uninstall` first waits for deletions in progress. It fails if PeerPods of Pods that still exist are left: delete these Pods.
+The CRDs stay.
 
 Render the chart with `helm template --no-hooks` (kustomize: `skipHooks: true`). `kubectl apply` would start the Job that drains at
 once, which deletes every PeerPodConfig and stops the operator. Then apply the PeerPodConfig yourself, and run `drain` before you remove

@@ -102,7 +102,7 @@ pub(super) struct Switch {
 #[derive(Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct Drain {
-    /// Whether `helm uninstall` waits. If there are PeerPods of running Pods, it fails and changes nothing. If false,
+    /// Whether `helm uninstall` waits. If there are PeerPods of Pods that still exist, it fails and changes nothing. If false,
     /// delete every PeerPodConfig first (`kubectl -n NAMESPACE delete peerpodconfigs --all`): while one exists, helm cannot
     /// delete the operator.
     enabled: bool,
