@@ -19,6 +19,9 @@ pub const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
 /// See [`MANAGED_BY`].
 pub const MANAGER: &str = "peerpod-operator";
 
+/// The label that names the configuration, as people look for it.
+const INSTANCE: &str = "app.kubernetes.io/instance";
+
 /// The names of one configuration's objects.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Names {
@@ -94,10 +97,10 @@ impl Part {
         format!("`kubectl -n {namespace} describe --show-events {kinds} -l {}` shows why", labels.join(","))
     }
 
-    /// The labels of every object of this part.
+    /// The labels of every object of this part in the namespace.
     pub(super) fn labels(self, config: &PeerPodConfig) -> BTreeMap<String, String> {
         let further = [
-            ("app.kubernetes.io/instance", config.name_any()),
+            (INSTANCE, config.name_any()),
             ("app.kubernetes.io/part-of", "peer-pods".to_owned()),
             (MANAGED_BY, MANAGER.to_owned()),
         ];
@@ -122,12 +125,14 @@ impl Part {
     }
 
     /// The metadata of a cluster-scoped object. A configuration, which has a namespace, cannot own it; the operator finds it by its
-    /// label.
+    /// label. Argo CD prunes objects without owner that have the label [`INSTANCE`] of an application and are not part of it.
     pub(super) fn cluster_scoped(self, owner: &Owner) -> ObjectMeta {
         let class = owner.config.spec.admission.runtime_class_name.clone();
+        let mut labels = self.labels(owner.config);
+        labels.remove(INSTANCE);
         ObjectMeta {
             name: Some(Names::of(owner.config).cluster_scoped),
-            labels: Some(self.labels(owner.config)),
+            labels: Some(labels),
             annotations: Some([(CLASS_ANNOTATION.to_owned(), class)].into()),
             ..ObjectMeta::default()
         }

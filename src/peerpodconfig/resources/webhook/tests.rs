@@ -50,6 +50,12 @@ fn its_configuration_has_further_labels_and_annotations_and_keeps_its_own() {
         (&json!("a"), &json!("config"))
     );
     assert_eq!(deployment["metadata"]["labels"]["team"], Value::Null);
+    let instance = "app.kubernetes.io/instance";
+    assert_eq!(
+        (&metadata["labels"][instance], &deployment["metadata"]["labels"][instance]),
+        (&Value::Null, &json!("config")),
+        "Argo CD prunes objects without owner by it"
+    );
 }
 
 #[test]
