@@ -84,9 +84,10 @@ accepted, and helm lists them after an installation or upgrade. For a ConfigMap 
 `settings.existingConfigMapName` and `secrets.mode: reference`.
 
 With `peerPodConfig.create` the release has a PeerPodConfig, and the operator deploys cloud-api-adaptor and the admission for it.
-After an installation, an upgrade and a rollback a Job sets the fields that the values name. Other fields stay. If the Job fails,
-helm fails, and `kubectl -n NAMESPACE logs job/peerpod-operator-apply` says why. `helm uninstall` deletes the PeerPodConfig. An
-upgrade or a rollback does not.
+After an installation, an upgrade and a rollback a Job sets the fields that the values name, and those for which the chart has
+defaults: `limit`, the admission, and the names of the ConfigMap and the Secret. Change these in the values only. Other fields stay. If
+the Job fails, helm fails, and `kubectl -n NAMESPACE logs job/peerpod-operator-apply` says why. `helm uninstall` deletes the
+PeerPodConfig. An upgrade or a rollback does not.
 
 `helm uninstall` first waits for deletions in progress. It fails if PeerPods of Pods that still exist are left: delete these Pods.
 The CRDs stay.
