@@ -30,6 +30,9 @@ const REBOOT: &str = "cidata/reboot";
 const MOST_KEYS: usize = 100;
 const LONGEST_KEY: u64 = 16 << 10;
 
+/// The most characters of a problem that are logged.
+const QUOTED: usize = 400;
+
 /// How long the login to a machine and the write that restarts it may take together. This leaves a third of a call's minute for the
 /// pool. So a machine that always hangs still returns to the pool.
 const PATIENCE: Duration = Duration::from_secs(40);
@@ -128,7 +131,8 @@ fn left(patience: Duration, login: Duration) -> Duration {
 
 async fn bounded<T>(patience: Duration, work: impl Future<Output = Result<T, Failure>>) -> Result<T, String> {
     match timeout(patience, work).await {
-        Ok(done) => done.map_err(|error| error.to_string()),
+        // The machine is a tenant's, and its texts may be long.
+        Ok(done) => done.map_err(|error| error.to_string().chars().take(QUOTED).collect()),
         Err(_) => Err(format!("it did not answer within {patience:?}")),
     }
 }

@@ -25,6 +25,7 @@ use super::{
     Accepted, Claim, Error, ErrorClass, Finding, IdProblem, InstanceId, Listed, OwnVm, POD_VM, Pages,
     ParsedId, PowerState, Provider, Resource, Stage, Vm,
     cloud::{AdaptorVolume, Cloud, Opening, Recorded, VolumeSource},
+    cluster_proof::cluster_uid,
     finding::{answered, counted},
     http::{Call, Client, Reply, encoded},
 };
@@ -66,12 +67,19 @@ struct Container {
     name: String,
     created: String,
     state: State,
+    config: Config,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
 struct State {
     status: String,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Config {
+    labels: Option<BTreeMap<String, String>>,
 }
 
 #[derive(Deserialize)]
@@ -217,6 +225,7 @@ impl Provider for Docker {
         }
         Ok(Vm {
             created: container.created.parse().ok(),
+            cluster_uid: cluster_uid(container.config.labels.into_iter().flatten()),
             stage: if container.state.status == "removing" { Stage::Leaving } else { Stage::Present },
             ..Vm::named(id.clone(), container.name.trim_start_matches('/'))
         })

@@ -39,7 +39,10 @@ use hyper_util::{
 };
 use operator_kit::Message;
 use secrecy::{ExposeSecret as _, SecretString};
-use tokio::time::timeout;
+use tokio::{
+    sync::{OwnedSemaphorePermit, Semaphore},
+    time::timeout,
+};
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
 pub(super) use self::{
@@ -59,6 +62,13 @@ const IDLE: Duration = Duration::from_secs(50);
 /// How many idle connections to one host are kept.
 const IDLE_CONNECTIONS: usize = 16;
 
+/// The bytes of a body that are read at once. What is longer waits for its turn.
+const SMALL: usize = 64 << 10;
+
+/// How many longer answers a client holds at a time. A tenant's PeerPods cause many requests at once, and each may be answered by a
+/// list of several MiB.
+const LONG_ANSWERS: usize = 2;
+
 /// The most pages of one list.
 pub(super) const MOST_PAGES: usize = 1000;
 
@@ -68,6 +78,14 @@ pub(super) struct Client {
     http: legacy::Client<Connector, Full<Bytes>>,
     options: Arc<Options>,
     pacing: Arc<Pacing>,
+    long_answers: Arc<Semaphore>,
+}
+
+/// A body, and its place among the [long ones](LONG_ANSWERS), which it keeps until it is dropped.
+#[derive(Debug)]
+struct Body {
+    bytes: Bytes,
+    place: Option<OwnedSemaphorePermit>,
 }
 
 /// What holds for all requests of a client.
@@ -214,7 +232,8 @@ impl Client {
             .pool_idle_timeout(IDLE)
             .pool_max_idle_per_host(IDLE_CONNECTIONS)
             .build(connector);
-        Ok(Self { http, options: Arc::new(options), pacing: Arc::default() })
+        let long_answers = Arc::new(Semaphore::new(LONG_ANSWERS));
+        Ok(Self { http, options: Arc::new(options), pacing: Arc::default(), long_answers })
     }
 
     /// Sends it when the cloud's pace allows, and gives the whole answer, whatever its status. Fails if there is no whole answer
@@ -266,7 +285,7 @@ impl Client {
         self.send(call).await
     }
 
-    async fn exchange(&self, request: Request<Bytes>) -> Result<Response<Bytes>, NoAnswer> {
+    async fn exchange(&self, request: Request<Bytes>) -> Result<Response<Body>, NoAnswer> {
         let answer = self
             .http
             .request(request.map(Full::new))
@@ -276,18 +295,30 @@ impl Client {
         Ok(Response::from_parts(head, self.whole(body).await?))
     }
 
-    async fn whole(&self, body: Incoming) -> Result<Bytes, NoAnswer> {
-        let whole = Limited::new(body, self.options.body).collect().await;
-        whole.map(http_body_util::Collected::to_bytes).map_err(|error| {
-            let too_long = error.is::<http_body_util::LengthLimitError>();
-            if too_long { NoAnswer::TooLong } else { NoAnswer::Failed(error) }
-        })
+    async fn whole(&self, body: Incoming) -> Result<Body, NoAnswer> {
+        let mut body = Limited::new(body, self.options.body);
+        let (mut bytes, mut place) = (Vec::new(), None);
+        while let Some(frame) = body.frame().await {
+            let Ok(data) = frame?.into_data() else { continue };
+            if place.is_none() && bytes.len() + data.len() > SMALL {
+                // The semaphore is never closed.
+                place = Arc::clone(&self.long_answers).acquire_owned().await.ok();
+            }
+            bytes.extend_from_slice(&data);
+        }
+        Ok(Body { bytes: bytes.into(), place })
     }
 }
 
 enum NoAnswer {
     TooLong,
     Failed(Box<dyn error::Error + Send + Sync>),
+}
+
+impl From<Box<dyn error::Error + Send + Sync>> for NoAnswer {
+    fn from(error: Box<dyn error::Error + Send + Sync>) -> Self {
+        if error.is::<http_body_util::LengthLimitError>() { Self::TooLong } else { Self::Failed(error) }
+    }
 }
 
 /// The secret part of a header: `abc` of `Bearer abc`.

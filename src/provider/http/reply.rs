@@ -8,9 +8,10 @@ use operator_kit::Message;
 use secrecy::{ExposeSecret, SecretString};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
+use tokio::sync::OwnedSemaphorePermit;
 
 use super::{
-    Fresh,
+    Body, Fresh,
     identity::Token,
     pacing::{Pacing, Turn},
 };
@@ -43,6 +44,8 @@ pub(in crate::provider) struct Reply {
     pub headers: HeaderMap,
     /// The body.
     pub body: Bytes,
+    /// The body's place among the long ones.
+    _place: Option<OwnedSemaphorePermit>,
     secrets: Vec<SecretString>,
     pacing: Arc<Pacing>,
 }
@@ -51,12 +54,12 @@ impl Reply {
     pub(super) fn new(
         doing: &'static str,
         turn: Option<Turn>,
-        answer: Response<Bytes>,
+        answer: Response<Body>,
         secrets: Vec<SecretString>,
         pacing: Arc<Pacing>,
     ) -> Self {
-        let (head, body) = answer.into_parts();
-        Self { doing, turn, status: head.status, headers: head.headers, body, secrets, pacing }
+        let (head, Body { bytes: body, place: _place }) = answer.into_parts();
+        Self { doing, turn, status: head.status, headers: head.headers, body, _place, secrets, pacing }
     }
 
     /// The reply if it is a success, else the error that `meaning` makes of it.

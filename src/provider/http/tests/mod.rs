@@ -67,6 +67,20 @@ async fn incomplete_answers_are_transient_errors() {
 }
 
 #[tokio::test]
+async fn a_long_answer_waits_until_another_one_is_dropped() {
+    let server = Server::start(whole("200 OK", "connection: close\r\n", &"x".repeat(SMALL + 1))).await;
+    let client = Client::new(Options { body: 2 * SMALL, ..options() }).unwrap();
+    let mut held = Vec::new();
+    for _ in 0..LONG_ANSWERS {
+        held.push(client.send(get(&server.uri("/"))).await.unwrap());
+    }
+    let late = client.send(get(&server.uri("/"))).await.unwrap_err();
+    assert_eq!(late.class, ErrorClass::Transient, "{late:?}");
+    held.pop();
+    assert_eq!(client.send(get(&server.uri("/"))).await.unwrap().body.len(), SMALL + 1);
+}
+
+#[tokio::test]
 async fn the_log_quotes_the_beginning_of_an_unexpected_body() {
     let reply = answer(whole("200 OK", "content-type: text/html\r\n", "<html>captive portal")).await.unwrap();
     let error = reply.json::<serde_json::Value>().unwrap_err();
