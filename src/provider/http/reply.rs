@@ -58,8 +58,9 @@ impl Reply {
         secrets: Vec<SecretString>,
         pacing: Arc<Pacing>,
     ) -> Self {
-        let (head, Body { bytes: body, place: _place }) = answer.into_parts();
-        Self { doing, turn, status: head.status, headers: head.headers, body, _place, secrets, pacing }
+        let (head, Body { bytes: body, place }) = answer.into_parts();
+        let (status, headers) = (head.status, head.headers);
+        Self { doing, turn, status, headers, body, _place: place, secrets, pacing }
     }
 
     /// The reply if it is a success, else the error that `meaning` makes of it.
