@@ -30,20 +30,45 @@ const GIVEN_UP: SignedDuration = SignedDuration::from_mins(4);
 /// (`PROXY_TIMEOUT`).
 const STARTED_BY: SignedDuration = SignedDuration::from_mins(10);
 
+/// What a PeerPod object alone says. It determines what else has to be observed, and how the decision is made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// The object alone determines the decision.
+    Settled(Decision),
+    /// It is not being deleted and does not have the finalizer.
+    Released,
+    /// It is not being deleted and has the finalizer.
+    Live,
+    /// It is being deleted, and its finalizer is to stay until the VM is absent.
+    Deleting,
+}
+
+impl Phase {
+    /// The phase of this PeerPod.
+    pub fn of(facts: &Facts) -> Self {
+        match (facts.deleted, facts.finalizer) {
+            _ if facts.unread_finalizers => Self::Settled(Decision::Refuse(Blocked::UnreadFinalizers)),
+            (None, false) => Self::Released,
+            (None, true) => Self::Live,
+            (Some(_), false) => Self::Settled(Decision::Nothing),
+            (Some(_), true) if facts.abandoned => Self::Settled(Decision::Release(Release::Abandoned)),
+            (Some(_), true) => Self::Deleting,
+        }
+    }
+}
+
 /// Decides. See the [module](self) for what always holds.
 pub fn decide(facts: Facts) -> Decision {
-    if facts.unread_finalizers {
-        return Decision::Refuse(Blocked::UnreadFinalizers);
+    match Phase::of(&facts) {
+        Phase::Settled(decision) => decision,
+        Phase::Released => released(facts),
+        Phase::Live => live(facts),
+        Phase::Deleting => deleting(facts),
     }
-    if !facts.finalizer {
-        return released(facts);
-    }
-    if facts.deleted.is_none() {
-        return live(facts);
-    }
-    if facts.abandoned {
-        return Decision::Release(Release::Abandoned);
-    }
+}
+
+/// Decides on a PeerPod that is being deleted.
+fn deleting(facts: Facts) -> Decision {
     if facts.vm == VmState::Absent {
         return Decision::Release(Release::Absent);
     }
@@ -80,7 +105,7 @@ fn delete(vm: Vm, facts: Facts) -> Decision {
 /// Decides on a PeerPod without the finalizer. cloud-api-adaptor removes it after a start of the Pod that failed, and then makes
 /// another VM and PeerPod, so such PeerPods pile up. The youngest of a Pod is never touched.
 fn released(facts: Facts) -> Decision {
-    if facts.deleted.is_some() || !facts.has_younger {
+    if !facts.has_younger {
         return Decision::Nothing;
     }
     match &facts.vm {

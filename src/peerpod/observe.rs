@@ -13,7 +13,8 @@ use operator_kit::{
 
 use super::{
     decide::{
-        Facts, InSandbox, Owner, Sibling, VmState, is_left_by_an_ended_pod, is_superseded, wait_for_pod,
+        Facts, InSandbox, Owner, Phase, Sibling, VmState, is_left_by_an_ended_pod, is_superseded,
+        wait_for_pod,
     },
     findings::{PeerPodFinding, PeerPodFindings},
     grace_periods::GracePeriods,
@@ -46,184 +47,63 @@ pub(super) struct Observer {
     pub(super) requeues: Requeues,
 }
 
+/// Why there are no facts to decide on.
+pub(super) enum Interrupted {
+    /// All slots of the cloud are taken: the PeerPod is parked.
+    Parked,
+    /// The API server failed.
+    Failed(ApiError),
+}
+
+impl From<ApiError> for Interrupted {
+    fn from(error: ApiError) -> Self {
+        Self::Failed(error)
+    }
+}
+
 impl Observer {
-    /// Everything that the decision on `peerpod` depends on. `None`: it is parked, as its cloud has no free slot. Fails only when
-    /// the API server fails.
+    /// Everything that the decision on `peerpod` depends on. What is read depends on the [`Phase`], as the decision does.
     pub(super) async fn observe(
         &self,
         peerpod: &PeerPod,
         provider: &Result<Arc<dyn Provider>, Error>,
         turn: &Turn<'_>,
-    ) -> Result<Option<Facts>, ApiError> {
-        let pod = owner(peerpod);
-        let deleted = peerpod.metadata.deletion_timestamp.as_ref().map(|time| time.0);
-        let instance = InstanceId::parse(peerpod.cloud_provider(), peerpod.instance_id());
+    ) -> Result<Facts, Interrupted> {
         let siblings = self.index.siblings(peerpod);
-        let finding = self.findings.of(peerpod.metadata.uid.as_deref());
-        let mut facts = Facts {
-            deleted,
+        let mut facts = self.known(peerpod, &siblings);
+        let observation = Observation { observer: self, peerpod, provider, turn, siblings };
+        match Phase::of(&facts) {
+            Phase::Settled(_) => {}
+            Phase::Released => observation.released(&mut facts).await?,
+            Phase::Live => observation.live(&mut facts).await?,
+            Phase::Deleting => observation.deleting(&mut facts).await?,
+        }
+        Ok(facts)
+    }
+
+    /// What is known without a read.
+    fn known(&self, peerpod: &PeerPod, siblings: &Siblings) -> Facts {
+        let cloud = peerpod.cloud_provider();
+        Facts {
+            deleted: peerpod.metadata.deletion_timestamp.as_ref().map(|time| time.0),
             finalizer: has_finalizer(peerpod),
             unread_finalizers: has_unread_finalizers(peerpod),
             abandoned: is_abandoned(peerpod),
             recorded: siblings.recorded,
             age: Timestamp::now().duration_since(siblings.recorded),
-            pod: pod.map(|pod| pod.name.clone()),
-            name_limit: Cloud::named(peerpod.cloud_provider()).map_or(NAME_LIMIT, |cloud| cloud.name_limit),
+            pod: owner(peerpod).map(|pod| pod.name.clone()),
+            name_limit: Cloud::named(cloud).map_or(NAME_LIMIT, |cloud| cloud.name_limit),
             owner: Owner::Gone,
             pod_created: None,
             in_sandbox: InSandbox::Unknown,
-            instance,
+            instance: InstanceId::parse(cloud, peerpod.instance_id()),
             has_younger: siblings.has_younger,
             siblings: Vec::new(),
             claimed_by: None,
             vm: VmState::NotAsked,
-            finding,
-            developer_mode: self.clouds.developer_mode(peerpod.cloud_provider()),
+            finding: self.findings.of(peerpod.metadata.uid.as_deref()),
+            developer_mode: self.clouds.developer_mode(cloud),
             deletion_accepted: false,
-        };
-        let has_slot = || provider.is_err() || turn.enter();
-        if facts.unread_finalizers || deleted.is_some() && (!facts.finalizer || facts.abandoned) {
-            return Ok(Some(facts));
-        }
-        if !facts.finalizer {
-            if facts.has_younger && facts.instance.is_ok() {
-                if !has_slot() {
-                    return Ok(None);
-                }
-                self.observe_released(peerpod, siblings, provider, &mut facts).await?;
-            }
-            return Ok(Some(facts));
-        }
-        if let Some(pod) = pod {
-            let may_be_left = finding == Some(PeerPodFinding::Ended);
-            if deleted.is_none() && siblings.newest.is_empty() && !may_be_left {
-                return Ok(Some(facts));
-            }
-            self.observe_pod(peerpod, pod, &mut facts).await?;
-            if deleted.is_none() && is_left_by_an_ended_pod(&facts) {
-                return Ok(Some(facts));
-            }
-            if deleted.is_some() {
-                self.requeues.add(self.index.pod_has_ended(peerpod, facts.owner.may_run().is_none()));
-            }
-            if deleted.is_none() || wait_for_pod(&facts).is_some() {
-                if !siblings.newest.is_empty() && !has_slot() {
-                    return Ok(None);
-                }
-                self.ask(peerpod, siblings, provider, &mut facts).await;
-                if deleted.is_none() || wait_for_pod(&facts).is_some() {
-                    return Ok(Some(facts));
-                }
-            }
-        }
-        if deleted.is_some() {
-            if facts.instance == Err(IdProblem::Empty) && finding == Some(PeerPodFinding::NoVm) {
-                facts.vm = VmState::Absent;
-            } else if facts.vm == VmState::NotAsked {
-                if facts.instance.is_ok() && !has_slot() {
-                    return Ok(None);
-                }
-                facts.vm = self.vm_state(peerpod, facts.recorded, provider).await;
-            }
-            if facts.instance.is_ok() {
-                facts.claimed_by = self.claimant(peerpod, &facts.vm).await?;
-            }
-        }
-        Ok(Some(facts))
-    }
-
-    /// Everything that the decision on a PeerPod without the finalizer depends on. If its VM is absent, that is little.
-    async fn observe_released(
-        &self,
-        peerpod: &PeerPod,
-        siblings: Siblings,
-        provider: &Result<Arc<dyn Provider>, Error>,
-        facts: &mut Facts,
-    ) -> Result<(), ApiError> {
-        facts.vm = self.vm_state(peerpod, facts.recorded, provider).await;
-        if let (VmState::Present(_), Some(pod)) = (&facts.vm, owner(peerpod)) {
-            self.observe_pod(peerpod, pod, facts).await?;
-            self.ask(peerpod, siblings, provider, facts).await;
-            facts.claimed_by = self.claimant(peerpod, &facts.vm).await?;
-        }
-        Ok(())
-    }
-
-    /// What the decision depends on of the Pod.
-    async fn observe_pod(
-        &self,
-        peerpod: &PeerPod,
-        pod: &OwnerReference,
-        facts: &mut Facts,
-    ) -> Result<(), ApiError> {
-        let state = self.pod_state(peerpod, pod).await?;
-        facts.owner = state.owner;
-        facts.pod_created = state.created;
-        facts.in_sandbox = self.in_sandbox(peerpod, &state);
-        Ok(())
-    }
-
-    fn in_sandbox(&self, peerpod: &PeerPod, state: &PodState) -> InSandbox {
-        match state.in_sandbox {
-            _ if self.index.is_doubted(peerpod) => InSandbox::Doubted,
-            Some(time) => InSandbox::By(time),
-            None => InSandbox::Unknown,
-        }
-    }
-
-    /// Asks the cloud for the VMs of the PeerPod and of its newer siblings, the newest first, until a sibling supersedes it.
-    async fn ask(
-        &self,
-        peerpod: &PeerPod,
-        siblings: Siblings,
-        provider: &Result<Arc<dyn Provider>, Error>,
-        facts: &mut Facts,
-    ) {
-        let mut newest = siblings.newest.into_iter();
-        let Some(first) = newest.next() else { return };
-        let own = async {
-            match &facts.vm {
-                VmState::NotAsked => self.vm_state(peerpod, facts.recorded, provider).await,
-                known => known.clone(),
-            }
-        };
-        let (own, first) = join(own, self.sibling(peerpod, &first, provider)).await;
-        facts.vm = own;
-        facts.siblings.push(first);
-        for sibling in newest {
-            if is_superseded(facts) {
-                return;
-            }
-            facts.siblings.push(self.sibling(peerpod, &sibling, provider).await);
-        }
-        facts.siblings.extend(siblings.next.map(|recorded| Sibling { recorded, vm: VmState::NotAsked }));
-    }
-
-    async fn sibling(
-        &self,
-        peerpod: &PeerPod,
-        sibling: &Newer,
-        provider: &Result<Arc<dyn Provider>, Error>,
-    ) -> Sibling {
-        let known =
-            self.store.get(&sibling.key).filter(|other| !sibling.contested && is_sibling(other, peerpod));
-        let vm = match known {
-            Some(other) => self.vm_state(&other, sibling.recorded, provider).await,
-            None => VmState::NotAsked,
-        };
-        Sibling { recorded: sibling.recorded, vm }
-    }
-
-    /// What the cloud answers about a PeerPod's VM. A VM of another cluster counts as unknown.
-    async fn vm_state(
-        &self,
-        peerpod: &PeerPod,
-        recorded: Timestamp,
-        provider: &Result<Arc<dyn Provider>, Error>,
-    ) -> VmState {
-        match vm_state_of(peerpod, recorded, self.is_contested(peerpod), provider).await {
-            VmState::Present(vm) if vm.cluster_uid.is_some() => in_cluster(vm, self.cluster.uid().await),
-            state => state,
         }
     }
 
@@ -243,6 +123,137 @@ impl Observer {
             self.grace_periods.forget(&key);
         }
         Ok(state)
+    }
+}
+
+/// The observation of one PeerPod. Each method adds to the facts what the decision depends on, and asks for nothing that would not
+/// change it.
+struct Observation<'a> {
+    observer: &'a Observer,
+    peerpod: &'a PeerPod,
+    provider: &'a Result<Arc<dyn Provider>, Error>,
+    turn: &'a Turn<'a>,
+    siblings: Siblings,
+}
+
+impl Observation<'_> {
+    /// A PeerPod without the finalizer matters only if it has a younger sibling. If its VM is absent, nothing else matters.
+    async fn released(&self, facts: &mut Facts) -> Result<(), Interrupted> {
+        if !facts.has_younger || facts.instance.is_err() {
+            return Ok(());
+        }
+        self.enter()?;
+        facts.vm = self.vm_state(self.peerpod, facts.recorded).await;
+        if let (VmState::Present(_), Some(pod)) = (&facts.vm, owner(self.peerpod)) {
+            self.read_pod(pod, facts).await?;
+            self.ask_for_siblings(facts).await?;
+            facts.claimed_by = self.observer.claimant(self.peerpod, &facts.vm).await?;
+        }
+        Ok(())
+    }
+
+    /// A PeerPod that is not being deleted matters only if it may have newer siblings, or if its Pod may have left it.
+    async fn live(&self, facts: &mut Facts) -> Result<(), Interrupted> {
+        let Some(pod) = owner(self.peerpod) else { return Ok(()) };
+        if self.siblings.newest.is_empty() && facts.finding != Some(PeerPodFinding::Ended) {
+            return Ok(());
+        }
+        self.read_pod(pod, facts).await?;
+        if !is_left_by_an_ended_pod(facts) {
+            self.ask_for_siblings(facts).await?;
+        }
+        Ok(())
+    }
+
+    /// While the Pod of a deleted PeerPod may run, only a newer sibling can change the decision. Then the VM matters, and what else
+    /// needs it.
+    async fn deleting(&self, facts: &mut Facts) -> Result<(), Interrupted> {
+        let Observer { index, requeues, .. } = self.observer;
+        if let Some(pod) = owner(self.peerpod) {
+            self.read_pod(pod, facts).await?;
+            let has_ended = facts.owner.may_run().is_none();
+            requeues.add(index.pod_has_ended(self.peerpod, has_ended));
+            if !has_ended {
+                self.ask_for_siblings(facts).await?;
+                if wait_for_pod(facts).is_some() {
+                    return Ok(());
+                }
+            }
+        }
+        match facts.instance {
+            Ok(_) => {
+                if facts.vm == VmState::NotAsked {
+                    self.enter()?;
+                    facts.vm = self.vm_state(self.peerpod, facts.recorded).await;
+                }
+                facts.claimed_by = self.observer.claimant(self.peerpod, &facts.vm).await?;
+            }
+            Err(IdProblem::Empty) if facts.finding == Some(PeerPodFinding::NoVm) => {
+                facts.vm = VmState::Absent;
+            }
+            Err(_) => {}
+        }
+        Ok(())
+    }
+
+    /// Takes a slot at the cloud, unless this turn has one. A cloud that cannot be asked answers at once and needs no slot.
+    fn enter(&self) -> Result<(), Interrupted> {
+        if self.provider.is_err() || self.turn.enter() { Ok(()) } else { Err(Interrupted::Parked) }
+    }
+
+    /// What the decision depends on of the Pod.
+    async fn read_pod(&self, pod: &OwnerReference, facts: &mut Facts) -> Result<(), ApiError> {
+        let state = self.observer.pod_state(self.peerpod, pod).await?;
+        facts.owner = state.owner;
+        facts.pod_created = state.created;
+        facts.in_sandbox = match state.in_sandbox {
+            _ if self.observer.index.is_doubted(self.peerpod) => InSandbox::Doubted,
+            Some(time) => InSandbox::By(time),
+            None => InSandbox::Unknown,
+        };
+        Ok(())
+    }
+
+    /// Asks the cloud for the VMs of the PeerPod and of its newer siblings, the newest first, until a sibling supersedes it.
+    async fn ask_for_siblings(&self, facts: &mut Facts) -> Result<(), Interrupted> {
+        let Some((first, others)) = self.siblings.newest.split_first() else { return Ok(()) };
+        self.enter()?;
+        let own = async {
+            match &facts.vm {
+                VmState::NotAsked => self.vm_state(self.peerpod, facts.recorded).await,
+                known => known.clone(),
+            }
+        };
+        let (own, first) = join(own, self.sibling(first)).await;
+        facts.vm = own;
+        facts.siblings.push(first);
+        for sibling in others {
+            if is_superseded(facts) {
+                return Ok(());
+            }
+            facts.siblings.push(self.sibling(sibling).await);
+        }
+        facts.siblings.extend(self.siblings.next.map(|recorded| Sibling { recorded, vm: VmState::NotAsked }));
+        Ok(())
+    }
+
+    async fn sibling(&self, sibling: &Newer) -> Sibling {
+        let known = self.observer.store.get(&sibling.key);
+        let known = known.filter(|other| !sibling.contested && is_sibling(other, self.peerpod));
+        let vm = match known {
+            Some(other) => self.vm_state(&other, sibling.recorded).await,
+            None => VmState::NotAsked,
+        };
+        Sibling { recorded: sibling.recorded, vm }
+    }
+
+    /// What the cloud answers about a PeerPod's VM. A VM of another cluster counts as unknown.
+    async fn vm_state(&self, peerpod: &PeerPod, recorded: Timestamp) -> VmState {
+        let Observer { cluster, .. } = self.observer;
+        match vm_state_of(peerpod, recorded, self.observer.is_contested(peerpod), self.provider).await {
+            VmState::Present(vm) if vm.cluster_uid.is_some() => in_cluster(vm, cluster.uid().await),
+            state => state,
+        }
     }
 }
 

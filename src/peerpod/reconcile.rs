@@ -12,7 +12,8 @@ use super::{
     controller::Context,
     decide::{self, Decision, Facts, Release, Wait, decide},
     deletion_tracker::{Outcome, StatusUpdate},
-    index, object, observe,
+    index, object,
+    observe::{self, Interrupted},
     parking::Turn,
     requeue_policy::POD_RESYNC,
 };
@@ -45,10 +46,14 @@ impl Context {
         // One provider for the whole reconcile: after a change of the settings, another cloud must not answer that the VM is
         // gone.
         let provider = self.observer.clouds.provider(peerpod.cloud_provider()).await;
-        let Some(facts) = self.observer.observe(peerpod, &provider, turn).await? else {
-            let again = self.requeue_policy.parked(self.index.unsettled());
-            self.report_outcome(peerpod, &Outcome::Parked, again).await;
-            return Ok(Action::requeue(again));
+        let facts = match self.observer.observe(peerpod, &provider, turn).await {
+            Ok(facts) => facts,
+            Err(Interrupted::Failed(error)) => return Err(error),
+            Err(Interrupted::Parked) => {
+                let again = self.requeue_policy.parked(self.index.unsettled());
+                self.report_outcome(peerpod, &Outcome::Parked, again).await;
+                return Ok(Action::requeue(again));
+            }
         };
         if decide::contradicted(&facts) {
             self.index.doubt(peerpod);
