@@ -28,7 +28,8 @@ use super::{
     deletion_tracker::DeletionTracker,
     findings::PeerPodFindings,
     grace_periods::GracePeriods,
-    index::{self, Change, Index},
+    index::{Change, Index},
+    object::key,
     observe::Observer,
     parking::Parking,
     pod,
@@ -36,6 +37,7 @@ use super::{
     report::{MOST_REPORTS, Reporter},
     requeue::Requeues,
     requeue_policy::RequeuePolicy,
+    trackers::Trackers,
     trim::trim,
 };
 use crate::{
@@ -98,12 +100,9 @@ pub(super) struct Context {
     /// Releases and deletes PeerPods.
     pub(super) releases: Client,
     pub(super) reporter: Reporter,
-    pub(super) pod_watch: PodWatch,
+    pub(super) trackers: Trackers,
     pub(super) requeues: Requeues,
     pub(super) index: Arc<Index>,
-    pub(super) requeue_policy: RequeuePolicy,
-    pub(super) deletion_tracker: DeletionTracker,
-    pub(super) parking: Parking,
     leadership: Leadership,
     pub(super) metrics: Metrics,
 }
@@ -215,7 +214,7 @@ impl PeerPods {
             .graceful_shutdown_on(shutdown.cancelled_owned())
             .run(reconcile, |_, never, _| match *never {}, context.clone())
             .for_each(|_| ready(()));
-        let pod_watch = context.pod_watch.run(client);
+        let pod_watch = context.trackers.pod_watch.run(client);
         futures::pin_mut!(all_seen, controller, pod_watch);
         futures::select_biased! {
             () = controller.fuse() => {}
@@ -233,20 +232,18 @@ async fn reconcile(peerpod: Arc<PeerPod>, context: Arc<Context>) -> Result<Actio
         cloud = peerpod.cloud_provider(),
         instance = peerpod.instance_id(),
     );
-    let started = std::time::Instant::now();
-    context.index.reconcile_started(&index::key(&peerpod), &context.metrics);
+    let (key, started) = (key(&peerpod), std::time::Instant::now());
+    context.index.reconcile_started(&key, &context.metrics);
     let work = context.reconcile(&peerpod).instrument(span);
     let Some((result, action)) = context.leadership.while_leading(work).await else {
         // This process does not lead, so it waits for nothing. A new term reconciles the PeerPod again.
-        context.pod_watch.settled(&peerpod);
-        context.deletion_tracker.forget(&index::key(&peerpod));
-        context.parking.forget(&index::key(&peerpod).into());
+        context.trackers.stop(&key);
         return Ok(Action::await_change());
     };
     context.metrics.reconciled(NAME, result, started.elapsed());
-    if !context.index.contains(&index::key(&peerpod)) {
+    if !context.index.contains(&key) {
         // The PeerPod was removed during this reconcile, so no later event clears what the reconcile stored.
-        context.forget(&peerpod);
+        context.trackers.forget(&key);
     }
     Ok(action)
 }
@@ -266,23 +263,27 @@ impl Context {
         store: Store<PeerPod>,
     ) -> Self {
         let (index, requeues) = (Arc::new(Index::default()), Requeues::default());
+        let trackers = Trackers {
+            requeue_policy: RequeuePolicy::default(),
+            pod_watch: PodWatch::new(requeues.clone()),
+            deletion_tracker: DeletionTracker::new(options.slow_after, metrics.clone()),
+            grace_periods: Arc::new(GracePeriods::default()),
+            parking: Parking::new(slots(options), requeues.clone(), metrics.clone()),
+        };
         Self {
             observer: Observer {
                 client: reading(&limited(client, READS), &pod::POD),
                 clouds,
                 index: index.clone(),
                 store,
-                grace_periods: GracePeriods::default(),
+                grace_periods: Arc::clone(&trackers.grace_periods),
                 cluster: Cluster::new(client),
                 findings: PeerPodFindings::default(),
                 requeues: requeues.clone(),
             },
             releases: reading(&limited(client, RELEASES), &IDENTITY_ALONE),
             reporter: Reporter::new(Publisher::new(client, &PEERPOD, FIELD_MANAGER, "Reaping")),
-            pod_watch: PodWatch::new(requeues.clone()),
-            requeue_policy: RequeuePolicy::default(),
-            deletion_tracker: DeletionTracker::new(options.slow_after, metrics.clone()),
-            parking: Parking::new(slots(options), requeues.clone(), metrics.clone()),
+            trackers,
             requeues,
             index,
             leadership,
@@ -293,26 +294,12 @@ impl Context {
     /// Forgets PeerPods that were removed, and counts the others.
     fn seen(&self, event: &watcher::Event<PeerPod>) {
         match event {
-            watcher::Event::Delete(gone) => self.forget(gone),
+            watcher::Event::Delete(gone) => self.trackers.forget(&key(gone)),
             // No event shows a removal while the watch was down.
-            watcher::Event::InitDone => {
-                self.requeue_policy.retain(|key| self.index.contains(key));
-                self.pod_watch.retain(|key| self.index.contains(key));
-                self.deletion_tracker.retain(|key| self.index.contains(key));
-                self.observer.grace_periods.retain(|key| self.index.contains(key));
-                self.parking.retain(|key| self.index.contains(key));
-            }
+            watcher::Event::InitDone => self.trackers.retain(&self.index),
             watcher::Event::Init | watcher::Event::InitApply(_) => return,
             watcher::Event::Apply(_) => {}
         }
         self.index.publish(&self.metrics);
-    }
-
-    fn forget(&self, gone: &PeerPod) {
-        self.requeue_policy.settled(&index::key(gone));
-        self.pod_watch.settled(gone);
-        self.deletion_tracker.forget(&index::key(gone));
-        self.observer.grace_periods.forget(&index::key(gone));
-        self.parking.forget(&index::key(gone).into());
     }
 }

@@ -24,7 +24,7 @@ use self::{
 };
 use super::{
     conditions::{Reason, has_reason, is_kept_for_pod, says_something},
-    object::{created, has_finalizer, owner},
+    object::{created, has_finalizer, key, owner},
 };
 use crate::{
     api::v1alpha1::PeerPod,
@@ -320,11 +320,6 @@ impl State {
         }
         Change { matters, others }
     }
-}
-
-/// A PeerPod by namespace and name.
-pub(super) fn key(peerpod: &PeerPod) -> ObjectRef<PeerPod> {
-    ObjectRef::new(&peerpod.name_any()).within(&peerpod.namespace().unwrap_or_default())
 }
 
 #[cfg(test)]

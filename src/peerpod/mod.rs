@@ -21,6 +21,7 @@
 //! | `parking.rs` | how many PeerPods the operator works on at once at each cloud, and which wait for their turn |
 //! | `deletion_tracker.rs` | which deletions are slow, and what was reported about them |
 //! | `grace_periods.rs` | since when Pods are known to terminate |
+//! | `trackers.rs` | all that is remembered of PeerPods between reconciles, and when it is forgotten |
 //! | `requeue.rs`, `requeue_policy.rs`, `pod_watch.rs` | when a PeerPod is reconciled again: on request, by a timer, after a change of its Pod |
 //!
 //! A normal deletion reads the owner Pod once, asks the cloud, deletes the VM, observes its absence and releases the finalizer
@@ -48,6 +49,7 @@ mod relations;
 mod report;
 mod requeue;
 mod requeue_policy;
+mod trackers;
 mod trim;
 
 pub(crate) use self::controller::{PEERPOD, Shared};

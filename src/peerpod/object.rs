@@ -2,9 +2,14 @@
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
-use kube::ResourceExt;
+use kube::{ResourceExt, runtime::reflector::ObjectRef};
 
 use crate::api::v1alpha1::{FINALIZER, PeerPod, RELEASE_ABANDON, RELEASE_ANNOTATION};
+
+/// The PeerPod by its namespace and name.
+pub(crate) fn key(peerpod: &PeerPod) -> ObjectRef<PeerPod> {
+    ObjectRef::new(&peerpod.name_any()).within(&peerpod.namespace().unwrap_or_default())
+}
 
 /// The Pod that owns a PeerPod, by its reference.
 pub(crate) fn owner(peerpod: &PeerPod) -> Option<&OwnerReference> {

@@ -15,12 +15,13 @@ use std::{
     time::Duration,
 };
 
+use kube::runtime::reflector::ObjectRef;
 use operator_kit::metrics::Counted;
 use tokio::time::Instant;
 
 use self::queue::Queue;
 use super::{index::Key, requeue::Requeues};
-use crate::metrics::Metrics;
+use crate::{api::v1alpha1::PeerPod, metrics::Metrics};
 
 /// A reconcile that has had its slot for this long has stalled: part of the cloud may hang. The next reconcile gets its slot.
 const STALLED_AFTER: Duration = Duration::from_secs(1);
@@ -87,13 +88,13 @@ impl Parking {
     }
 
     /// Forgets a PeerPod that needs no slot. The next one gets the slot that was meant for it.
-    pub(super) fn forget(&self, key: &Key) {
+    pub(super) fn forget(&self, key: &ObjectRef<PeerPod>) {
         let next: Vec<_> = self.lock().values_mut().filter_map(|at| at.forget(key)).collect();
         self.0.requeues.add(next);
     }
 
     /// Forgets all PeerPods but these.
-    pub(super) fn retain(&self, exists: impl Fn(&Key) -> bool) {
+    pub(super) fn retain(&self, exists: impl Fn(&ObjectRef<PeerPod>) -> bool) {
         let gone: Vec<_> = {
             let clouds = self.lock();
             let known = clouds.values().flat_map(|at| at.parked.keys().chain(&at.called));
@@ -153,7 +154,7 @@ impl Slots {
     }
 
     /// Forgets a PeerPod. Returns the PeerPod that gets the slot which was meant for it.
-    fn forget(&mut self, key: &Key) -> Option<Key> {
+    fn forget(&mut self, key: &ObjectRef<PeerPod>) -> Option<Key> {
         self.parked.remove(key);
         if self.called.remove(key) { self.call_next() } else { None }
     }

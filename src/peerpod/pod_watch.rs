@@ -29,8 +29,8 @@ use operator_kit::{
 use tokio::{sync::Notify, time::timeout};
 
 use super::{
-    index::{FEW, Key, key},
-    object::owner,
+    index::{FEW, Key},
+    object::{key, owner},
     requeue::Requeues,
 };
 use crate::api::v1alpha1::PeerPod;
@@ -78,8 +78,8 @@ impl PodWatch {
     }
 
     /// This PeerPod no longer waits for its Pod. If it did, returns a few of those that still wait, whose Pod may have ended too.
-    pub(super) fn settled(&self, peerpod: &PeerPod) -> Option<Vec<Key>> {
-        let others = self.waiting().settled(&key(peerpod))?;
+    pub(super) fn settled(&self, key: &ObjectRef<PeerPod>) -> Option<Vec<Key>> {
+        let others = self.waiting().settled(key)?;
         self.changed.notify_one();
         Some(others)
     }
@@ -218,8 +218,8 @@ mod tests {
         assert_eq!(requeued(&requeues), ["a"]);
         watch.take(&Event::Delete(pod("pod-b")));
         assert_eq!(requeued(&requeues), ["b"]);
-        assert_eq!(watch.settled(&a), Some(Vec::new()));
-        assert_eq!(watch.settled(&a), None, "it waits no more");
+        assert_eq!(watch.settled(&key(&a)), Some(Vec::new()));
+        assert_eq!(watch.settled(&key(&a)), None, "it waits no more");
         watch.take(&Event::Apply(pod("pod-a")));
         assert!(requeued(&requeues).is_empty());
     }
@@ -241,7 +241,7 @@ mod tests {
         {
             assert!(names.len() <= FEW * FEW, "{names:?}");
             for name in names {
-                if let Some(next) = watch.settled(&peerpod(&name, "pod")) {
+                if let Some(next) = watch.settled(&key(&peerpod(&name, "pod"))) {
                     settled += 1;
                     requeues.add(next);
                 }
@@ -263,7 +263,7 @@ mod tests {
         watch.take(&Event::Apply(pod("present")));
         assert_eq!(requeued(&requeues), ["a"]);
         // It was made again with another owner, which no event showed.
-        assert!(watch.settled(&peerpod("a", "another")).is_some());
+        assert!(watch.settled(&key(&peerpod("a", "another"))).is_some());
         assert!(watch.waiting().expected.is_empty() && watch.waiting().pods.is_empty());
         watch.expect(&peerpod("a", "present"));
         watch.retain(|_| false);
@@ -277,11 +277,11 @@ mod tests {
         watch.expect(&a);
         let mut unused = pin!(watch.unused());
         assert!(timeout(2 * LINGER, &mut unused).await.is_err(), "it waits");
-        watch.settled(&a);
+        watch.settled(&key(&a));
         assert!(timeout(LINGER / 2, &mut unused).await.is_err());
         watch.expect(&a);
         assert!(timeout(LINGER, &mut unused).await.is_err(), "it waits again");
-        watch.settled(&a);
+        watch.settled(&key(&a));
         assert!(timeout(2 * LINGER, &mut unused).await.is_ok());
     }
 
@@ -300,7 +300,7 @@ mod tests {
         assert!(requeued(&requeues).is_empty(), "it waits already");
         // A new list requeues all.
         watch.take(&Event::Init);
-        watch.settled(&b);
+        watch.settled(&key(&b));
         watch.expect(&b);
         assert!(requeued(&requeues).is_empty());
         watch.take(&Event::InitDone);

@@ -12,7 +12,7 @@ use super::{
     controller::Context,
     decide::{self, Decision, Facts, Release, Wait, decide},
     deletion_tracker::{Outcome, StatusUpdate},
-    index, object,
+    object,
     observe::{self, Interrupted},
     parking::Turn,
     requeue_policy::POD_RESYNC,
@@ -25,14 +25,14 @@ use crate::{
 impl Context {
     /// Reconciles once. Returns the result for the metric, and when to reconcile again.
     pub(super) async fn reconcile(&self, peerpod: &PeerPod) -> (&'static str, Action) {
-        let key = index::key(peerpod).into();
-        let turn = self.parking.turn(cloud_label(peerpod.cloud_provider()), &key);
+        let key = object::key(peerpod).into();
+        let turn = self.trackers.parking.turn(cloud_label(peerpod.cloud_provider()), &key);
         // Boxed, as every wrapper around a future this large would hold it twice.
         let error = match turn.watch(Box::pin(self.act(peerpod, &turn))).await {
             Ok(action) => return ("ok", action),
             Err(error) => error,
         };
-        let again = self.requeue_policy.failed(&key);
+        let again = self.trackers.requeue_policy.failed(&key);
         Box::pin(self.report_outcome(peerpod, &Outcome::Failed(&error), again)).await;
         ("error", Action::requeue(again))
     }
@@ -50,7 +50,7 @@ impl Context {
             Ok(facts) => facts,
             Err(Interrupted::Failed(error)) => return Err(error),
             Err(Interrupted::Parked) => {
-                let again = self.requeue_policy.parked(self.index.unsettled());
+                let again = self.trackers.requeue_policy.parked(self.index.unsettled());
                 self.report_outcome(peerpod, &Outcome::Parked, again).await;
                 return Ok(Action::requeue(again));
             }
@@ -73,11 +73,11 @@ impl Context {
         decision: Decision,
     ) -> Result<Action, ApiError> {
         self.metrics.decided(decision.as_str());
-        let key = index::key(peerpod);
+        let key = object::key(peerpod);
         match &decision {
-            Decision::Wait(Wait::PodRuns | Wait::PodEnds(_)) => self.pod_watch.expect(peerpod),
+            Decision::Wait(Wait::PodRuns | Wait::PodEnds(_)) => self.trackers.pod_watch.expect(peerpod),
             _ => {
-                if let Some(others) = self.pod_watch.settled(peerpod) {
+                if let Some(others) = self.trackers.pod_watch.settled(&key) {
                     self.requeues.add(others);
                     // Other PeerPods that name the VM may have been refused because of its Pod.
                     self.requeues.add(self.index.going_beside(peerpod));
@@ -96,7 +96,7 @@ impl Context {
             return Ok(self.after_write(&key, apply::delete(&self.releases, peerpod).await?));
         }
         let cloud = cloud_label(peerpod.cloud_provider());
-        let again = self.requeue_policy.after(&key, cloud, &decision);
+        let again = self.trackers.requeue_policy.after(&key, cloud, &decision);
         if let Some(class) = decision.error_class() {
             self.metrics.provider_error(cloud, class.as_str());
         }
@@ -120,7 +120,7 @@ impl Context {
                 self.reporter.event(peerpod, EventType::Normal, conditions::ABANDONED, note).await;
             }
         }
-        Ok(self.after_write(&index::key(peerpod), written))
+        Ok(self.after_write(&object::key(peerpod), written))
     }
 
     /// After a write the watch delivers the next state, also of an object that was outdated. The timer is for a watch that
@@ -128,18 +128,17 @@ impl Context {
     fn after_write(&self, key: &ObjectRef<PeerPod>, written: Written) -> Action {
         match written {
             Written::Done | Written::Gone => {
-                self.requeue_policy.settled(key);
-                self.deletion_tracker.forget(key);
+                self.trackers.written(key);
                 Action::await_change()
             }
-            Written::Outdated => Action::requeue(self.requeue_policy.failed(key)),
+            Written::Outdated => Action::requeue(self.trackers.requeue_policy.failed(key)),
         }
     }
 
     /// Reports how a reconcile ended.
     async fn report_outcome(&self, peerpod: &PeerPod, outcome: &Outcome<'_>, again: Duration) {
-        let now = Timestamp::now();
-        let update = self.deletion_tracker.ended(&index::key(peerpod), deleted(peerpod), outcome, again, now);
+        let (tracker, now) = (&self.trackers.deletion_tracker, Timestamp::now());
+        let update = tracker.ended(&object::key(peerpod), deleted(peerpod), outcome, again, now);
         if let Some(update) = update {
             self.report(peerpod, &update).await;
         }
@@ -155,7 +154,7 @@ impl Context {
 
     /// The PeerPod as the store has it now: its status may have changed since the reconcile began.
     fn latest(&self, peerpod: &PeerPod) -> Arc<PeerPod> {
-        let known = self.observer.store.get(&index::key(peerpod));
+        let known = self.observer.store.get(&object::key(peerpod));
         known
             .filter(|known| known.metadata.uid == peerpod.metadata.uid)
             .unwrap_or_else(|| Arc::new(peerpod.clone()))

@@ -59,7 +59,7 @@ impl RequeuePolicy {
             | Decision::Retire
             | Decision::Tidy
             | Decision::Release(_) => {
-                self.settled(key);
+                self.forget(key);
                 return None;
             }
             Decision::Wait(wait) => {
@@ -118,7 +118,7 @@ impl RequeuePolicy {
     }
 
     /// Forgets its failures: it is done or removed.
-    pub(super) fn settled(&self, key: &ObjectRef<PeerPod>) {
+    pub(super) fn forget(&self, key: &ObjectRef<PeerPod>) {
         self.failures.succeeded(key);
         self.going.succeeded(key);
         self.stuck().remove(key);
@@ -237,7 +237,7 @@ mod tests {
                 let leaves = Decision::Wait(Wait::VmDeletion(Duration::ZERO));
                 assert!(policy.after(key, "gcp", &leaves).is_some());
             },
-            |policy, key| policy.settled(key),
+            |policy, key| policy.forget(key),
             |policy, gone| policy.retain(|key| key != gone),
         ];
         for end in ends {

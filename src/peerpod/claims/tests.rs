@@ -11,8 +11,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::{
     cluster::Cluster,
-    peerpod::PeerPodFindings,
-    peerpod::{grace_periods::GracePeriods, index::Index, pod::POD, requeue::Requeues},
+    peerpod::{PeerPodFindings, index::Index, pod::POD, requeue::Requeues},
     provider::{clouds_in_memory, contract::memory::Memory},
 };
 
@@ -58,7 +57,7 @@ async fn claimant(
         clouds: clouds_in_memory("gcp", &Memory::default()),
         index,
         store,
-        grace_periods: GracePeriods::default(),
+        grace_periods: Arc::default(),
         cluster: Cluster::new(&server.client()),
         findings: PeerPodFindings::default(),
         requeues: Requeues::default(),

@@ -2,7 +2,10 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use kube::runtime::reflector::ObjectRef;
+
 use super::Key;
+use crate::api::v1alpha1::PeerPod;
 
 /// A queue of PeerPods in which namespaces take turns: the next one is the first of the namespace that has waited longest for its
 /// turn. Within a namespace, the PeerPods keep the order in which they came. So thousands of PeerPods of one namespace delay one
@@ -79,7 +82,7 @@ impl<T> Queue<T> {
     }
 
     /// Takes out this PeerPod. Its namespace keeps its turn for the others.
-    pub(super) fn remove(&mut self, key: &Key) {
+    pub(super) fn remove(&mut self, key: &ObjectRef<PeerPod>) {
         let Some((arrival, _)) = self.parked.remove(key) else { return };
         let Some(waiting) = self.namespaces.get_mut(&key.namespace) else { return };
         waiting.keys.remove(&arrival);
@@ -112,7 +115,6 @@ impl<T> Queue<T> {
 mod tests {
     use std::collections::VecDeque;
 
-    use kube::runtime::reflector::ObjectRef;
     use proptest::prelude::*;
 
     use super::*;

@@ -1,5 +1,4 @@
 use futures::{FutureExt, StreamExt, future::pending};
-use kube::runtime::reflector::ObjectRef;
 use prometheus_client::{encoding::text::encode, registry::Registry};
 use proptest::prelude::*;
 

@@ -1,0 +1,59 @@
+//! What the controller remembers of PeerPods between reconciles, and when it forgets which part *(no client)*.
+
+use std::sync::Arc;
+
+use kube::runtime::reflector::ObjectRef;
+
+use super::{
+    deletion_tracker::DeletionTracker, grace_periods::GracePeriods, index::Index, parking::Parking,
+    pod_watch::PodWatch, requeue_policy::RequeuePolicy,
+};
+use crate::api::v1alpha1::PeerPod;
+
+/// All that is remembered of PeerPods, beside the index.
+pub(super) struct Trackers {
+    pub(super) requeue_policy: RequeuePolicy,
+    pub(super) pod_watch: PodWatch,
+    pub(super) deletion_tracker: DeletionTracker,
+    /// The observer notes them.
+    pub(super) grace_periods: Arc<GracePeriods>,
+    pub(super) parking: Parking,
+}
+
+impl Trackers {
+    /// Forgets a PeerPod that was removed.
+    pub(super) fn forget(&self, key: &ObjectRef<PeerPod>) {
+        let Self { requeue_policy, pod_watch, deletion_tracker, grace_periods, parking } = self;
+        requeue_policy.forget(key);
+        pod_watch.settled(key);
+        deletion_tracker.forget(key);
+        grace_periods.forget(key);
+        parking.forget(key);
+    }
+
+    /// Forgets all PeerPods but those of the index.
+    pub(super) fn retain(&self, index: &Index) {
+        let Self { requeue_policy, pod_watch, deletion_tracker, grace_periods, parking } = self;
+        let exists = |key: &ObjectRef<PeerPod>| index.contains(key);
+        requeue_policy.retain(exists);
+        pod_watch.retain(exists);
+        deletion_tracker.retain(exists);
+        grace_periods.retain(exists);
+        parking.retain(exists);
+    }
+
+    /// Forgets what a PeerPod waits for, and what was reported about it, because this process does not lead. Delays after failures,
+    /// and since when its Pod is known to terminate, hold in the next term, too.
+    pub(super) fn stop(&self, key: &ObjectRef<PeerPod>) {
+        self.pod_watch.settled(key);
+        self.deletion_tracker.forget(key);
+        self.parking.forget(key);
+    }
+
+    /// Forgets the failures of a PeerPod that was written, and what was reported about it. Its Pod may still terminate, so that stays
+    /// known.
+    pub(super) fn written(&self, key: &ObjectRef<PeerPod>) {
+        self.requeue_policy.forget(key);
+        self.deletion_tracker.forget(key);
+    }
+}
