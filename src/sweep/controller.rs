@@ -15,11 +15,11 @@ use tracing::{Instrument, info_span, warn};
 
 use super::{
     CloudSnapshot, LostVm, Mode, Options,
-    confirm::Suspects,
     lost::live,
     plan::{Candidates, Found, Key, Moment, Patience, UntrackedFinding, Verdict, findings},
     search::{Problem, Search},
     sightings::Sightings,
+    suspects::{Round, Suspects},
 };
 use crate::{
     api::v1alpha1::FIELD_MANAGER,
@@ -204,8 +204,15 @@ impl Sweeper {
         let patience = Patience { grace, interval: interval / 10 * 9, watch: grace };
         let untracked = findings(&candidates.all(), &mut memory.sightings, now, patience);
         memory.log_new(&untracked);
-        let lost =
-            memory.suspects.round(self, target, &listing, (&peerpods, ended), now, patience.interval).await;
+        let round = Round {
+            sweeper: self,
+            target,
+            listing: &listing,
+            peerpods: &peerpods,
+            now,
+            interval: patience.interval,
+        };
+        let lost = memory.suspects.round(&round, ended).await;
         self.search.metrics.listed(target.cloud.name(), &in_numbers(now, &untracked, &lost));
         memory.snapshot.show(now.by_day, self.options.mode, &listing, &untracked, lost);
         // A round may take minutes. Meanwhile the settings may have turned on developer mode, or have taken back a proof.

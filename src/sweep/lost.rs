@@ -37,10 +37,9 @@ pub fn suspects(
         Some((Arc::clone(peerpod), state))
     };
     let mut lost: Vec<_> = live(cloud, peerpods).filter_map(lost).collect();
-    let may_run = |it: &&Found| matches!(it.listed.state, PowerState::Running | PowerState::Unknown);
     let names: HashSet<_> = lost.iter().filter_map(|(it, _)| stem_by_owner(cloud, it)).collect();
     let mut running = HashMap::<&str, Vec<&str>>::new();
-    for vm in vms.filter(may_run).filter(|it| !it.is_of_another) {
+    for vm in vms.filter(|it| it.may_run() && !it.is_of_another) {
         if let Some(stem) = stem(&vm.listed.name).filter(|stem| names.contains(*stem)) {
             running.entry(stem).or_default().push(&vm.listed.id);
         }
@@ -75,8 +74,9 @@ pub fn live<'a>(cloud: &Cloud, peerpods: &'a [Arc<PeerPod>]) -> impl Iterator<It
 /// The PeerPods whose VM the listing shows, perhaps running and by the name of their Pod.
 pub fn sound<'a>(cloud: &Cloud, listing: &[Found], peerpods: &'a [Arc<PeerPod>]) -> Vec<&'a Arc<PeerPod>> {
     let vms = listing.iter().filter(|it| it.listed.kind == Resource::Vm);
-    let runs = vms.filter(|it| matches!(it.listed.state, PowerState::Running | PowerState::Unknown));
-    let stems: HashMap<&str, Option<&str>> = runs.map(|it| (&*it.listed.id, stem(&it.listed.name))).collect();
+    let may_run = vms.filter(|it| it.may_run());
+    let stems: HashMap<&str, Option<&str>> =
+        may_run.map(|it| (&*it.listed.id, stem(&it.listed.name))).collect();
     let shows = |peerpod: &PeerPod| {
         let id = InstanceId::parse(cloud.name(), peerpod.instance_id()).ok()?;
         let stem = (*stems.get(id.as_str())?)?;

@@ -13,6 +13,7 @@
 //! | `search.rs` | reads clouds and cluster, and deletes what is provably this cluster's |
 //! | `plan.rs`, `sightings.rs` | what is untracked, and what to do about it (pure) |
 //! | `lost.rs` | PeerPods whose VM is not as expected (pure), for their controller |
+//! | `suspects.rs` | remembers them from one listing to the next, and which of them are confirmed |
 //! | `confirm.rs` | asks the cloud and the Pod whether that is so |
 //! | `by_hand.rs` | one search that a person starts |
 //! | `snapshot.rs` | what `status` shows |
@@ -29,6 +30,7 @@ mod plan;
 mod search;
 mod sightings;
 mod snapshot;
+mod suspects;
 #[cfg(test)]
 mod tests;
 

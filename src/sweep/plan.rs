@@ -46,6 +46,11 @@ impl Found {
     pub fn key(&self) -> Key {
         (self.listed.kind, self.listed.id.clone())
     }
+
+    /// Whether it may run, as far as the listing says.
+    pub fn may_run(&self) -> bool {
+        matches!(self.listed.state, PowerState::Running | PowerState::Unknown)
+    }
 }
 
 /// What a listing showed and no PeerPod records. Its memory depends only on the listing, not on the number of PeerPods.
