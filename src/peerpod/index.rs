@@ -17,10 +17,10 @@ use kube::{
     runtime::{reflector::ObjectRef, watcher::Event},
 };
 
-pub(super) use self::relatives::{FEW, MOST_PODS};
+pub(super) use self::relatives::{MOST_PODS, MOST_RELATIVES};
 use self::{
     links::{Entry, Links, Replaced, Said},
-    relatives::{ALL, Placement, PodHash, Pods, Stake, alike, pod_hash},
+    relatives::{ALL_PODS, PodHash, PodVm, Pods, Role, pod_hash, same_stem},
 };
 use super::{
     conditions::{Reason, has_reason, is_kept_for_pod, says_something},
@@ -48,7 +48,7 @@ struct State {
     arriving: Links,
     /// The VMs that were in doubt once: their Pods might run on them. A doubt read from a status stays even if the status is
     /// cleared later. So the right to write a status is not enough to have a VM deleted.
-    doubted: HashSet<Placement>,
+    doubted: HashSet<PodVm>,
 }
 
 /// The siblings of one PeerPod that may have replaced it. The operator asks the cloud for the newest few only, however many there
@@ -106,7 +106,7 @@ impl Index {
             // No reconcile yet: the store shows the former state until the list is complete.
             Event::InitApply(peerpod) => {
                 let entry = self.entry(peerpod);
-                state.doubt(peerpod, entry.placement);
+                state.doubt(peerpod, entry.pod_vm);
                 state.arriving.put(key(peerpod).into(), entry);
             }
             Event::InitDone => {
@@ -114,14 +114,14 @@ impl Index {
                 for cloud in state.current.clouds.keys() {
                     arrived.clouds.entry(cloud).or_default();
                 }
-                state.doubted.retain(|placement| arrived.relatives.is_known(*placement));
+                state.doubted.retain(|pod_vm| arrived.relatives.is_known(*pod_vm));
                 state.current = arrived;
                 return Change { matters: false, others: state.current.to_resync().collect() };
             }
             Event::Apply(peerpod) => {
                 let key = Key::from(key(peerpod));
                 let entry = self.entry(peerpod);
-                state.doubt(peerpod, entry.placement);
+                state.doubt(peerpod, entry.pod_vm);
                 if let Some(matters) = state.current.refresh(&key, &entry) {
                     return Change { matters, others: Vec::new() };
                 }
@@ -141,47 +141,47 @@ impl Index {
 
     /// The siblings that may have replaced it.
     pub(super) fn siblings(&self, peerpod: &PeerPod) -> Siblings {
-        let placement = self.placement(peerpod);
+        let pod_vm = self.pod_vm(peerpod);
         let Links { relatives, .. } = &self.state().current;
-        let first = relatives.recorded(placement).filter(|_| placement.is_whole());
+        let first = relatives.recorded(pod_vm).filter(|_| pod_vm.is_whole());
         let since = first.unwrap_or(i64::MAX).min(created(peerpod).as_second());
-        let mut newer = relatives.newer(placement, since);
-        let newest = newer.by_ref().take(FEW).filter_map(|placed| {
+        let mut newer = relatives.newer(pod_vm, since);
+        let newest = newer.by_ref().take(MOST_RELATIVES).filter_map(|vm| {
             Some(Newer {
-                key: relatives.held(placed.placement()).next()?.clone(),
-                recorded: second(placed.recorded),
-                contested: relatives.is_contested(placed.placement()),
+                key: relatives.records(vm.pod_vm()).next()?.clone(),
+                recorded: second(vm.recorded),
+                contested: relatives.is_contested(vm.pod_vm()),
             })
         });
         Siblings {
             recorded: second(since),
             newest: newest.collect(),
-            next: newer.next().map(|placed| second(placed.recorded)),
-            has_younger: relatives.has_younger(placement, created(peerpod).as_second()),
+            next: newer.next().map(|vm| second(vm.recorded)),
+            has_younger: relatives.has_younger(pod_vm, created(peerpod).as_second()),
         }
     }
 
     /// The others that name the same VM and may need it, of no more than `most` other Pods: those whose Pods' VMs have the same
     /// names but for the sandbox. If the VM bears the name of this PeerPod's Pod, it is of no other Pod.
     pub(super) fn claimants(&self, peerpod: &PeerPod, most: usize) -> Claimants {
-        let placement = self.placement(peerpod);
-        self.claimants_of(peerpod, placement, alike(placement.pod), most)
+        let pod_vm = self.pod_vm(peerpod);
+        self.claimants_of(peerpod, pod_vm, same_stem(pod_vm.pod), most)
     }
 
     /// Like [`Self::claimants`], whatever names the VMs of their Pods have.
     pub(super) fn claimants_of_any_name(&self, peerpod: &PeerPod, most: usize) -> Claimants {
-        self.claimants_of(peerpod, self.placement(peerpod), ALL, most)
+        self.claimants_of(peerpod, self.pod_vm(peerpod), ALL_PODS, most)
     }
 
-    fn claimants_of(&self, peerpod: &PeerPod, placement: Placement, pods: Pods, most: usize) -> Claimants {
-        if placement.vm == 0 {
+    fn claimants_of(&self, peerpod: &PeerPod, pod_vm: PodVm, pods: Pods, most: usize) -> Claimants {
+        if pod_vm.vm == 0 {
             return Claimants { living: None, going: Vec::new() };
         }
         let own = key(peerpod);
         let Links { relatives, .. } = &self.state().current;
         Claimants {
-            living: relatives.living(placement.vm, pods).find(|key| ***key != own).cloned(),
-            going: relatives.going_of_other_pods(placement, pods).take(most).cloned().collect(),
+            living: relatives.living(pod_vm.vm, pods).find(|key| ***key != own).cloned(),
+            going: relatives.deleting_of_other_pods(pod_vm, pods).take(most).cloned().collect(),
         }
     }
 
@@ -189,15 +189,15 @@ impl Index {
     pub(super) fn has_another_vm(&self, pod: &ObjectMeta, peerpod: &PeerPod) -> bool {
         let (Some(name), Some(uid)) = (&pod.name, &pod.uid) else { return false };
         let pod = self.pod_hash(pod.namespace.as_ref(), peerpod.cloud_provider(), uid, name);
-        let placement = Placement { pod, ..self.placement(peerpod) };
-        self.state().current.relatives.holds_another(placement)
+        let pod_vm = PodVm { pod, ..self.pod_vm(peerpod) };
+        self.state().current.relatives.has_another_vm(pod_vm)
     }
 
     /// A few others that name the same VM and are being deleted.
     pub(super) fn going_beside(&self, peerpod: &PeerPod) -> Vec<Key> {
         let own = key(peerpod);
         let state = self.state();
-        let waiting = state.current.relatives.waiting(self.placement(peerpod));
+        let waiting = state.current.relatives.waiting(self.pod_vm(peerpod));
         waiting.filter(|key| ***key != own).cloned().collect()
     }
 
@@ -213,12 +213,12 @@ impl Index {
     /// Notes that it is unclear whether the Pod of this PeerPod runs on its VM or on a newer one. This stays for as long as a
     /// PeerPod records that VM for that Pod.
     pub(super) fn doubt(&self, peerpod: &PeerPod) {
-        self.state().doubted.extend(Some(self.placement(peerpod)).filter(|placement| placement.is_whole()));
+        self.state().doubted.extend(Some(self.pod_vm(peerpod)).filter(|pod_vm| pod_vm.is_whole()));
     }
 
     /// Whether [`Self::doubt`] was called for it.
     pub(super) fn is_doubted(&self, peerpod: &PeerPod) -> bool {
-        self.state().doubted.contains(&self.placement(peerpod))
+        self.state().doubted.contains(&self.pod_vm(peerpod))
     }
 
     /// All PeerPods that may need a reconcile.
@@ -252,13 +252,13 @@ impl Index {
     }
 
     /// By the same fields that `relations` compares.
-    fn placement(&self, peerpod: &PeerPod) -> Placement {
+    fn pod_vm(&self, peerpod: &PeerPod) -> PodVm {
         let cloud = peerpod.cloud_provider();
         let namespace = peerpod.metadata.namespace.as_ref();
         let pod = owner(peerpod).map(|pod| self.pod_hash(namespace, cloud, &pod.uid, &pod.name));
         let vm = InstanceId::parse(cloud, peerpod.instance_id()).ok();
         let vm = vm.map(|id| self.hasher.hash_one((cloud, id.key())).max(1));
-        Placement { vm: vm.unwrap_or_default(), pod: pod.unwrap_or_default() }
+        PodVm { vm: vm.unwrap_or_default(), pod: pod.unwrap_or_default() }
     }
 
     fn pod_hash(&self, namespace: Option<&String>, cloud: &str, uid: &str, name: &str) -> PodHash {
@@ -279,14 +279,14 @@ impl Index {
         let spec = (&spec.cloud_provider, &spec.instance_id);
         let content = (&metadata.uid, deleted, &metadata.finalizers, &metadata.annotations, owners, spec);
         let needs_resync = deleted.is_some() || says_something(peerpod);
-        let stake = match (deleted, has_finalizer(peerpod)) {
-            (Some(_), _) => Stake::Going,
-            (None, true) => Stake::Held,
-            (None, false) => Stake::Unheld,
+        let role = match (deleted, has_finalizer(peerpod)) {
+            (Some(_), _) => Role::Deleting,
+            (None, true) => Role::Record,
+            (None, false) => Role::Released,
         };
         Entry {
-            placement: self.placement(peerpod),
-            stake,
+            pod_vm: self.pod_vm(peerpod),
+            role,
             created: created(peerpod).as_second(),
             cloud: cloud_label(cloud),
             queued: needs_resync,
@@ -307,16 +307,16 @@ fn second(second: i64) -> Timestamp {
 }
 
 impl State {
-    fn doubt(&mut self, peerpod: &PeerPod, placement: Placement) {
-        if placement.is_whole() && is_kept_for_pod(peerpod) {
-            self.doubted.insert(placement);
+    fn doubt(&mut self, peerpod: &PeerPod, pod_vm: PodVm) {
+        if pod_vm.is_whole() && is_kept_for_pod(peerpod) {
+            self.doubted.insert(pod_vm);
         }
     }
 
     fn replace(&mut self, key: &Key, new: Option<Entry>) -> Change {
         let Replaced { before, matters, others } = self.current.replace(key, new);
-        if let Some(placement) = before.filter(|placement| !self.current.relatives.is_known(*placement)) {
-            self.doubted.remove(&placement);
+        if let Some(pod_vm) = before.filter(|pod_vm| !self.current.relatives.is_known(*pod_vm)) {
+            self.doubted.remove(&pod_vm);
         }
         Change { matters, others }
     }

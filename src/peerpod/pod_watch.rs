@@ -29,7 +29,7 @@ use operator_kit::{
 use tokio::{sync::Notify, time::timeout};
 
 use super::{
-    index::{FEW, Key},
+    index::{Key, MOST_RELATIVES},
     object::{key, owner},
     requeue::Requeues,
 };
@@ -132,7 +132,7 @@ impl PodWatch {
         match event {
             watcher::Event::Apply(pod) | watcher::Event::Delete(pod) => {
                 let keys = pod.meta().uid.as_deref().and_then(|uid| expected.get(uid));
-                self.requeues.add(keys.into_iter().flatten().take(FEW).cloned());
+                self.requeues.add(keys.into_iter().flatten().take(MOST_RELATIVES).cloned());
             }
             watcher::Event::Init => *listed = false,
             // No event shows what happened before the watch began.
@@ -167,7 +167,7 @@ impl Waiting {
         let uid = self.pods.remove(key)?;
         let keys = self.expected.get_mut(&uid)?;
         keys.remove(key);
-        let others = keys.iter().take(FEW).cloned().collect();
+        let others = keys.iter().take(MOST_RELATIVES).cloned().collect();
         if keys.is_empty() {
             self.expected.remove(&uid);
         }
@@ -239,7 +239,7 @@ mod tests {
         while let names = requeued(&requeues)
             && !names.is_empty()
         {
-            assert!(names.len() <= FEW * FEW, "{names:?}");
+            assert!(names.len() <= MOST_RELATIVES * MOST_RELATIVES, "{names:?}");
             for name in names {
                 if let Some(next) = watch.settled(&key(&peerpod(&name, "pod"))) {
                     settled += 1;

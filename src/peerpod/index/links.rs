@@ -6,7 +6,7 @@ use kube::runtime::reflector::ObjectRef;
 
 use super::{
     Key,
-    relatives::{FEW, MOST_PODS, Placement, Relatives, Stake, alike},
+    relatives::{MOST_PODS, MOST_RELATIVES, PodVm, RecordedVm, Relatives, Role, same_stem},
 };
 use crate::{
     api::v1alpha1::PeerPod,
@@ -46,8 +46,8 @@ pub(super) enum Said {
 
 #[derive(Clone, Debug)]
 pub(super) struct Entry {
-    pub(super) placement: Placement,
-    pub(super) stake: Stake,
+    pub(super) pod_vm: PodVm,
+    pub(super) role: Role,
     /// The second in which it was made.
     pub(super) created: i64,
     pub(super) cloud: &'static str,
@@ -65,8 +65,8 @@ pub(super) struct Entry {
 
 /// The result of replacing an entry.
 pub(super) struct Replaced {
-    /// The placement of the former entry.
-    pub(super) before: Option<Placement>,
+    /// The VM and the Pod of the former entry.
+    pub(super) before: Option<PodVm>,
     /// Whether the new one may need a reconcile.
     pub(super) matters: bool,
     /// A few others that this may affect.
@@ -84,53 +84,73 @@ impl Links {
     ///
     /// Each change returns only a few of them. The removal of each of these leads to the next ones.
     pub(super) fn replace(&mut self, key: &Key, new: Option<Entry>) -> Replaced {
-        // As the watch shows it: the end of its Pod is not in the object.
-        let as_written = |stake| if stake == Stake::Over { Stake::Going } else { stake };
-        let old = self.entries.get(key).map(|entry| (entry.placement, as_written(entry.stake)));
-        let now = new.as_ref().map(|entry| (entry.placement, entry.stake));
-        let mut placements: Vec<_> =
-            [old, now].into_iter().flatten().map(|(placement, _)| placement).collect();
-        placements.dedup();
-        let before: Vec<_> = placements.iter().map(|placement| self.relatives.placed(*placement)).collect();
+        let old = self.entries.get(key).map(|entry| (entry.pod_vm, entry.role.as_written()));
+        let now = new.as_ref().map(|entry| (entry.pod_vm, entry.role));
+        let vms = [old, now].into_iter().flatten();
+        let mut vms: Vec<_> = vms.map(|(pod_vm, _)| (pod_vm, self.relatives.recorded_vm(pod_vm))).collect();
+        vms.dedup();
         self.remove(key);
         let mut matters = false;
         if let Some(entry) = new {
-            let since =
-                self.relatives.recorded(entry.placement).map_or(entry.created, |it| it.min(entry.created));
-            let newer = || self.relatives.newer(entry.placement, since).next().is_some();
-            matters = entry.needs_resync
-                || match entry.stake {
-                    Stake::Held => newer(),
-                    Stake::Unheld => self.relatives.has_younger(entry.placement, entry.created),
-                    Stake::Going | Stake::Over => false,
-                };
+            matters = self.needs_reconcile(&entry);
             self.insert(key.clone(), Entry { queued: matters, ..entry });
         }
         let mut others = Vec::new();
-        for (&placement, before) in placements.iter().zip(before) {
-            let after = self.relatives.placed(placement);
-            let newer = || after.is_some_and(|since| self.relatives.newer(placement, since).next().is_some());
-            if before != after || (old == Some((placement, Stake::Held)) && now != old && newer()) {
-                others.extend(self.relatives.held(placement).take(FEW + 1).cloned());
-            }
+        for &(pod_vm, before) in &vms {
+            let after = self.relatives.recorded_vm(pod_vm);
             if before != after {
-                // One more than a reconcile asks for: that PeerPod may now have more newer siblings than a reconcile asks for.
-                let until = before.max(after).unwrap_or(i64::MAX);
-                let older = self.relatives.older(placement, until).take(FEW + 1);
-                others.extend(older.filter_map(|it| self.relatives.held(it.placement()).next()).cloned());
+                others.extend(self.beside_changed_vm(pod_vm, before.max(after)).cloned());
+            } else if old == Some((pod_vm, Role::Record)) && now != old {
+                others.extend(self.beside_removed_record(pod_vm, after).cloned());
             }
         }
-        if let Some((placement, _)) = old.filter(|_| old != now)
-            && self.relatives.living(placement.vm, alike(placement.pod)).next().is_none()
-        {
-            others.extend(self.relatives.waiting(placement).cloned());
-        }
-        if old != now {
-            let pods = placements.iter().filter(|placement| placement.is_whole());
-            others.extend(pods.flat_map(|it| self.relatives.few_outdated(*it)).cloned());
+        if now != old {
+            let pods = vms.iter().map(|(pod_vm, _)| *pod_vm).filter(|pod_vm| pod_vm.is_whole());
+            others.extend(pods.flat_map(|pod_vm| self.relatives.few_outdated(pod_vm)).cloned());
+            others.extend(old.into_iter().flat_map(|(pod_vm, _)| self.beside_removed_claim(pod_vm)).cloned());
         }
         others.retain(|other| other != key);
-        Replaced { before: old.map(|(placement, _)| placement), matters, others }
+        Replaced { before: old.map(|(pod_vm, _)| pod_vm), matters, others }
+    }
+
+    /// Whether a PeerPod with this entry, which is not in the index, may need a reconcile.
+    fn needs_reconcile(&self, entry: &Entry) -> bool {
+        let Entry { pod_vm, created, .. } = *entry;
+        let has_newer = || {
+            let since = self.relatives.recorded(pod_vm).map_or(created, |it| it.min(created));
+            self.relatives.newer(pod_vm, since).next().is_some()
+        };
+        entry.needs_resync
+            || match entry.role {
+                Role::Record => has_newer(),
+                Role::Released => self.relatives.has_younger(pod_vm, created),
+                Role::Deleting | Role::Ended => false,
+            }
+    }
+
+    /// The PeerPods of a VM that was added or removed, or whose first record changed, and those of the next older VMs of its Pod.
+    /// `latest`: the VM with the later one of its first records, before the change and after it.
+    fn beside_changed_vm(&self, pod_vm: PodVm, latest: Option<RecordedVm>) -> impl Iterator<Item = &Key> {
+        let own = self.relatives.records(pod_vm).take(MOST_RELATIVES + 1);
+        // One more than a reconcile asks for: that PeerPod may now have more newer siblings than a reconcile asks for.
+        let older = self.relatives.older(pod_vm, latest.map_or(i64::MAX, |vm| vm.recorded));
+        let older = older.take(MOST_RELATIVES + 1);
+        own.chain(older.filter_map(move |it| self.relatives.records(it.pod_vm()).next()))
+    }
+
+    /// The other PeerPods of a VM of which one record was removed, if the VM is superseded.
+    fn beside_removed_record(&self, pod_vm: PodVm, vm: Option<RecordedVm>) -> impl Iterator<Item = &Key> {
+        let has_newer = |vm: RecordedVm| self.relatives.newer(pod_vm, vm.recorded).next().is_some();
+        let superseded = vm.filter(|vm| has_newer(*vm));
+        superseded.into_iter().flat_map(move |_| self.relatives.records(pod_vm).take(MOST_RELATIVES + 1))
+    }
+
+    /// The PeerPods that are being deleted and may have waited for a PeerPod that was removed, if it was the last one that a deletion
+    /// waits for.
+    fn beside_removed_claim(&self, pod_vm: PodVm) -> impl Iterator<Item = &Key> {
+        let is_claimed = self.relatives.living(pod_vm.vm, same_stem(pod_vm.pod)).next().is_some();
+        let waiting = (!is_claimed).then(move || self.relatives.waiting(pod_vm));
+        waiting.into_iter().flatten()
     }
 
     /// Adds a PeerPod, or replaces its entry without a look at others.
@@ -140,7 +160,7 @@ impl Links {
     }
 
     fn insert(&mut self, key: Key, entry: Entry) {
-        self.relatives.insert(entry.placement, entry.stake, entry.created, key.clone());
+        self.relatives.insert(entry.pod_vm, entry.role, entry.created, key.clone());
         self.clouds.entry(entry.cloud).or_default().add(&entry);
         self.entries.insert(key, entry);
     }
@@ -150,7 +170,7 @@ impl Links {
         if let Some(totals) = self.clouds.get_mut(entry.cloud) {
             totals.remove(&entry);
         }
-        self.relatives.remove(entry.placement, entry.stake, entry.created, key.clone());
+        self.relatives.remove(entry.pod_vm, entry.role, entry.created, key.clone());
     }
 
     /// Whether the PeerPod newly needs a resync; `None` if more than its status changed.
@@ -175,18 +195,19 @@ impl Links {
         content: impl FnOnce() -> u64,
     ) -> Vec<Key> {
         let Some((key, entry)) = self.entries.get_key_value(key) else { return Vec::new() };
-        let (before, stake) = if ended { (Stake::Going, Stake::Over) } else { (Stake::Over, Stake::Going) };
-        if entry.stake != before || entry.content != content() {
+        let (before, role) =
+            if ended { (Role::Deleting, Role::Ended) } else { (Role::Ended, Role::Deleting) };
+        if entry.role != before || entry.content != content() {
             return Vec::new();
         }
-        let (key, entry) = (Key::clone(key), Entry { stake, ..entry.clone() });
-        let placement = entry.placement;
+        let (key, entry) = (Key::clone(key), Entry { role, ..entry.clone() });
+        let pod_vm = entry.pod_vm;
         self.put(key, entry);
-        let left = self.relatives.going_of_other_pods(placement, alike(placement.pod));
+        let left = self.relatives.deleting_of_other_pods(pod_vm, same_stem(pod_vm.pod));
         if !ended || left.take(MOST_PODS + 1).count() > MOST_PODS {
             return Vec::new();
         }
-        self.relatives.waiting_of_other_pods(placement).cloned().collect()
+        self.relatives.waiting_of_other_pods(pod_vm).cloned().collect()
     }
 
     /// Notes that a reconcile starts. Returns the PeerPod's cloud if it was queued.

@@ -95,10 +95,10 @@ proptest! {
                 newer.dedup();
                 let found = index.siblings(one);
                 prop_assert_eq!(found.recorded, since);
-                prop_assert_eq!(found.next, newer.get(FEW).map(|it| it.0));
+                prop_assert_eq!(found.next, newer.get(MOST_RELATIVES).map(|it| it.0));
                 let by_key = |key: &Key| all.iter().find(|it| it.name_any() == key.name).and_then(id);
                 let found: Vec<_> = found.newest.iter().map(|it| (it.recorded, by_key(&it.key), it.contested)).collect();
-                let recorded: Vec<_> = newer.iter().map(|it| it.0).take(FEW).collect();
+                let recorded: Vec<_> = newer.iter().map(|it| it.0).take(MOST_RELATIVES).collect();
                 prop_assert_eq!(found.iter().map(|it| it.0).collect::<Vec<_>>(), recorded);
                 prop_assert!(found.iter().all(|it| newer.contains(it)), "{found:?} of {newer:?}");
                 prop_assert_eq!(found.iter().map(|it| &it.1).collect::<HashSet<_>>().len(), found.len());

@@ -16,10 +16,10 @@ fn released_peerpods_with_a_younger_one_are_requeued_a_few_at_a_time() {
     };
     assert!(!index.apply(&Event::Apply(failed(0))).matters, "it is the youngest");
     for number in 1..100 {
-        assert!(requeued(&index, &Event::Apply(failed(number))).len() <= 2 * FEW);
+        assert!(requeued(&index, &Event::Apply(failed(number))).len() <= 2 * MOST_RELATIVES);
     }
     assert!(index.siblings(&failed(98)).has_younger && !index.siblings(&failed(99)).has_younger);
-    assert_eq!(names(&index.to_resync()).len(), 2 * FEW);
+    assert_eq!(names(&index.to_resync()).len(), 2 * MOST_RELATIVES);
     let mut due = requeued(&index, &Event::Apply(made("web", "pod", &vm(100), 100)));
     assert_eq!(due, ["web-000", "web-001", "web-002", "web-003", "web-096", "web-097", "web-098", "web-099"]);
     let mut gone = 0;
@@ -129,13 +129,13 @@ fn a_change_requeues_a_bounded_number_of_siblings() {
     let index = Index::default();
     for number in 0..100 {
         let change = index.apply(&Event::Apply(made(&format!("{number:02}"), "pod", &vm(number), 0)));
-        assert!(change.others.len() <= FEW + 1, "{change:?}");
+        assert!(change.others.len() <= MOST_RELATIVES + 1, "{change:?}");
         assert_eq!(change.matters, number > 0);
     }
     let newest = made("newest", "pod", &vm(1000), 1);
     let change = index.apply(&Event::Apply(newest.clone()));
-    assert!(!change.matters && change.others.len() == FEW + 1, "{change:?}");
-    assert_eq!(requeued(&index, &Event::Delete(newest)).len(), FEW + 1);
+    assert!(!change.matters && change.others.len() == MOST_RELATIVES + 1, "{change:?}");
+    assert_eq!(requeued(&index, &Event::Delete(newest)).len(), MOST_RELATIVES + 1);
     assert_eq!(names(&index.to_resync()).len(), 100);
 }
 
