@@ -84,55 +84,13 @@ impl DeletionTracker {
             return Some(StatusUpdate { condition: None, repeat: false });
         }
         let entry = table.entry(key.clone()).or_default();
-        entry.attempts = entry.attempts.saturating_add(1);
-        let slow_at = deleted.map(|deleted| (deleted, self.slow_at(Some(entry), deleted)));
-        let next = now.saturating_add(SignedDuration::try_from(again).unwrap_or(SignedDuration::MAX));
-        let next = Timestamp::from_second(next.unwrap_or(now).as_second()).unwrap_or(now);
-        let state = outcome.state(entry.attempts, next);
-        let update = match (slow_at, state) {
-            (Some((deleted, slow_at)), Some(state)) if now > slow_at => {
-                Some(self.still_slow(entry, deleted, outcome.as_str(), &state, now))
-            }
-            _ => {
-                entry.reported = None;
-                match outcome {
-                    Outcome::Decided(decision) => {
-                        Some(StatusUpdate { condition: condition_update(decision), repeat: false })
-                    }
-                    Outcome::Failed(_) | Outcome::Parked => None,
-                }
-            }
-        };
-        if let Outcome::Decided(Decision::Wait(Wait::PodRuns | Wait::PodEnds(_))) = outcome {
-            (entry.kept_until, entry.attempts) = (Some(now), 0);
-        }
+        let update = entry.update(outcome, deleted, self.slow_after, again, now);
         let condition = update.as_ref().and_then(|update| update.condition.as_ref());
         entry.log(outcome, condition, again);
-        if let Some(update) = &update {
-            entry.count_held(update.condition.as_ref().map(|condition| condition.reason), &self.metrics);
+        if update.is_some() {
+            entry.count_held(condition.map(|condition| condition.reason), &self.metrics);
         }
         update
-    }
-
-    /// The condition of a slow deletion: the same text until the outcome changes or the report is due again.
-    fn still_slow(
-        &self,
-        entry: &mut Entry,
-        deleted: Timestamp,
-        outcome: &'static str,
-        state: &Message,
-        now: Timestamp,
-    ) -> StatusUpdate {
-        match &entry.reported {
-            Some(reported) if reported.outcome == outcome && now < self.after(reported.at) => {
-                StatusUpdate { condition: Some(reported.condition.clone()), repeat: false }
-            }
-            _ => {
-                let condition = slow(deleted, state);
-                entry.reported = Some(Reported { at: now, outcome, condition: condition.clone() });
-                StatusUpdate { condition: Some(condition), repeat: true }
-            }
-        }
     }
 
     /// Forgets a PeerPod that was removed, or that this process no longer reconciles.
@@ -143,15 +101,6 @@ impl DeletionTracker {
     /// Forgets all PeerPods but these.
     pub(super) fn retain(&self, exists: impl Fn(&ObjectRef<PeerPod>) -> bool) {
         self.table().retain(|key, _| exists(key));
-    }
-
-    /// When a deletion becomes slow. The time during which the Pod needed the VM does not count.
-    fn slow_at(&self, entry: Option<&Entry>, deleted: Timestamp) -> Timestamp {
-        self.after(entry.and_then(|entry| entry.kept_until).map_or(deleted, |until| until.max(deleted)))
-    }
-
-    fn after(&self, moment: Timestamp) -> Timestamp {
-        moment.saturating_add(self.slow_after).unwrap_or(Timestamp::MAX)
     }
 
     fn table(&self) -> MutexGuard<'_, HashMap<ObjectRef<PeerPod>, Entry>> {
@@ -168,67 +117,73 @@ fn remove(table: &mut HashMap<ObjectRef<PeerPod>, Entry>, key: &ObjectRef<PeerPo
 }
 
 impl Entry {
-    /// Logs by `write` unless the last log was the same; a repetition is logged at debug level.
-    fn logged(&mut self, outcome: &'static str, condition: Option<&ConditionUpdate>, write: impl FnOnce()) {
-        let reason = condition.map(|condition| condition.reason);
-        let slow_before = self.logged.is_some_and(|(_, reason)| reason == Some(Reason::DeletionSlow));
-        let slow = condition.filter(|condition| condition.reason == Reason::DeletionSlow);
-        if self.logged.replace((outcome, reason)) == Some((outcome, reason)) {
-            debug!(outcome, reason = reason.map(Reason::as_str), "as before");
-            return;
+    /// Takes in how a reconcile ended, and returns the report about it.
+    fn update(
+        &mut self,
+        outcome: &Outcome,
+        deleted: Option<Timestamp>,
+        slow_after: SignedDuration,
+        again: Duration,
+        now: Timestamp,
+    ) -> Option<StatusUpdate> {
+        self.attempts = self.attempts.saturating_add(1);
+        let slow = deleted.filter(|deleted| now > self.slow_at(*deleted, slow_after));
+        let state = outcome.state(self.attempts, next_at(now, again));
+        let update = if let (Some(deleted), Some(state)) = (slow, state) {
+            Some(self.still_slow(deleted, outcome.as_str(), &state, slow_after, now))
+        } else {
+            self.reported = None;
+            outcome.update()
+        };
+        if let Outcome::Decided(Decision::Wait(Wait::PodRuns | Wait::PodEnds(_))) = outcome {
+            (self.kept_until, self.attempts) = (Some(now), 0);
         }
-        match slow {
-            Some(ConditionUpdate { reason, message }) if slow_before => {
-                debug!(outcome, reason = reason.as_str(), "{}", message.for_log());
+        update
+    }
+
+    /// When a deletion becomes slow. The time during which the Pod needed the VM does not count.
+    fn slow_at(&self, deleted: Timestamp, slow_after: SignedDuration) -> Timestamp {
+        after(self.kept_until.map_or(deleted, |until| until.max(deleted)), slow_after)
+    }
+
+    /// The condition of a slow deletion: the same text until the outcome changes or the report is due again.
+    fn still_slow(
+        &mut self,
+        deleted: Timestamp,
+        outcome: &'static str,
+        state: &Message,
+        slow_after: SignedDuration,
+        now: Timestamp,
+    ) -> StatusUpdate {
+        match &self.reported {
+            Some(reported) if reported.outcome == outcome && now < after(reported.at, slow_after) => {
+                StatusUpdate { condition: Some(reported.condition.clone()), repeat: false }
             }
-            Some(ConditionUpdate { reason, message }) => {
-                warn!(outcome, reason = reason.as_str(), "{}", message.for_log());
+            _ => {
+                let condition = slow(deleted, state);
+                self.reported = Some(Reported { at: now, outcome, condition: condition.clone() });
+                StatusUpdate { condition: Some(condition), repeat: true }
             }
-            None => write(),
         }
     }
 
+    /// Logs the outcome, unless the last log was the same; a repetition is logged at debug level.
     fn log(&mut self, outcome: &Outcome, condition: Option<&ConditionUpdate>, again: Duration) {
-        self.logged(outcome.as_str(), condition, || {
-            let decision = match outcome {
-                Outcome::Failed(error) => {
-                    return warn!(%error, ?again, "the API server failed; the operator tries again");
-                }
-                Outcome::Parked => return debug!("it waits for its turn at the cloud"),
-                Outcome::Decided(decision) => decision,
-            };
-            let label = decision.as_str();
-            match (decision, condition) {
-                (Decision::Retry(error), _) if matches!(error.class, ErrorClass::Unsettled { .. }) => {
-                    info!(decision = label, ?again, "{}", error.message.for_log());
-                }
-                (Decision::Retry(error), _) => {
-                    let message = error.message.for_log();
-                    warn!(decision = label, class = error.class.as_str(), ?again, "{message}");
-                }
-                (_, Some(ConditionUpdate { reason, message })) => {
-                    let message = message.for_log();
-                    match reason.event() {
-                        EventType::Warning => warn!(decision = label, reason = reason.as_str(), "{message}"),
-                        EventType::Normal => info!(decision = label, reason = reason.as_str(), "{message}"),
-                    }
-                }
-                (Decision::Wait(Wait::Start), None) => {
-                    info!(
-                        decision = label,
-                        ?again,
-                        "another start of the Pod may still be under way, so all its VMs stay"
-                    );
-                }
-                (_, None) => {
-                    info!(
-                        decision = label,
-                        ?again,
-                        "the cloud accepted the deletion; the operator checks again whether the VM is gone"
-                    );
-                }
+        let (label, reason) = (outcome.as_str(), condition.map(|condition| condition.reason));
+        let was_slow = self.logged.is_some_and(|(_, reason)| reason == Some(Reason::DeletionSlow));
+        if self.logged.replace((label, reason)) == Some((label, reason)) {
+            debug!(outcome = label, reason = reason.map(Reason::as_str), "as before");
+            return;
+        }
+        match condition.filter(|condition| condition.reason == Reason::DeletionSlow) {
+            Some(ConditionUpdate { reason, message }) if was_slow => {
+                debug!(outcome = label, reason = reason.as_str(), "{}", message.for_log());
             }
-        });
+            Some(ConditionUpdate { reason, message }) => {
+                warn!(outcome = label, reason = reason.as_str(), "{}", message.for_log());
+            }
+            None => outcome.log(condition, again),
+        }
     }
 
     fn count_held(&mut self, reason: Option<Reason>, metrics: &Metrics) {
@@ -238,6 +193,16 @@ impl Entry {
     }
 }
 
+/// When the next reconcile starts at the latest, to the second.
+fn next_at(now: Timestamp, again: Duration) -> Timestamp {
+    let next = after(now, SignedDuration::try_from(again).unwrap_or(SignedDuration::MAX));
+    Timestamp::from_second(next.as_second()).unwrap_or(now)
+}
+
+fn after(moment: Timestamp, pause: SignedDuration) -> Timestamp {
+    moment.saturating_add(pause).unwrap_or(Timestamp::MAX)
+}
+
 impl Outcome<'_> {
     fn as_str(&self) -> &'static str {
         match self {
@@ -245,6 +210,58 @@ impl Outcome<'_> {
             Self::Decided(decision) => decision.as_str(),
             Self::Failed(_) => "api_server",
             Self::Parked => "parked",
+        }
+    }
+
+    /// What to write to the status, unless a slow deletion is reported. A reconcile without a decision leaves it as it is.
+    fn update(&self) -> Option<StatusUpdate> {
+        match self {
+            Self::Decided(decision) => {
+                Some(StatusUpdate { condition: condition_update(decision), repeat: false })
+            }
+            Self::Failed(_) | Self::Parked => None,
+        }
+    }
+
+    /// Logs an outcome that is new. `condition`: what is reported about it.
+    fn log(&self, condition: Option<&ConditionUpdate>, again: Duration) {
+        let decision = match self {
+            Self::Failed(error) => {
+                return warn!(%error, ?again, "the API server failed; the operator tries again");
+            }
+            Self::Parked => return debug!("it waits for its turn at the cloud"),
+            Self::Decided(decision) => decision,
+        };
+        let label = decision.as_str();
+        match (decision, condition) {
+            (Decision::Retry(error), _) if matches!(error.class, ErrorClass::Unsettled { .. }) => {
+                info!(decision = label, ?again, "{}", error.message.for_log());
+            }
+            (Decision::Retry(error), _) => {
+                let message = error.message.for_log();
+                warn!(decision = label, class = error.class.as_str(), ?again, "{message}");
+            }
+            (_, Some(ConditionUpdate { reason, message })) => {
+                let message = message.for_log();
+                match reason.event() {
+                    EventType::Warning => warn!(decision = label, reason = reason.as_str(), "{message}"),
+                    EventType::Normal => info!(decision = label, reason = reason.as_str(), "{message}"),
+                }
+            }
+            (Decision::Wait(Wait::Start), None) => {
+                info!(
+                    decision = label,
+                    ?again,
+                    "another start of the Pod may still be under way, so all its VMs stay"
+                );
+            }
+            (_, None) => {
+                info!(
+                    decision = label,
+                    ?again,
+                    "the cloud accepted the deletion; the operator checks again whether the VM is gone"
+                );
+            }
         }
     }
 
