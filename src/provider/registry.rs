@@ -58,10 +58,24 @@ struct Built {
     provider: Result<Arc<dyn Provider>, Error>,
 }
 
-/// The provider of the settings in force, or what to make it from: their generation, the settings, and the known places.
-enum Current {
-    Built(Result<Arc<dyn Provider>, Error>),
-    Unbuilt(u64, Arc<Snapshot>, Arc<Known>),
+/// What the provider is to be made from now.
+struct Recipe {
+    generation: u64,
+    snapshot: Arc<Snapshot>,
+    endpoint: Endpoint,
+    known: Arc<Known>,
+}
+
+impl Built {
+    /// Whether it was made from the same.
+    fn is_of(&self, recipe: &Recipe) -> bool {
+        self.generation == recipe.generation && Arc::ptr_eq(&self.known, &recipe.known)
+    }
+
+    /// Whether it was made for the same endpoint, where the same host answers.
+    fn is_at_host_of(&self, Recipe { endpoint, known, .. }: &Recipe) -> bool {
+        self.endpoint == *endpoint && self.known.host == known.host && self.known.moved == known.moved
+    }
 }
 
 impl Clouds {
@@ -213,30 +227,27 @@ impl Source {
 
     /// The provider. It is for the `wanted` cloud, if one is named: the settings may just have changed to another one.
     async fn provider(&self, wanted: Option<&str>) -> Result<Arc<dyn Provider>, Error> {
-        if let Current::Built(provider) = self.current(wanted)? {
+        if let Some(provider) = self.provider_of(&self.recipe(wanted)?) {
             return provider;
         }
         let _alone = self.opening.lock().await;
         // Another call may have opened it meanwhile.
-        let (generation, snapshot, known) = match self.current(wanted)? {
-            Current::Built(provider) => return provider,
-            Current::Unbuilt(generation, snapshot, known) => (generation, snapshot, known),
-        };
-        let endpoint = snapshot.endpoint().map_err(|obstacle| Error::new(ErrorClass::Invalid, obstacle))?;
-        let same = |it: &&Built| {
-            it.endpoint == *endpoint && it.known.host == known.host && it.known.moved == known.moved
-        };
-        let before = self.built().as_ref().filter(same).map(|before| Arc::clone(&before.sightings));
+        let recipe = self.recipe(wanted)?;
+        if let Some(provider) = self.provider_of(&recipe) {
+            return provider;
+        }
+        let before =
+            self.built().as_ref().filter(|it| it.is_at_host_of(&recipe)).map(|it| Arc::clone(&it.sightings));
         let sightings = before.unwrap_or_default();
-        let provider = self.build(&snapshot, endpoint, &known, &sightings);
-        let endpoint = endpoint.clone();
+        let provider = self.build(&recipe, &sightings);
+        let Recipe { generation, endpoint, known, .. } = recipe;
         // If the settings have changed meanwhile, the next call finds this one outdated.
         *self.built() = Some(Built { generation, endpoint, known, sightings, provider: provider.clone() });
         provider
     }
 
-    /// What [`Self::provider`] is made from now, or what was made from the same.
-    fn current(&self, wanted: Option<&str>) -> Result<Current, Error> {
+    /// What the provider for the `wanted` cloud is to be made from under the settings in force.
+    fn recipe(&self, wanted: Option<&str>) -> Result<Recipe, Error> {
         let (generation, snapshot) = self.served.settings.current()?;
         if wanted != Some(snapshot.cloud()) {
             return Err(Error::new(
@@ -244,31 +255,26 @@ impl Source {
                 "the operator's settings have just changed to another cloud",
             ));
         }
-        let endpoint = snapshot.endpoint().map_err(|obstacle| Error::new(ErrorClass::Invalid, obstacle))?;
-        let Some(known) = self.served.places.known(endpoint) else {
+        let endpoint =
+            snapshot.endpoint().map_err(|obstacle| Error::new(ErrorClass::Invalid, obstacle))?.clone();
+        let Some(known) = self.served.places.known(&endpoint) else {
             let message = "the operator does not know yet in which places the VM may be";
             return Err(Error::new(ErrorClass::Transient, message));
         };
-        let known = known?;
-        let built = self.built();
-        let same = |it: &&Built| it.generation == generation && Arc::ptr_eq(&it.known, &known);
-        Ok(match built.as_ref().filter(same) {
-            Some(built) => Current::Built(built.provider.clone()),
-            None => Current::Unbuilt(generation, snapshot, known),
-        })
+        Ok(Recipe { generation, snapshot, endpoint, known: known? })
+    }
+
+    /// The provider that was made from this.
+    fn provider_of(&self, recipe: &Recipe) -> Option<Result<Arc<dyn Provider>, Error>> {
+        self.built().as_ref().filter(|it| it.is_of(recipe)).map(|it| it.provider.clone())
     }
 
     fn built(&self) -> MutexGuard<'_, Option<Built>> {
         self.built.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn build(
-        &self,
-        snapshot: &Snapshot,
-        endpoint: &Endpoint,
-        known: &Arc<Known>,
-        sightings: &Arc<Sightings>,
-    ) -> Result<Arc<dyn Provider>, Error> {
+    fn build(&self, recipe: &Recipe, sightings: &Arc<Sightings>) -> Result<Arc<dyn Provider>, Error> {
+        let Recipe { snapshot, endpoint, known, .. } = recipe;
         let cloud = snapshot.cloud();
         let at = |address: &str, host: &Option<String>, moved, limits| {
             let recorded = Some(Recorded { address, host: host.as_deref(), moved });
