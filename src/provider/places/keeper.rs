@@ -85,23 +85,14 @@ type Asked = (Arc<Snapshot>, Arc<dyn Provider>);
 /// Opens the provider of settings, to be asked which host it is.
 pub(super) type Open = Box<dyn Fn(&Snapshot) -> Result<Arc<dyn Provider>, Error> + Send + Sync>;
 
-/// Why there are no known places.
-struct Failure {
-    error: Error,
-    /// Whether a later attempt may succeed without a change.
-    again: bool,
-}
-
-impl Failure {
-    /// A later attempt may succeed.
-    fn transient(error: Error) -> Self {
-        Self { error, again: true }
-    }
-
+/// Why there are no known places yet.
+enum NotYet {
+    /// The watch has not brought the `ConfigMap`, or not what was last written to it.
+    Watch,
+    /// A later attempt may succeed without a change.
+    Transient(Error),
     /// Only a change helps.
-    fn permanent(error: Error) -> Self {
-        Self { error, again: false }
-    }
+    Permanent(Error),
 }
 
 impl Keeper {
@@ -161,15 +152,13 @@ impl Keeper {
             Ok(()) = settings.changed() => return Duration::ZERO,
         };
         let (outcome, pause) = match found {
-            Ok(None) => return READ_PATIENCE,
-            Ok(Some(known)) => {
+            Ok(known) => {
                 self.backoff.succeeded(&());
                 (Ok(Arc::new(known)), LONGEST_PAUSE)
             }
-            Err(Failure { error, again }) => {
-                let pause = if again { self.backoff.failed(&()) } else { LONGEST_PAUSE };
-                (Err(error), pause)
-            }
+            Err(NotYet::Watch) => return READ_PATIENCE,
+            Err(NotYet::Transient(error)) => (Err(error), self.backoff.failed(&())),
+            Err(NotYet::Permanent(error)) => (Err(error), LONGEST_PAUSE),
         };
         let answer = Some(Answer { term: self.leadership.term(), endpoint, outcome });
         self.answer.send_if_modified(|before| {
@@ -185,64 +174,64 @@ impl Keeper {
         term.doubt.map_or(pause, |at| pause.min(at.saturating_duration_since(Instant::now())))
     }
 
-    /// The places, which are written first if they changed. `None`: the watch has not brought the `ConfigMap` yet.
+    /// The places, which are written first if they changed.
     async fn find_out(
         &self,
         term: &mut TermState,
         snapshot: &Arc<Snapshot>,
         endpoint: &Endpoint,
-    ) -> Result<Option<Known>, Failure> {
+    ) -> Result<Known, NotYet> {
         let Some(object) = &term.object else {
-            return term.unreadable.clone().map_or(Ok(None), |error| Err(Failure::transient(error)));
+            return Err(term.unreadable.clone().map_or(NotYet::Watch, NotYet::Transient));
         };
+        let before = self.read(object)?;
         let cloud = snapshot.cloud();
-        let (key, empty) = (key(cloud, &endpoint.address), BTreeMap::new());
-        let data = object.data.as_ref().unwrap_or(&empty);
-        let before = Records::read(data)
-            .map_err(|unreadable| Failure::permanent(messages::unreadable(&unreadable, &self.name)))?;
-        let recorded = before.of(&key).and_then(|record| record.host.clone());
+        let key = key(cloud, &endpoint.address);
         let doubted = term.doubt.is_some_and(|at| at <= Instant::now());
-        let host = if recorded.is_none() || doubted {
-            self.ask(&mut term.refused, snapshot).await.map(Some)
-        } else {
-            Ok(recorded)
+        let recorded = before.of(&key).and_then(|record| record.host.clone()).filter(|_| !doubted);
+        let host = match recorded {
+            Some(host) => Ok(host),
+            None => self.ask(&mut term.refused, snapshot).await,
         };
-        let known_host = host.as_ref().ok().and_then(Option::as_ref);
         let records = before
-            .naming(cloud, endpoint, known_host, Timestamp::now())
-            .map_err(|Full| Failure::permanent(messages::full(endpoint, &self.name)))?;
+            .naming(cloud, endpoint, host.as_ref().ok(), Timestamp::now())
+            .map_err(|Full| NotYet::Permanent(messages::full(endpoint, &self.name)))?;
         if records != before {
-            let unwritable = |error: ApiError| {
-                Failure::transient(messages::failed("write", &self.name, error.code(), &error))
-            };
-            let Some(version) = &object.metadata.resource_version else {
-                self.create().await.map_err(unwritable)?;
-                return Ok(None);
-            };
-            let written = match self.write(&records, &before, version).await {
-                // The watch brings what another process wrote.
-                Err(error) if error.is_conflict() => return Ok(None),
-                written => written.map_err(unwritable)?,
-            };
+            let written = self.save(object, &records, &before).await?;
             messages::announce(&self.name, &records, &before, cloud, &key, endpoint);
             term.object = Some(written);
         }
         // A place with an unknown host can be recorded, but the operator decides nothing by it.
-        let host = host.map_err(Failure::transient)?;
+        let host = host.map_err(NotYet::Transient)?;
         term.doubt = term.doubt.filter(|_| !doubted);
-        let former = records.former(cloud, &key).map(|(key, record)| Former {
-            key: key.to_owned(),
-            address: record.address.clone(),
-            host: record.host.as_ref().and_then(Host::name).map(ToOwned::to_owned),
-            moved: record.moved,
-            until: record.until,
-        });
-        Ok(Some(Known {
-            host: host.as_ref().and_then(Host::name).map(ToOwned::to_owned),
-            moved: records.of(&key).and_then(|record| record.moved),
-            former: former.collect(),
-            key,
-        }))
+        Ok(known(&records, cloud, key, &host))
+    }
+
+    /// What the `ConfigMap` records.
+    fn read(&self, object: &ConfigMap) -> Result<Records, NotYet> {
+        let empty = BTreeMap::new();
+        let read = Records::read(object.data.as_ref().unwrap_or(&empty));
+        read.map_err(|unreadable| NotYet::Permanent(messages::unreadable(&unreadable, &self.name)))
+    }
+
+    /// Writes the changes to the `ConfigMap` that was read.
+    async fn save(
+        &self,
+        object: &ConfigMap,
+        records: &Records,
+        before: &Records,
+    ) -> Result<ConfigMap, NotYet> {
+        let unwritable =
+            |error: ApiError| NotYet::Transient(messages::failed("write", &self.name, error.code(), &error));
+        let Some(version) = &object.metadata.resource_version else {
+            self.create().await.map_err(unwritable)?;
+            return Err(NotYet::Watch);
+        };
+        match self.write(records, before, version).await {
+            // The watch brings what another process wrote.
+            Err(error) if error.is_conflict() => Err(NotYet::Watch),
+            written => written.map_err(unwritable),
+        }
     }
 
     /// Asks which host is at the endpoint that the settings name.
@@ -273,6 +262,23 @@ impl Keeper {
         let patch = json!({ "metadata": { "resourceVersion": version }, "data": data });
         let params = PatchParams::apply(FIELD_MANAGER);
         bounded(self.api.patch(PLACES, &params, &Patch::Merge(patch))).await
+    }
+}
+
+/// The places of a cloud by these records, while the settings name the one with this key, where this host answers.
+fn known(records: &Records, cloud: &str, key: String, host: &Host) -> Known {
+    let former = records.former(cloud, &key).map(|(key, record)| Former {
+        key: key.to_owned(),
+        address: record.address.clone(),
+        host: record.host.as_ref().and_then(Host::name).map(ToOwned::to_owned),
+        moved: record.moved,
+        until: record.until,
+    });
+    Known {
+        host: host.name().map(ToOwned::to_owned),
+        moved: records.of(&key).and_then(|record| record.moved),
+        former: former.collect(),
+        key,
     }
 }
 
