@@ -260,7 +260,7 @@ impl Observation<'_> {
 /// A VM that has the tag of its cluster, as the cluster with this UID sees it. A PeerPod that came from another cluster, as by a
 /// backup, names a VM there.
 fn in_cluster(vm: Vm, uid: Option<&str>) -> VmState {
-    if vm.cluster_uid.as_deref() == uid {
+    if !vm.is_of_another_cluster(uid) {
         return VmState::Present(vm);
     }
     let problem = match uid {

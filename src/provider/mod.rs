@@ -268,6 +268,11 @@ impl Vm {
             reappeared: false,
         }
     }
+
+    /// Whether its tag says that it is not of the cluster with this UID. While that UID is not known, no tag says that it is.
+    pub fn is_of_another_cluster(&self, uid: Option<&str>) -> bool {
+        self.cluster_uid.is_some() && self.cluster_uid.as_deref() != uid
+    }
 }
 
 /// One cloud, as far as pod VMs are concerned. See the [module](self) for the contract.

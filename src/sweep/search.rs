@@ -24,7 +24,7 @@ use crate::{
     peerpod::{PEERPOD, object::owner},
     provider::{
         CLUSTER_UID_TAG, Claim, ClusterClaims, Error, ErrorClass, InstanceId, Listed, Provider, Stage,
-        Target, Vm, VmRef, ownership,
+        Target, VmRef, ownership,
     },
 };
 
@@ -188,7 +188,7 @@ impl Search {
         let vm = match provider.describe(&id, &Claim::default()).await {
             Ok(vm) if vm.stage == Stage::Leaving => return Ok(false),
             // The list may not have shown the tag yet.
-            Ok(Vm { cluster_uid: Some(uid), .. }) if self.cluster.uid().await != Some(&*uid) => {
+            Ok(vm) if vm.cluster_uid.is_some() && vm.is_of_another_cluster(self.cluster.uid().await) => {
                 return Err(Message::public(format!("its tag {CLUSTER_UID_TAG} is another cluster's")));
             }
             Ok(vm) => vm,
@@ -215,7 +215,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        provider::{Accepted, CATALOGUE, Cloud, Finding, OwnVm, Pages, Resource},
+        provider::{Accepted, CATALOGUE, Cloud, Finding, OwnVm, Pages, Resource, Vm},
         settings::{Raw, Snapshot},
     };
 
