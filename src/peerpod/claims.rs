@@ -35,7 +35,7 @@ const SKEW: SignedDuration = SignedDuration::from_mins(2);
 const NAMESAKES: u32 = 20;
 
 impl Observer {
-    /// Whether a PeerPod that is not being deleted may have the VM, too. Only clouds that reuse identifiers are told.
+    /// Whether a PeerPod that is not being deleted may have the VM, too. Always false for a cloud that does not reuse identifiers.
     pub(super) fn is_contested(&self, peerpod: &PeerPod) -> bool {
         reuses_ids(peerpod) && self.index.claimants(peerpod, 0).living.is_some()
     }

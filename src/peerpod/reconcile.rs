@@ -39,9 +39,9 @@ impl Context {
 
     async fn act(&self, peerpod: &PeerPod, turn: &Turn<'_>) -> Result<Action, ApiError> {
         if !self.observer.clouds.are_known(peerpod.cloud_provider()) {
-            // A change of the known clouds requeues what is being deleted. What the sweep found out comes once.
-            let is_told = self.observer.findings.of(peerpod.metadata.uid.as_deref()).is_some();
-            return Ok(if is_told { Action::requeue(POD_RESYNC) } else { Action::await_change() });
+            // A change of the known clouds requeues what is being deleted. The sweep requeues a PeerPod once for each finding.
+            let has_finding = self.observer.findings.of(peerpod.metadata.uid.as_deref()).is_some();
+            return Ok(if has_finding { Action::requeue(POD_RESYNC) } else { Action::await_change() });
         }
         // One provider for the whole reconcile: after a change of the settings, another cloud must not answer that the VM is
         // gone.
@@ -175,7 +175,7 @@ async fn delete(
     own: &OwnVm,
     facts: Facts,
 ) -> Decision {
-    info!(decision = "delete", machine = own.vm().name, "deleting the VM");
+    info!(decision = "delete", vm = own.vm().name, "deleting the VM");
     let deleted = match provider {
         Ok(provider) => provider.delete(own).await,
         Err(unavailable) => Err(unavailable.clone()),

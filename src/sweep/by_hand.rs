@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use jiff::Timestamp;
 
 use super::{
-    plan::{Candidates, Moment, Patience, UntrackedFinding, Verdict, findings},
+    plan::{Candidates, Moment, Patience, SweepVerdict, UntrackedFinding, findings},
     search::{Problem, Search, Tally},
     sightings::Sightings,
 };
@@ -51,7 +51,7 @@ impl ByHand {
         findings: Vec<UntrackedFinding>,
         most: usize,
     ) -> Result<Tally, Problem> {
-        let provable = findings.into_iter().filter(|it| it.verdict == Verdict::Delete);
+        let provable = findings.into_iter().filter(|it| it.verdict == SweepVerdict::Delete);
         self.search.delete(&self.target, provable.take(most).map(|it| it.found).collect()).await
     }
 }

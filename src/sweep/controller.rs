@@ -16,7 +16,7 @@ use tracing::{Instrument, info_span, warn};
 use super::{
     CloudSnapshot, LostVm, Mode, Options,
     lost::live,
-    plan::{Candidates, Found, Key, Moment, Patience, UntrackedFinding, Verdict, findings},
+    plan::{Candidates, Found, Key, Moment, Patience, SweepVerdict, UntrackedFinding, findings},
     search::{Problem, Search},
     sightings::Sightings,
     suspects::{Round, Suspects},
@@ -60,7 +60,7 @@ impl Memory {
         for finding in untracked.iter().filter(|it| !self.logged.contains(&it.found.key())) {
             let Listed { kind, id, name, .. } = &finding.found.listed;
             warn!(
-                ?kind, id, machine = name, since = %finding.since, verdict = finding.verdict.as_str(),
+                ?kind, id, name, since = %finding.since, verdict = finding.verdict.as_str(),
                 "no PeerPod records this"
             );
         }
@@ -70,7 +70,7 @@ impl Memory {
 
     /// The most of these to delete in this round, the oldest first.
     fn to_delete(&self, untracked: &[UntrackedFinding], most: usize) -> Vec<Found> {
-        let found = untracked.iter().filter(|it| it.verdict == Verdict::Delete).map(|it| &it.found);
+        let found = untracked.iter().filter(|it| it.verdict == SweepVerdict::Delete).map(|it| &it.found);
         let mut found: Vec<_> = found.collect();
         found.sort_by_key(|it| self.refused.contains(&it.key()));
         found.into_iter().take(most).cloned().collect()
@@ -231,7 +231,7 @@ impl Sweeper {
 
 /// A round that found nothing, for the metrics: every kind, verdict and state with the number 0. `began`: in seconds since 1970.
 fn nothing(began: f64) -> Listing {
-    let of = |kind: Resource| Verdict::ALL.map(|verdict| ((kind.as_str(), verdict.as_str()), 0));
+    let of = |kind: Resource| SweepVerdict::ALL.map(|verdict| ((kind.as_str(), verdict.as_str()), 0));
     Listing {
         began,
         untracked: Resource::ALL.into_iter().flat_map(of).collect(),
@@ -261,7 +261,7 @@ mod tests {
         let finding = |id: &str| {
             let listed = Listed::new(Resource::Vm, id, format!("podvm-{id}-00000001"));
             let found = Found { listed, proof: None, is_of_another: false };
-            UntrackedFinding { found, since: Timestamp::UNIX_EPOCH, verdict: Verdict::Delete }
+            UntrackedFinding { found, since: Timestamp::UNIX_EPOCH, verdict: SweepVerdict::Delete }
         };
         let all = ["a", "b", "c"].map(finding);
         let mut memory = Memory::default();

@@ -45,7 +45,7 @@ pub(crate) use self::{
 };
 pub use self::{
     controller::Sweeper,
-    plan::Verdict,
+    plan::SweepVerdict,
     snapshot::{CloudSnapshot, LostVm, MOST_SHOWN, Published, Snapshot, Untracked},
 };
 

@@ -2,13 +2,13 @@
 //!
 //! What always holds:
 //! - Nothing that a PeerPod records is an [`UntrackedFinding`], whether or not the PeerPod still has its finalizer.
-//! - A VM that no PeerPod records, but whose name fits a Pod or the Pod of a PeerPod, is [`Verdict::Spared`], whether or not that
-//!   Pod is a peer pod: the Pod may run on it. When no such Pod exists any more, it counts as seen for the first time. Leftovers
-//!   of such a VM are no finding at all.
+//! - A VM that no PeerPod records, but whose name fits a Pod or the Pod of a PeerPod, is [`SweepVerdict::Spared`], whether or not
+//!   that Pod is a peer pod: the Pod may run on it. When no such Pod exists any more, it counts as seen for the first time.
+//!   Leftovers of such a VM are no finding at all.
 //! - Something is a finding only after it was seen twice, an interval apart, and is as old as the grace period.
-//! - [`Verdict::Delete`] requires proof that it is this cluster's, and a deletion that deletes no user's data. Also, this process
-//!   must have seen it, by its own clock, for as long as [`Patience::watch`] says. That is the grace period if no person watches.
-//!   The cloud's clock may be off by any time.
+//! - [`SweepVerdict::Delete`] requires proof that it is this cluster's, and a deletion that deletes no user's data. Also, this
+//!   process must have seen it, by its own clock, for as long as [`Patience::watch`] says. That is the grace period if no person
+//!   watches. The cloud's clock may be off by any time.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -91,7 +91,7 @@ impl<'a> Candidates<'a> {
             .flat_map(|it| [&*it.listed.id, &*it.listed.name])
             .collect();
         let may_be = |it: &&Found| match (&it.listed.kind, &it.listed.vm) {
-            // While a cloud does not know the identifier of a VM, nobody can tell whether a PeerPod records it.
+            // Before a cloud knows the identifier of a VM, it is unknown whether a PeerPod records it.
             (Resource::Vm, _) => {
                 it.listed.state != PowerState::Leaving
                     && is_pod_vm(&it.listed.name)
@@ -217,12 +217,12 @@ pub struct UntrackedFinding {
     /// When it was made, or else when this process first saw it.
     pub since: Timestamp,
     /// What to do.
-    pub verdict: Verdict,
+    pub verdict: SweepVerdict,
 }
 
 /// What to do about an [`UntrackedFinding`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Verdict {
+pub enum SweepVerdict {
     /// It is provably this cluster's, and old enough.
     Delete,
     /// The same, but this process has not seen it for long enough.
@@ -235,7 +235,7 @@ pub enum Verdict {
     Spared,
 }
 
-impl Verdict {
+impl SweepVerdict {
     /// All.
     pub const ALL: [Self; 5] = [Self::Delete, Self::Watch, Self::Unproven, Self::ByHand, Self::Spared];
 
@@ -273,12 +273,12 @@ pub fn findings(
         }
         let by_id = matches!(found.listed.vm, Some(VmRef::Id(_)));
         let verdict = match &found.proof {
-            _ if is_spared => Verdict::Spared,
-            _ if found.listed.kind != Resource::Vm && !by_id => Verdict::ByHand,
-            _ if found.listed.kind == Resource::Disk => Verdict::ByHand,
-            None => Verdict::Unproven,
-            Some(_) if seen_for < patience.watch => Verdict::Watch,
-            Some(_) => Verdict::Delete,
+            _ if is_spared => SweepVerdict::Spared,
+            _ if found.listed.kind != Resource::Vm && !by_id => SweepVerdict::ByHand,
+            _ if found.listed.kind == Resource::Disk => SweepVerdict::ByHand,
+            None => SweepVerdict::Unproven,
+            Some(_) if seen_for < patience.watch => SweepVerdict::Watch,
+            Some(_) => SweepVerdict::Delete,
         };
         findings.push(UntrackedFinding { found: found.clone(), since, verdict });
     }

@@ -197,7 +197,7 @@ impl Search {
         };
         let own = ownership::verify_untracked(vm, listed, proof).map_err(|refusal| refusal.message())?;
         info!(
-            id = id.as_str(), machine = listed.name, %proof,
+            id = id.as_str(), name = listed.name, %proof,
             "deleting what no PeerPod tracks and no Pod needs"
         );
         provider.delete(&own).await.map_err(|error| error.message)?;

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     Mode,
-    plan::{Found, UntrackedFinding, Verdict, pod_of},
+    plan::{Found, SweepVerdict, UntrackedFinding, pod_of},
 };
 use crate::{peerpod::LostState, provider::Resource};
 
@@ -122,19 +122,19 @@ impl Untracked {
 }
 
 /// What happens to something untracked, and what a person can do.
-const fn action(verdict: Verdict, mode: Mode) -> &'static str {
+const fn action(verdict: SweepVerdict, mode: Mode) -> &'static str {
     match (verdict, mode) {
-        (Verdict::Delete, Mode::Delete) => "the sweep deletes it and what came with it",
-        (Verdict::Delete, _) => "kept; --sweep=delete deletes it and what came with it",
-        (Verdict::Watch, Mode::Delete) => "the sweep deletes it when it has seen it for --sweep-grace",
-        (Verdict::Watch, _) => "kept; not seen for --sweep-grace yet",
-        (Verdict::Unproven, _) => {
+        (SweepVerdict::Delete, Mode::Delete) => "the sweep deletes it and what came with it",
+        (SweepVerdict::Delete, _) => "kept; --sweep=delete deletes it and what came with it",
+        (SweepVerdict::Watch, Mode::Delete) => "the sweep deletes it when it has seen it for --sweep-grace",
+        (SweepVerdict::Watch, _) => "kept; not seen for --sweep-grace yet",
+        (SweepVerdict::Unproven, _) => {
             "kept: nothing proves that it is this cluster's; find out whose it is before you delete it"
         }
-        (Verdict::Spared, _) => {
+        (SweepVerdict::Spared, _) => {
             "kept: the Pod of this name may run on it; nothing deletes it while that Pod exists"
         }
-        (Verdict::ByHand, _) => {
+        (SweepVerdict::ByHand, _) => {
             "kept: it may hold data, or does not say which VM it belongs to; look at it in the cloud"
         }
     }

@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use serde_json::json;
 
 use super::{
-    plan::{Candidate, Candidates, Found, Moment, Patience, UntrackedFinding, Verdict, findings},
+    plan::{Candidate, Candidates, Found, Moment, Patience, SweepVerdict, UntrackedFinding, findings},
     sightings::Sightings,
 };
 use crate::{
@@ -272,7 +272,7 @@ proptest! {
                 prop_assert!(!world.is_odd(number), "{finding:?}");
                 prop_assert!(!world.is_in_use(number, round), "its VM is there: {finding:?}");
                 let is_spared = round < world.spared_until(number);
-                prop_assert_eq!(is_spared, finding.verdict == Verdict::Spared, "{:?}", finding);
+                prop_assert_eq!(is_spared, finding.verdict == SweepVerdict::Spared, "{:?}", finding);
                 prop_assert!(!is_spared || thing.kind == Resource::Vm, "{finding:?}");
                 let since = world.since(number, round);
                 prop_assert!(round > since, "seen once: {finding:?}");
@@ -281,7 +281,7 @@ proptest! {
                 let age = thing.age.map(|age| age + i64::try_from(passed.as_secs()).unwrap());
                 let is_old = age.is_some_and(|age| age >= i64::try_from(GRACE.as_secs()).unwrap());
                 prop_assert!(is_old || seen >= GRACE, "too young: {finding:?}");
-                if finding.verdict != Verdict::Delete {
+                if finding.verdict != SweepVerdict::Delete {
                     continue;
                 }
                 let is_ours = thing.tag == Some(0) || (thing.tag.is_none() && world.exclusive);
@@ -308,9 +308,9 @@ proptest! {
             let finding = last.iter().find(|it| it.found.listed.id == World::id(number));
             let expected = match thing.tag {
                 Some(1) => None,
-                _ if world.spared_until(number) == ROUNDS => Some(Verdict::Spared),
-                Some(_) => Some(Verdict::Delete),
-                None => Some(if world.exclusive { Verdict::Delete } else { Verdict::Unproven }),
+                _ if world.spared_until(number) == ROUNDS => Some(SweepVerdict::Spared),
+                Some(_) => Some(SweepVerdict::Delete),
+                None => Some(if world.exclusive { SweepVerdict::Delete } else { SweepVerdict::Unproven }),
             };
             prop_assert_eq!(finding.map(|it| it.verdict), expected, "{:?}", thing);
         }

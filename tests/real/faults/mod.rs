@@ -209,8 +209,8 @@ impl Cost {
         let log = operator.log()?;
         let lines = log.lines().map(serde_json::from_str).collect::<Result<Vec<Value>, _>>()?;
         for line in lines.iter().filter(|line| line["message"] == "deleting the VM") {
-            let machine = line["machine"].as_str().context("the log names the machine")?;
-            *self.begun.entry(machine.to_owned()).or_default() += 1;
+            let vm = line["vm"].as_str().context("the log names the VM")?;
+            *self.begun.entry(vm.to_owned()).or_default() += 1;
         }
         if operator.process().is_running() {
             let metrics = operator.metrics().await?;
