@@ -76,25 +76,26 @@ impl Observer {
         } else {
             self.index.claimants(peerpod, MOST_PODS + 1)
         };
-        if let Some(claimant) = living.as_ref().or(going.get(MOST_PODS)) {
-            return Ok(Some((**claimant).clone()));
+        if let Some(claimant) = living {
+            return Ok(Some((*claimant).clone()));
         }
         let Ok(id) = InstanceId::parse(peerpod.cloud_provider(), peerpod.instance_id()) else {
             return Ok(None);
         };
-        for key in &going {
+        for key in going.iter().take(MOST_PODS) {
             let other = self.store.get(key).filter(|other| is_namesake(other, peerpod, &id));
             let Some(other) = other else { continue };
-            let needed = match claim(&other, peerpod) {
-                Claim::Stands => true,
-                Claim::WhileRuns(pod) => self.pod_state(&other, pod).await?.owner.may_run().is_some(),
-                Claim::Void => false,
-            };
-            if needed {
-                return Ok(Some((**key).clone()));
+            match claim(&other, peerpod) {
+                Claim::WhileRuns(pod) if self.pod_state(&other, pod).await?.owner.may_run().is_none() => {
+                    // Its own reconcile does not find that out if it lacks the operator's finalizer.
+                    self.requeues.add(self.index.pod_has_ended(&other, true));
+                }
+                Claim::Stands | Claim::WhileRuns(_) => return Ok(Some((**key).clone())),
+                Claim::Void => {}
             }
         }
-        Ok(None)
+        // Each look drops those whose Pods have ended. Until few are left, the next one may need the VM.
+        Ok(going.get(MOST_PODS).map(|key| (**key).clone()))
     }
 
     /// Another Pod of the name of this PeerPod's, in any namespace, that may have the VM although no PeerPod says so.

@@ -44,6 +44,10 @@ async fn claimant(
     others: &[PeerPod],
     calls: impl IntoIterator<Item = Call>,
 ) -> Result<Option<Message>, ApiError> {
+    observer(peerpod, others, calls).claimant(peerpod, &VmState::Present(vm)).await
+}
+
+fn observer(peerpod: &PeerPod, others: &[PeerPod], calls: impl IntoIterator<Item = Call>) -> Observer {
     let server = ApiServer::expecting(calls);
     let (store, mut writer) = store();
     let index = Arc::new(Index::default());
@@ -52,7 +56,7 @@ async fn claimant(
         index.apply(&event);
         writer.apply_watcher_event(&event);
     }
-    let observer = Observer {
+    Observer {
         client: reading(&server.client(), &POD),
         clouds: clouds_in_memory("gcp", &Memory::default()),
         index,
@@ -61,8 +65,7 @@ async fn claimant(
         cluster: Cluster::new(&server.client()),
         findings: PeerPodFindings::default(),
         requeues: Requeues::default(),
-    };
-    observer.claimant(peerpod, &VmState::Present(vm)).await
+    }
 }
 
 const VM: &str = "0dd2f0c5-6a3d-44a7-9b5e-2f7a6c2f9a11";
@@ -99,6 +102,26 @@ async fn a_living_peerpod_claims_a_vm_only_if_its_pod_may_have_a_vm_of_that_name
         ..own.clone()
     };
     assert!(needed(&sibling, vm(&own)).await, "another one of the same Pod");
+}
+
+#[tokio::test]
+async fn deleted_peerpods_that_another_finalizer_keeps_do_not_claim_a_vm_for_ever() {
+    let own = peerpod("libvirt", VM, "shop", Some(("web-0", "own")));
+    let kept = |number: usize| {
+        let mut other = peerpod("libvirt", VM, "bank", Some(("web-0", &format!("pod-{number}"))));
+        let metadata = &mut other.metadata;
+        metadata.name = Some(format!("kept-{number}"));
+        metadata.finalizers = Some(vec!["example.com/kept".to_owned()]);
+        metadata.deletion_timestamp = metadata.creation_timestamp.clone();
+        other
+    };
+    let others: Vec<_> = (0..2 * MOST_PODS + 1).map(kept).collect();
+    let pod = || Call::get("/api/v1/namespaces/bank/pods/web-0").answer(Answer::not_found("pods", "web-0"));
+    let observer = observer(&own, &others, others.iter().map(|_| pod()));
+    for is_claimed in [true, true, false] {
+        let claimant = observer.claimant(&own, &VmState::Present(vm(&own))).await.unwrap();
+        assert_eq!(claimant.is_some(), is_claimed, "{claimant:?}");
+    }
 }
 
 /// The Pod `web-0` of another namespace, as it starts on a node, with this merged into it.
