@@ -68,7 +68,8 @@ reasons! {
     TooManyFinalizers => Stalled, Warning;
     /// The recorded identifier is empty, or it is not a permanent identifier of a VM.
     InvalidInstanceID => Stalled, Warning;
-    /// The VM's name is not that of a VM of this Pod, or the VM has no sign that cloud-api-adaptor made it.
+    /// The VM's name is not that of a VM of this Pod, or the VM has no sign that cloud-api-adaptor made it, or it was made more than
+    /// an hour before the PeerPod.
     NotThisPodsVM => Stalled, Warning;
     /// Another PeerPod names the same VM, its Pod's VMs have the same name, and it is not being deleted or its Pod may still run
     /// on the VM. With byom also: another Pod of the same name may have the machine, which is not recorded for it; or the pool gave

@@ -3,7 +3,8 @@
 //! What always holds:
 //! - [`Decision::Release`] requires the VM's observed absence or an administrator's annotation.
 //! - [`Decision::Delete`] requires a PeerPod that is being deleted or has lost its finalizer, a Pod that has ended (or a newer
-//!   sibling that replaced this PeerPod), a VM that is proven to be that Pod's, and no other PeerPod that claims the VM.
+//!   sibling that replaced this PeerPod), a VM that is proven to be that Pod's and is not much older than its record, and no other
+//!   PeerPod that claims the VM.
 //! - Nothing is done about a PeerPod whose finalizers are not all known.
 //! - The operator waits for a terminating Pod until its grace period and [`SLACK`] are over. It never waits for the Pod object
 //!   to be removed: that object may itself wait for this PeerPod.
@@ -29,6 +30,10 @@ const GIVEN_UP: SignedDuration = SignedDuration::from_mins(4);
 /// The longest time from the record of a VM until the Pod is in its sandbox. cloud-api-adaptor waits 5 minutes for the VM's agent
 /// (`PROXY_TIMEOUT`).
 const STARTED_BY: SignedDuration = SignedDuration::from_mins(10);
+
+/// The longest time from the creation of a VM until its first record. cloud-api-adaptor records a VM as soon as the cloud has made
+/// it, which takes some clouds many minutes; and their clocks may be off.
+const RECORDED_BY: SignedDuration = SignedDuration::from_hours(1);
 
 /// What a PeerPod object alone says. It determines what else has to be observed, and how the decision is made.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -94,12 +99,22 @@ fn delete(vm: Vm, facts: Facts) -> Decision {
     }
     match ownership::verify(vm, &pod, facts.name_limit) {
         Err(not_own) => Decision::Refuse(Blocked::NotOwn(not_own)),
+        Ok(own) if is_older_than_its_record(own.vm(), facts.recorded) => {
+            let (id, name) = (own.vm().id.to_string(), own.vm().name.clone());
+            Decision::Refuse(Blocked::NotOwn(ownership::NotOwn::Older { id, name }))
+        }
         Ok(own) if facts.deletion_accepted || own.vm().stage == Stage::Leaving => {
             Decision::Wait(Wait::VmDeletion(Duration::ZERO))
         }
         Ok(_) if facts.developer_mode => Decision::Refuse(Blocked::DeveloperMode),
         Ok(own) => Decision::Delete(own),
     }
+}
+
+/// Whether the VM was there long before it was recorded. Then another record may be the right one: this PeerPod was restored from a
+/// backup, or copied from the cluster that has the VM.
+fn is_older_than_its_record(vm: &Vm, recorded: Timestamp) -> bool {
+    vm.created.is_some_and(|created| recorded.duration_since(created) > RECORDED_BY)
 }
 
 /// Decides on a PeerPod without the finalizer. cloud-api-adaptor removes it after a start of the Pod that failed, and then makes

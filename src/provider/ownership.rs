@@ -47,12 +47,20 @@ pub enum NotOwn {
         /// The name it bears.
         name: String,
     },
+    /// It was made long before the PeerPod, which cloud-api-adaptor makes together with the VM.
+    #[error("the VM {id} is much older than this PeerPod, which may come from a backup or from another cluster")]
+    Older {
+        /// Its identifier.
+        id: String,
+        /// The name it bears.
+        name: String,
+    },
 }
 
 impl NotOwn {
     /// The text in both versions.
     pub fn message(&self) -> Message {
-        let (Self::Name { name, .. } | Self::Unmarked { name, .. }) = self;
+        let (Self::Name { name, .. } | Self::Unmarked { name, .. } | Self::Older { name, .. }) = self;
         Message::new(self.to_string(), format!("{self}; its name is {name:?}"))
     }
 }
