@@ -8,7 +8,7 @@ use std::{
 
 use async_trait::async_trait;
 use operator_kit::Message;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use super::{
     Accepted, Claim, Error, ErrorClass, Finding, InstanceId, OwnVm, Pages, Provider, Vm, listing::Listing,
@@ -50,74 +50,24 @@ pub fn decorate(
     metrics: Metrics,
 ) -> Arc<dyn Provider> {
     metrics.expect_provider(cloud, ErrorClass::ALL.map(ErrorClass::as_str));
-    Arc::new(Limited {
-        inner: Metered { inner: provider, cloud, metrics: metrics.clone() },
-        cloud,
-        limits,
-        metrics,
-    })
+    Arc::new(Decorated { inner: provider, cloud, limits, metrics })
 }
 
-/// Counts and times the calls that reach the cloud.
-struct Metered {
+/// Keeps calls within [`Limits`], gives each a deadline, and counts and times those that reach the cloud.
+struct Decorated {
     inner: Box<dyn Provider>,
-    cloud: &'static str,
-    metrics: Metrics,
-}
-
-impl Metered {
-    async fn measure<T>(
-        &self,
-        call: &'static str,
-        answer: impl Future<Output = Result<T, Error>> + Send,
-    ) -> Result<T, Error> {
-        let measured = self.metrics.provider_call(self.cloud, call);
-        let answer = answer.await;
-        measured.finish(answer.as_ref().map_or_else(|error| error.class.as_str(), |_| "ok"));
-        answer
-    }
-}
-
-#[async_trait]
-impl Provider for Metered {
-    async fn describe(&self, id: &InstanceId, claim: &Claim) -> Result<Vm, Error> {
-        self.measure("describe", self.inner.describe(id, claim)).await
-    }
-
-    async fn delete(&self, vm: &OwnVm) -> Result<Accepted, Error> {
-        self.measure("delete", self.inner.delete(vm)).await
-    }
-
-    async fn list(&self, pages: Pages<'_>) -> Result<(), Error> {
-        self.measure("list", self.inner.list(pages)).await
-    }
-
-    async fn host(&self) -> Result<Option<String>, Error> {
-        self.measure("host", self.inner.host()).await
-    }
-
-    async fn examine(&self) -> Result<Vec<Finding>, Error> {
-        self.measure("examine", self.inner.examine()).await
-    }
-}
-
-/// Keeps calls within [`Limits`] and gives each a deadline.
-struct Limited {
-    inner: Metered,
     cloud: &'static str,
     limits: Limits,
     metrics: Metrics,
 }
 
-impl Limited {
-    async fn limit<T>(&self, answer: impl Future<Output = Result<T, Error>> + Send) -> Result<T, Error> {
-        self.limit_to(CALL_DEADLINE, answer).await
-    }
-
-    async fn limit_to<T>(
+impl Decorated {
+    /// Makes a call, of this name in the metrics, unless the cloud asked for fewer.
+    async fn call<T>(
         &self,
+        name: &'static str,
         deadline: Duration,
-        answer: impl Future<Output = Result<T, Error>> + Send,
+        call: impl Future<Output = Result<T, Error>> + Send,
     ) -> Result<T, Error> {
         if let Some(retry_after) = self.limits.closed_for() {
             let message = format!(
@@ -126,7 +76,7 @@ impl Limited {
             );
             return Err(Error::new(ErrorClass::Throttled { retry_after }, Message::public(message)));
         }
-        let answer = tokio::time::timeout(deadline, answer).await.unwrap_or_else(|_| {
+        let answer = timeout(deadline, self.measured(name, call)).await.unwrap_or_else(|_| {
             let message = format!("{} did not answer within {deadline:?}", self.cloud);
             Err(Error::new(ErrorClass::Transient, Message::public(message)))
         });
@@ -136,31 +86,42 @@ impl Limited {
         }
         answer
     }
+
+    async fn measured<T>(
+        &self,
+        name: &'static str,
+        call: impl Future<Output = Result<T, Error>> + Send,
+    ) -> Result<T, Error> {
+        let measured = self.metrics.provider_call(self.cloud, name);
+        let answer = call.await;
+        measured.finish(answer.as_ref().map_or_else(|error| error.class.as_str(), |_| "ok"));
+        answer
+    }
 }
 
 #[async_trait]
-impl Provider for Limited {
+impl Provider for Decorated {
     async fn describe(&self, id: &InstanceId, claim: &Claim) -> Result<Vm, Error> {
-        self.limit(self.inner.describe(id, claim)).await
+        self.call("describe", CALL_DEADLINE, self.inner.describe(id, claim)).await
     }
 
     async fn delete(&self, vm: &OwnVm) -> Result<Accepted, Error> {
-        self.limit(self.inner.delete(vm)).await
+        self.call("delete", CALL_DEADLINE, self.inner.delete(vm)).await
     }
 
     async fn list(&self, pages: Pages<'_>) -> Result<(), Error> {
         let mut listing = Listing::default();
         let once = &mut |page| pages(listing.page(page));
-        self.limit_to(LIST_DEADLINE, self.inner.list(once)).await?;
+        self.call("list", LIST_DEADLINE, self.inner.list(once)).await?;
         listing.end(self.cloud)
     }
 
     async fn host(&self) -> Result<Option<String>, Error> {
-        self.limit(self.inner.host()).await
+        self.call("host", CALL_DEADLINE, self.inner.host()).await
     }
 
     async fn examine(&self) -> Result<Vec<Finding>, Error> {
-        self.limit(self.inner.examine()).await
+        self.call("examine", CALL_DEADLINE, self.inner.examine()).await
     }
 }
 
