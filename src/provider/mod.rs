@@ -78,6 +78,7 @@ mod region_place;
 mod registry;
 mod shared;
 mod sightings;
+mod single_flight;
 pub mod vsphere;
 
 pub use cloud::{CATALOGUE, CLOUDS, Cloud, NAME_LIMIT, Opening};

@@ -174,7 +174,8 @@ impl IbmCloud {
 
     /// Fails unless the credentials can see pod VMs here. To other credentials VPC may answer as if there were none.
     async fn ensure_sight(&self) -> Result<(), Error> {
-        if self.sight.sees(self.shows_a_pod_vm()).await? {
+        // Boxed, as a future this large would be held twice.
+        if self.sight.sees(Box::pin(self.shows_a_pod_vm())).await? {
             return Ok(());
         }
         let message = format!(

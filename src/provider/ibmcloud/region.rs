@@ -15,14 +15,15 @@ use operator_kit::{
     projection::{MOST, Part, Projection, reading},
 };
 use tokio::{
-    sync::{Mutex, Notify, OnceCell},
-    time::{Instant, timeout},
+    sync::{Notify, OnceCell},
+    time::timeout,
 };
 
 use super::settings;
 use crate::provider::{
     Error, ErrorClass,
     cloud::{Cluster, Opening, Recorded},
+    single_flight::{Latest, SingleFlight},
 };
 
 /// What reading the nodes takes.
@@ -65,8 +66,8 @@ pub(super) struct NodeRegion {
     moved: Option<Arc<Notify>>,
     /// The region in which this process looks for VMs.
     region: OnceCell<String>,
-    /// When the nodes were read last, and what they said.
-    last: Mutex<Option<(Instant, Result<String, Error>)>>,
+    /// What the nodes said when they were read last.
+    reading: SingleFlight<String>,
 }
 
 impl Vpc {
@@ -134,7 +135,7 @@ impl Vpc {
 impl NodeRegion {
     fn new(cluster: &Cluster, recorded: Option<String>, moved: Option<Arc<Notify>>) -> Self {
         let nodes = Api::all(reading(&cluster.client, &LABEL));
-        Self { nodes, recorded, moved, region: OnceCell::new(), last: Mutex::default() }
+        Self { nodes, recorded, moved, region: OnceCell::new(), reading: SingleFlight::default() }
     }
 
     /// The region of the nodes, as they were when it was needed first.
@@ -167,18 +168,13 @@ impl NodeRegion {
 
     /// The region of all nodes, read a moment ago at most. Of many callers at once, one reads the nodes.
     async fn read(&self) -> Result<String, Error> {
-        let mut last = self.last.lock().await;
-        if let Some((at, found)) = &*last
-            && at.elapsed() < if found.is_ok() { FRESH } else { AFTER_FAILURE }
-        {
-            return found.clone();
-        }
-        let begun = Instant::now();
-        let found = self.list().await;
-        // Those who waited for a failure share it.
-        let at = if found.is_ok() { begun } else { Instant::now() };
-        *last = Some((at, found.clone()));
-        found
+        let known = |last: Option<&Latest<String>>| {
+            let last = last?;
+            let counts = if last.result.is_ok() { FRESH } else { AFTER_FAILURE };
+            (last.since().elapsed() < counts).then(|| last.result.clone())
+        };
+        // Boxed, as a future this large would be held twice.
+        self.reading.get(known, Box::pin(self.list())).await
     }
 
     async fn list(&self) -> Result<String, Error> {

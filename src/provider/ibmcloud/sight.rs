@@ -8,7 +8,10 @@ use std::{
 use tokio::time::Instant;
 
 use super::answer::Instance;
-use crate::provider::{Error, POD_VM};
+use crate::provider::{
+    Error, POD_VM,
+    single_flight::{Latest, SingleFlight},
+};
 
 /// How long a pod VM that the credentials have shown counts. An administrator may take rights from them at any time.
 const COUNTS: Duration = Duration::from_secs(5 * 60);
@@ -25,13 +28,13 @@ pub(super) struct Sight {
     group: Option<String>,
     /// When they showed a pod VM last.
     last: Mutex<Option<Instant>>,
-    /// The last list, and whether it had a pod VM. It is locked during a look, so that one look serves all who wait for it.
-    look: tokio::sync::Mutex<Option<(Instant, Result<bool, Error>)>>,
+    /// Whether the last list had a pod VM.
+    look: SingleFlight<bool>,
 }
 
 impl Sight {
     pub(super) fn new(group: Option<String>) -> Self {
-        Self { group, last: Mutex::default(), look: tokio::sync::Mutex::default() }
+        Self { group, last: Mutex::default(), look: SingleFlight::default() }
     }
 
     /// Where the operator looks for pod VMs, as a part of a sentence.
@@ -60,20 +63,16 @@ impl Sight {
         if self.is_proven() {
             return Ok(true);
         }
-        let mut last = self.look.lock().await;
-        // Another caller may have looked meanwhile.
-        if self.is_proven() {
-            return Ok(true);
-        }
-        if let Some((at, outcome)) = &*last
-            && at.elapsed() < if outcome.is_err() { FAILURE_COUNTS } else { NONE_COUNTS }
-            && *outcome != Ok(true)
-        {
-            return outcome.clone();
-        }
-        let outcome = look.await;
-        *last = Some((Instant::now(), outcome.clone()));
-        outcome
+        let known = |last: Option<&Latest<bool>>| {
+            // Another caller may have looked meanwhile.
+            if self.is_proven() {
+                return Some(Ok(true));
+            }
+            let Latest { ended, result, .. } = last?;
+            let counts = if result.is_ok() { NONE_COUNTS } else { FAILURE_COUNTS };
+            (ended.elapsed() < counts && *result != Ok(true)).then(|| result.clone())
+        };
+        self.look.get(known, look).await
     }
 
     /// Whether the credentials have shown a pod VM of late.

@@ -5,11 +5,15 @@
 
 use std::{collections::HashSet, sync::Arc, time::Duration};
 
-use tokio::{sync::Mutex, time::Instant};
+use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::CLOUD;
-use crate::provider::{Error, ErrorClass, InstanceId, Listed, POD_VM, ownership::stem_of};
+use crate::provider::{
+    Error, ErrorClass, InstanceId, Listed, POD_VM,
+    ownership::stem_of,
+    single_flight::{Latest, SingleFlight},
+};
 
 /// The most VMs without a known UUID whose names are kept. Each has 80 characters at most.
 const MOST_UNKNOWN: usize = 1_000;
@@ -51,12 +55,9 @@ impl Shown {
     }
 }
 
-/// The last list: when it began, or when it failed, and what it has shown. It is locked while a list is made, so that one list serves
-/// all who wait for it.
+/// What the last list has shown. One list serves all who wait for it.
 #[derive(Default)]
-pub(super) struct SharedList(Mutex<Option<Latest>>);
-
-type Latest = (Instant, Result<Arc<Shown>, Error>);
+pub(super) struct SharedList(SingleFlight<Arc<Shown>>);
 
 impl SharedList {
     /// What the folder shows to a caller whose own search ended at that time. A list that began earlier proves nothing to this caller.
@@ -66,21 +67,14 @@ impl SharedList {
         searched: Instant,
         list: impl Future<Output = Result<Shown, Error>> + Send,
     ) -> Result<Arc<Shown>, Error> {
-        let mut latest = self.0.lock().await;
-        if let Some((at, shown)) = &*latest
-            && *at >= searched
-        {
-            return shown.clone();
-        }
-        let begun = Instant::now();
-        if begun - searched > LONGEST_WAIT {
+        let known = |last: Option<&Latest<Arc<Shown>>>| {
+            if let Some(last) = last.filter(|last| last.since() >= searched) {
+                return Some(last.result.clone());
+            }
             let message = "another list of the folder of pod VMs took long; the operator looks again";
-            return Err(Error::new(ErrorClass::Transient, message));
-        }
-        let shown = list.await.map(Arc::new);
-        let at = if shown.is_ok() { begun } else { Instant::now() };
-        *latest = Some((at, shown.clone()));
-        shown
+            (searched.elapsed() > LONGEST_WAIT).then(|| Err(Error::new(ErrorClass::Transient, message)))
+        };
+        self.0.get(known, async { list.await.map(Arc::new) }).await
     }
 }
 

@@ -1,7 +1,7 @@
 use futures::future::try_join_all;
 use operator_kit::testing::{Answer, ApiServer, Call};
 use serde_json::{Value, json};
-use tokio::time::advance;
+use tokio::time::{Instant, advance};
 
 use super::*;
 

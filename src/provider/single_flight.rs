@@ -1,0 +1,111 @@
+//! One call for all who ask at the same time.
+
+use tokio::{sync::Mutex, time::Instant};
+
+use super::Error;
+
+/// A call that many may ask for at once: one of them makes it, and the others wait for its result, a failure too.
+pub(super) struct SingleFlight<T>(Mutex<Option<Latest<T>>>);
+
+/// The call that ended last.
+pub(super) struct Latest<T> {
+    pub(super) begun: Instant,
+    pub(super) ended: Instant,
+    pub(super) result: Result<T, Error>,
+}
+
+impl<T> Default for SingleFlight<T> {
+    fn default() -> Self {
+        Self(Mutex::new(None))
+    }
+}
+
+impl<T> Latest<T> {
+    /// From when on it counts: a success since the call began, as it may show nothing newer; a failure since the call ended, so that
+    /// all who waited for it share it.
+    pub(super) fn since(&self) -> Instant {
+        if self.result.is_ok() { self.begun } else { self.ended }
+    }
+}
+
+impl<T: Clone> SingleFlight<T> {
+    /// What `known` makes of the latest call, or else the result of `call`. If that is dropped before its end, the next caller makes
+    /// its own.
+    pub(super) async fn get(
+        &self,
+        known: impl FnOnce(Option<&Latest<T>>) -> Option<Result<T, Error>>,
+        call: impl Future<Output = Result<T, Error>>,
+    ) -> Result<T, Error> {
+        let mut latest = self.0.lock().await;
+        if let Some(result) = known(latest.as_ref()) {
+            return result;
+        }
+        let begun = Instant::now();
+        let result = call.await;
+        *latest = Some(Latest { begun, ended: Instant::now(), result: result.clone() });
+        result
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        sync::atomic::{AtomicU32, Ordering::Relaxed},
+        time::Duration,
+    };
+
+    use futures::future::join_all;
+    use tokio::time::{sleep, timeout};
+
+    use super::*;
+    use crate::provider::ErrorClass;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[derive(Default)]
+    struct Calls {
+        flight: SingleFlight<u32>,
+        made: AtomicU32,
+    }
+
+    impl Calls {
+        /// Asks for what is known since `since`, or else for a call of a second, which gives its number or fails.
+        async fn ask(&self, since: Instant, fails: bool) -> Result<u32, Error> {
+            let known = |latest: Option<&Latest<u32>>| {
+                latest.filter(|latest| latest.since() >= since).map(|latest| latest.result.clone())
+            };
+            let call = async {
+                sleep(SECOND).await;
+                let number = self.made.fetch_add(1, Relaxed) + 1;
+                if fails { Err(Error::new(ErrorClass::Transient, "no")) } else { Ok(number) }
+            };
+            self.flight.get(known, call).await
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_call_serves_all_who_asked_before_it_began() {
+        let (calls, start) = (Calls::default(), Instant::now());
+        let all = join_all((0..20).map(|_| calls.ask(start, false))).await;
+        assert!(all.iter().all(|it| *it == Ok(1)) && start.elapsed() == SECOND, "{all:?}");
+        assert_eq!(calls.ask(start, false).await, Ok(1));
+        assert_eq!(calls.ask(start + SECOND / 2, false).await, Ok(2), "the first one had begun before");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_failure_serves_all_who_asked_before_it_ended() {
+        let (calls, start) = (Calls::default(), Instant::now());
+        let all = join_all((0..20).map(|_| calls.ask(start + SECOND / 2, true))).await;
+        assert!(all.iter().all(Result::is_err) && start.elapsed() == SECOND, "{all:?}");
+        assert_eq!(calls.made.load(Relaxed), 1);
+        assert_eq!(calls.ask(start + 2 * SECOND, false).await, Ok(2));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_call_that_is_dropped_serves_no_one() {
+        let (calls, start) = (Calls::default(), Instant::now());
+        assert!(timeout(SECOND / 2, calls.ask(start, false)).await.is_err());
+        assert_eq!(calls.ask(start, false).await, Ok(1));
+        assert_eq!(start.elapsed(), SECOND + SECOND / 2);
+    }
+}
