@@ -4,7 +4,10 @@ use std::time::Duration;
 
 use operator_kit::Message;
 
-use crate::settings::Malformed;
+use crate::{
+    api::v1alpha1::{RELEASE_ABANDON, RELEASE_ANNOTATION},
+    settings::Malformed,
+};
 
 /// What an error means for the caller. It decides requeue, condition, event and metric label.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -115,6 +118,11 @@ impl ErrorClass {
             Self::NotSupported => "not_supported",
         }
     }
+}
+
+/// What an administrator does with a PeerPod whose VM is gone for certain, as a part of a sentence.
+pub(super) fn release_advice() -> String {
+    format!("annotate the PeerPod {RELEASE_ANNOTATION}={RELEASE_ABANDON}")
 }
 
 /// An error of a cloud: its class, and a text without any secret in it. Displayed, it shows the version for a status.

@@ -11,14 +11,11 @@ use tokio::time::Instant;
 
 use super::{
     Accepted, Claim, Error, ErrorClass, Finding, InstanceId, OwnVm, Pages, Provider, Stage, Vm,
+    error::release_advice,
     places::{Former, Known},
     sightings::Sightings,
 };
-use crate::{
-    api::v1alpha1::{RELEASE_ABANDON, RELEASE_ANNOTATION},
-    names::PLACES,
-    settings::Endpoint,
-};
+use crate::{names::PLACES, settings::Endpoint};
 
 /// An endpoint that the settings named before.
 pub(super) struct PreviousEndpoint {
@@ -122,10 +119,8 @@ fn another_host(since: Timestamp, key: &str) -> Message {
 
 /// How an administrator says that no VM is at an endpoint any more.
 fn forget(key: &str) -> String {
-    format!(
-        "delete the entry {key} of the operator's ConfigMap {PLACES}, or annotate the PeerPod \
-         {RELEASE_ANNOTATION}={RELEASE_ABANDON}"
-    )
+    let release = release_advice();
+    format!("delete the entry {key} of the operator's ConfigMap {PLACES}, or {release}")
 }
 
 #[async_trait]

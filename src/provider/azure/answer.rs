@@ -19,12 +19,10 @@ use hyper::{HeaderMap, StatusCode};
 use jiff::Timestamp;
 use serde::Deserialize;
 
-use crate::{
-    api::v1alpha1::{RELEASE_ABANDON, RELEASE_ANNOTATION},
-    provider::{
-        Error, ErrorClass,
-        http::{Reply, texts},
-    },
+use crate::provider::{
+    Error, ErrorClass,
+    error::release_advice,
+    http::{Reply, texts},
 };
 
 /// A header of Compute's answers. Compute counts the requests for each VM, too. A tenant can exhaust those of one VM by many PeerPods that
@@ -124,7 +122,8 @@ fn meaning(reply: &Reply, classify: fn(u16, &str) -> Option<ErrorClass>) -> Erro
     let error = reply.error(&code, &message, class);
     match &*code {
         "ResourceGroupNotFound" => error.advising(&format!(
-            "the resource group of the VM is gone: if the VM is, too, annotate the PeerPod {RELEASE_ANNOTATION}={RELEASE_ABANDON}"
+            "the resource group of the VM is gone: if the VM is, too, {}",
+            release_advice()
         )),
         "SubscriptionNotFound" | "InvalidAuthenticationTokenTenant" => error.advising(
             "the credentials are for another tenant than that of the VM's subscription, or the subscription is in another \

@@ -49,13 +49,11 @@ use super::{
     Accepted, Claim, Error, ErrorClass, Finding, IdProblem, InstanceId, Listed, OwnVm, POD_VM, Pages,
     ParsedId, Provider, Resource, Stage, Vm,
     cloud::{Cloud, InstanceTypeKey, Opening},
+    error::release_advice,
     http::{Call, Client, MOST_PAGES, Options, Reply, encoded, too_many_pages},
     ibm_iam::{self, Iam},
 };
-use crate::{
-    api::v1alpha1::{RELEASE_ABANDON, RELEASE_ANNOTATION},
-    settings::Values,
-};
+use crate::settings::Values;
 
 /// What differs from other clouds.
 pub static CLOUD: Cloud = Cloud {
@@ -180,9 +178,10 @@ impl IbmCloud {
         }
         let message = format!(
             "VPC shows neither the VM nor any other pod VM{}: either the VM is gone, or the credentials may not see it; give them {}, or, \
-             if the VM is gone, annotate the PeerPod {RELEASE_ANNOTATION}={RELEASE_ABANDON}",
+             if the VM is gone, {}",
             self.sight.place(),
-            ACTIONS[..3].join(", ")
+            ACTIONS[..3].join(", "),
+            release_advice()
         );
         Err(Error::new(ErrorClass::Unauthorized, Message::public(message)))
     }

@@ -7,10 +7,7 @@ use libvirt_client::{Domain, DomainState, ErrorCode, UndefineFlags};
 use operator_kit::Message;
 
 use super::{Libvirt, definition::Definition, parse, uuid, volumes::Found};
-use crate::{
-    api::v1alpha1::{RELEASE_ABANDON, RELEASE_ANNOTATION},
-    provider::{Error, ErrorClass, InstanceId, Vm},
-};
+use crate::provider::{Error, ErrorClass, InstanceId, Vm, error::release_advice};
 
 /// What a domain is right before its deletion.
 enum Now {
@@ -125,8 +122,7 @@ impl Libvirt {
 
     /// Deletes the volumes of a domain that is gone. Volumes that are left are remembered, as nothing else leads to them.
     async fn delete_remains(&self, vm: &Vm, found: Vec<Result<Found, Error>>) -> Result<(), Error> {
-        let release = format!("annotate the PeerPod {RELEASE_ANNOTATION}={RELEASE_ABANDON}");
-        let deleted = self.delete_volumes(found, &release).await;
+        let deleted = self.delete_volumes(found, &release_advice()).await;
         self.remains.note(vm, deleted.is_err());
         deleted
     }
