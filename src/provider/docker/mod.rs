@@ -13,7 +13,7 @@ mod settings;
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
-use hyper::{Method, Request, body::Bytes, header};
+use hyper::{Method, header};
 use jiff::Timestamp;
 use operator_kit::Message;
 use serde::Deserialize;
@@ -157,9 +157,7 @@ fn accepted(reply: Reply, container: &str) -> Result<Reply, Error> {
 
 impl Docker {
     async fn call(&self, doing: &'static str, method: Method, path: &str) -> Result<Reply, Error> {
-        let request =
-            Request::builder().method(method).uri(format!("{}/{path}", self.base)).body(Bytes::new());
-        let call = Call::of(doing, request, "the path cannot be part of a URL")?;
+        let call = Call::to(doing, method, &format!("{}/{path}", self.base))?;
         self.client.send(call).await.map_err(|error| match error.class {
             ErrorClass::Invalid => error.advising("or into ca.pem in DOCKER_CERT_PATH"),
             ErrorClass::Unauthorized => {

@@ -9,7 +9,7 @@
 use std::collections::HashMap;
 
 use base64::{Engine as _, prelude::BASE64_URL_SAFE_NO_PAD};
-use hyper::{Request, body::Bytes, header};
+use hyper::Method;
 use jiff::Timestamp;
 use operator_kit::Message;
 use ring::{
@@ -25,8 +25,8 @@ use super::answer::accepted;
 use crate::provider::{
     Error, ErrorClass,
     http::{
-        Call, Client, Fresh, TokenSource, bearer,
-        identity::{form, is_safe, read_file, variable},
+        Call, Client, Fresh, TokenSource,
+        identity::{is_safe, read_file, variable},
     },
 };
 
@@ -122,8 +122,8 @@ impl TokenSource for Source {
 
 async fn of_metadata(client: &Client, host: &str) -> Result<Fresh<SecretString>, Error> {
     let url = format!("http://{host}/computeMetadata/v1/instance/service-accounts/default/token");
-    let request = Request::get(url).header("Metadata-Flavor", "Google").body(Bytes::new());
-    let token = token(client, "asking the metadata server for an access token", request, None).await;
+    let call = Call::to("asking the metadata server for an access token", Method::GET, &url)?;
+    let token = token(client, call.header("metadata-flavor", "Google")?).await;
     token.map_err(|error| error.advising("set GCP_CREDENTIALS, or give the Pod an identity"))
 }
 
@@ -135,8 +135,8 @@ async fn of_key(client: &Client, account: &ServiceAccount) -> Result<Fresh<Secre
         ("grant_type", "urn:ietf:params:oauth:grant-type:jwt-bearer"),
         ("assertion", assertion.expose_secret()),
     ];
-    let request = form(&account.token_uri, &fields);
-    token(client, "asking Google for an access token", request, Some(assertion)).await
+    let call = Call::to("asking Google for an access token", Method::POST, &account.token_uri)?;
+    token(client, call.form(&fields).hiding([&assertion])).await
 }
 
 async fn of_federation(client: &Client, account: &ExternalAccount) -> Result<Fresh<SecretString>, Error> {
@@ -154,27 +154,17 @@ async fn of_federation(client: &Client, account: &ExternalAccount) -> Result<Fre
         ("subject_token", subject.expose_secret()),
         ("subject_token_type", &account.subject_token_type),
     ];
-    let request = form(&account.token_url, &fields);
     let doing = "exchanging the Pod's token for one of Google's";
-    let federated = token(client, doing, request, Some(subject)).await?;
+    let call = Call::to(doing, Method::POST, &account.token_url)?;
+    let federated = token(client, call.form(&fields).hiding([&subject])).await?;
     let Some(url) = &account.service_account_impersonation_url else { return Ok(federated) };
     let wanted = json!({ "scope": [COMPUTE], "lifetime": "3600s" });
-    let request = Request::post(url)
-        .header(header::AUTHORIZATION, bearer(&federated.value)?)
-        .header(header::CONTENT_TYPE, "application/json")
-        .body(wanted.to_string().into());
-    token(client, "asking for an access token of the service account", request, None).await
+    let call = Call::to("asking for an access token of the service account", Method::POST, url)?;
+    accepted(client.send_with(&federated.value, call.json(&wanted)).await?, None)?.token()
 }
 
-/// The access token that a request gets. `secret` is what its body holds.
-async fn token(
-    client: &Client,
-    doing: &'static str,
-    request: Result<Request<Bytes>, hyper::http::Error>,
-    secret: Option<SecretString>,
-) -> Result<Fresh<SecretString>, Error> {
-    let call = Call::of(doing, request, "the credentials have a URL that cannot be used")?;
-    let call = Call { secrets: secret.into_iter().collect(), ..call };
+/// The access token that a request gets.
+async fn token(client: &Client, call: Call) -> Result<Fresh<SecretString>, Error> {
     accepted(client.send(call).await?, None)?.token()
 }
 

@@ -42,11 +42,10 @@ impl Gcp {
 
     /// Asks whether the credentials may do on this VM what deletions do.
     async fn rights(&self, vm: &Instance) -> Result<String, Error> {
-        let question = json!({ "permissions": NEEDED }).to_string();
         let path = format!("{}/testIamPermissions", self.path(vm));
-        let reply = self.call("asking for the rights on a VM", Method::POST, &path, question.into()).await?;
-        let reply = accepted(reply, None)?;
-        let granted = reply.json::<Permissions>()?.permissions;
+        let call = self.request("asking for the rights on a VM", Method::POST, &path)?;
+        let call = call.json(&json!({ "permissions": NEEDED }));
+        let granted = accepted(self.api.send(call).await?, None)?.json::<Permissions>()?.permissions;
         ensure_rights(&NEEDED, |needed| granted.iter().any(|it| it == needed))?;
         Ok(format!("the credentials have {}", NEEDED.join(" and ")))
     }

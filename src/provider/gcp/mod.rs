@@ -24,7 +24,7 @@ use std::{
 };
 
 use async_trait::async_trait;
-use hyper::{Method, Request, body::Bytes, header};
+use hyper::Method;
 use operator_kit::Message;
 
 pub use self::settings::Settings;
@@ -36,7 +36,7 @@ use super::{
     Accepted, Claim, Error, ErrorClass, Finding, InstanceId, Listed, OwnVm, POD_VM, Pages, Provider,
     Resource, Stage, Vm,
     cloud::{Cloud, InstanceTypeKey, Opening},
-    http::{Authorized, Call, MOST_PAGES, Reply, encoded, identity::is_safe, too_many_pages},
+    http::{Authorized, Call, each_page, encoded, identity::is_safe},
 };
 use crate::settings::Values;
 
@@ -88,21 +88,11 @@ fn recorded(address: &str) -> Option<(String, String)> {
 }
 
 impl Gcp {
-    async fn call(
-        &self,
-        doing: &'static str,
-        method: Method,
-        path: &str,
-        body: Bytes,
-    ) -> Result<Reply, Error> {
-        let request = Request::builder()
-            .method(method)
-            .uri(format!("{}/{path}", self.base))
-            .header(header::CONTENT_TYPE, "application/json")
-            .body(body);
-        let call = Call::of(doing, request, "the path of the VM cannot be part of a URL")?;
+    /// A request by this method for what is at this path.
+    fn request(&self, doing: &'static str, method: Method, path: &str) -> Result<Call, Error> {
         let elsewhere = !path.starts_with(&format!("projects/{}/", self.project));
-        self.api.send(Call { elsewhere, ..call }).await
+        let call = Call::to(doing, method, &format!("{}/{path}", self.base))?;
+        Ok(Call { elsewhere, ..call })
     }
 
     /// All VMs that are named like pod VMs.
@@ -112,16 +102,14 @@ impl Gcp {
 
     /// Reads a list of all zones to its last page.
     async fn instances(&self, doing: &'static str, filter: &str, size: &str) -> Result<Vec<Instance>, Error> {
-        let (mut all, mut token) = (Vec::new(), String::new());
-        for _ in 0..MOST_PAGES {
+        let mut all = Vec::new();
+        let read = each_page(doing, String::new(), async |token: String| {
             let mut page = self.page(doing, filter, size, &token).await?;
-            token = mem::take(&mut page.next_page_token);
+            let next = mem::take(&mut page.next_page_token);
             all.extend(page.into_instances());
-            if token.is_empty() {
-                return Ok(all);
-            }
-        }
-        Err(too_many_pages(doing))
+            Ok((!next.is_empty()).then_some(next))
+        });
+        read.await.map(|()| all)
     }
 
     /// Reads a page of a list of all zones. Fails if it may lack VMs, for instance because a zone is unreachable.
@@ -129,7 +117,7 @@ impl Gcp {
         let query = [("maxResults", size), ("filter", filter), ("pageToken", token)].into_iter();
         let query = query.filter(|(_, text)| !text.is_empty());
         let path = format!("projects/{}/aggregated/instances?{}", self.project, encoded(query));
-        let reply = accepted(self.call(doing, Method::GET, &path, Bytes::new()).await?, None)?;
+        let reply = accepted(self.api.send(self.request(doing, Method::GET, &path)?).await?, None)?;
         let page: Page = reply.json()?;
         page.gap().map_or(Ok(page), |gap| Err(reply.unreadable("list of all zones", &gap)))
     }
@@ -156,7 +144,8 @@ impl Gcp {
 
     /// The VM at this path. Fails with [`ErrorClass::NotFound`] if there is none.
     async fn at(&self, path: &str) -> Result<Instance, Error> {
-        accepted(self.call(LOOKING_UP, Method::GET, path, Bytes::new()).await?, Some(path))?.json()
+        let call = self.request(LOOKING_UP, Method::GET, path)?;
+        accepted(self.api.send(call).await?, Some(path))?.json()
     }
 
     /// The path of a VM from a list.
@@ -195,8 +184,8 @@ impl Provider for Gcp {
         let Some(path) = vm.vm().belongings.first() else {
             return Err(Error::new(ErrorClass::Transient, "the VM was described without its path"));
         };
-        let reply = self.call("deleting the VM", Method::DELETE, path, Bytes::new()).await?;
-        let reply = match accepted(reply, Some(path)) {
+        let call = self.request("deleting the VM", Method::DELETE, path)?;
+        let reply = match accepted(self.api.send(call).await?, Some(path)) {
             // It refuses a second deletion while the first one is under way.
             Err(refused) if refused.class == ErrorClass::Refused => {
                 let is_leaving = self.at(path).await?.is_leaving();

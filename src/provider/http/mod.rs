@@ -1,15 +1,18 @@
 //! The HTTP client of all clouds with an HTTP API.
 //!
 //! ```text
-//! mod.rs      Client: one request, one whole answer
-//! connect.rs  how a host is reached: TLS, roots, proxy
-//! reply.rs    Reply: what came back, and the error that it means
-//! pinned.rs   trust in one certificate, by its fingerprint
-//! pacing.rs   how many requests a second a cloud takes, learnt from its refusals
-//! token.rs    Tokens: a credential that expires, fetched once for all callers
-//! access.rs   Authorized: a client whose requests carry an access token
+//! mod.rs        Client: one request, one whole answer
+//! connect.rs    how a host is reached: TLS, roots, proxy
+//! request.rs    how most clouds make a Call
+//! reply.rs      Reply: what came back, and the error that it means
+//! failure.rs    Failure: an error with the cloud's own code
+//! pages.rs      lists that clouds give page by page
+//! pinned.rs     trust in one certificate, by its fingerprint
+//! pacing.rs     how many requests a second a cloud takes, learnt from its refusals
+//! token.rs      Tokens: a credential that expires, fetched once for all callers
+//! access.rs     Authorized: a client whose requests carry an access token
 //! access_key.rs AccessKey: a key that signs requests
-//! identity.rs parts that the credentials of several clouds share
+//! identity.rs   parts that the credentials of several clouds share
 //! ```
 //!
 //! The client sends a request once. It does not retry, because controllers back off. It follows no redirect, because that would
@@ -21,8 +24,10 @@ mod connect;
 mod failure;
 pub(super) mod identity;
 mod pacing;
+mod pages;
 mod pinned;
 mod reply;
+mod request;
 mod token;
 
 use std::{error, sync::Arc, time::Duration};
@@ -49,6 +54,7 @@ pub(super) use self::{
     access::{Authorized, TokenSource},
     access_key::{AccessKey, Assumed, Caller, TemporaryKey},
     failure::Failure,
+    pages::{MOST_PAGES, each_page, too_many_pages},
     pinned::Fingerprint,
     reply::{Reply, texts},
     token::{Fresh, Tokens},
@@ -68,9 +74,6 @@ const SMALL: usize = 64 << 10;
 /// How many longer answers a client holds at a time. A tenant's PeerPods cause many requests at once, and each may be answered by a
 /// list of several MiB.
 const LONG_ANSWERS: usize = 2;
-
-/// The most pages of one list.
-pub(super) const MOST_PAGES: usize = 1000;
 
 /// A client for one cloud, account and region. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -330,12 +333,6 @@ fn credential(header: &HeaderValue) -> Option<SecretString> {
 /// These pairs as the query of a URL, or as the body of a form.
 pub(super) fn encoded<K: AsRef<str>, V: AsRef<str>>(pairs: impl IntoIterator<Item = (K, V)>) -> String {
     form_urlencoded::Serializer::new(String::new()).extend_pairs(pairs).finish()
-}
-
-/// The error that a list does not end.
-pub(super) fn too_many_pages(doing: &str) -> Error {
-    let message = format!("{doing} failed: the list has more than {MOST_PAGES} pages");
-    Error::new(ErrorClass::Transient, Message::public(message))
 }
 
 /// A bearer token for the header `Authorization`. Fails if it has characters that a header cannot have.
