@@ -32,12 +32,26 @@ const OF_COMPUTE: &str = "x-ms-ratelimit-remaining-resource";
 /// What Compute says if there were too many requests for all VMs together.
 const OF_SUBSCRIPTION: &str = "received for this subscription";
 
+/// Another resource must be deleted first.
+const IN_USE: (ErrorClass, &str) = (
+    ErrorClass::Refused,
+    "InUseNetworkInterfaceCannotBeDeleted NicInUse NicReservedForAnotherVm PublicIPAddressCannotBeDeleted PublicIPAddressInUse",
+);
+
+/// Another operation locks the resource.
+const LOCKED: (ErrorClass, &str) =
+    (ErrorClass::Transient, "RetryableError RetryableErrorDueToAnotherOperation");
+
+/// Those who give tokens refuse the credentials.
+const NO_TOKEN: (ErrorClass, &str) =
+    (ErrorClass::Unauthorized, "invalid_client invalid_grant invalid_request unauthorized_client");
+
 /// The state of what Azure is deleting.
 pub(super) const DELETING: &str = "Deleting";
 
 /// A VM.
 #[derive(Debug, Deserialize)]
-pub(super) struct Machine {
+pub(super) struct VirtualMachine {
     pub(super) id: String,
     pub(super) name: String,
     #[serde(default)]
@@ -173,26 +187,17 @@ fn is_of_one_vm(status: StatusCode, headers: &HeaderMap, message: &str) -> bool 
 
 /// What a code means, if that differs from what the status means.
 fn class(status: u16, code: &str) -> Option<ErrorClass> {
-    match (status, code) {
-        (404, "SubscriptionNotFound" | "AuthorizationFailed") => Some(ErrorClass::Unauthorized),
-        (
-            400,
-            "NicInUse"
-            | "NicReservedForAnotherVm"
-            | "PublicIPAddressCannotBeDeleted"
-            | "PublicIPAddressInUse"
-            | "InUseNetworkInterfaceCannotBeDeleted",
-        ) => Some(ErrorClass::Refused),
-        (404, "NotFound") | (400 | 429, "RetryableError" | "RetryableErrorDueToAnotherOperation") => {
-            Some(ErrorClass::Transient)
-        }
-        // Those who give tokens.
-        (400, "invalid_request" | "invalid_client" | "unauthorized_client" | "invalid_grant") => {
-            Some(ErrorClass::Unauthorized)
-        }
-        (400, code) if code.starts_with("AADSTS") => Some(ErrorClass::Unauthorized),
-        _ => None,
-    }
+    let table: &[(ErrorClass, &str)] = match status {
+        400 if code.starts_with("AADSTS") => return Some(ErrorClass::Unauthorized),
+        400 => &[IN_USE, LOCKED, NO_TOKEN],
+        404 => &[
+            (ErrorClass::Unauthorized, "AuthorizationFailed SubscriptionNotFound"),
+            (ErrorClass::Transient, "NotFound"),
+        ],
+        429 => &[LOCKED],
+        _ => &[],
+    };
+    ErrorClass::of_code(code, table)
 }
 
 /// The same for a code of the metadata service.

@@ -38,7 +38,7 @@ impl Azure {
         let without = (&[LOOK_UP, DELETE][..], "check has no access token");
         examine("credentials", token, without, async || {
             Ok(vec![
-                Finding::tried(LOOK_UP, answered(self.machines().await)?),
+                Finding::tried(LOOK_UP, answered(self.count_vms().await)?),
                 match self.roles().await {
                     Ok(roles) => Finding::tried(DELETE, judged(&roles)),
                     Err(unknown) => {
@@ -51,7 +51,7 @@ impl Azure {
         .await
     }
 
-    async fn machines(&self) -> Result<String, Error> {
+    async fn count_vms(&self) -> Result<String, Error> {
         let mut count = 0;
         let take = |resources: Vec<ArmResource>| {
             count += resources.iter().filter(|it| it.kind.eq_ignore_ascii_case(VM)).count();

@@ -25,12 +25,12 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures::future::{join_all, try_join_all};
-use hyper::{Method, Request, body::Bytes};
+use hyper::Method;
 use operator_kit::Message;
 
 pub use self::settings::Settings;
 use self::{
-    answer::{ArmResource, DELETING, Machine, Page, accepted, is_absent},
+    answer::{ArmResource, DELETING, Page, VirtualMachine, accepted, is_absent},
     credentials::Credentials,
 };
 use super::{
@@ -38,7 +38,7 @@ use super::{
     Provider, Resource, Stage, Vm, VmRef,
     cloud::{Cloud, InstanceTypeKey, Opening},
     cluster_proof::cluster_uid,
-    http::{Authorized, Call, MOST_PAGES, Reply, encoded, identity::variable, too_many_pages},
+    http::{Authorized, Call, Reply, each_page, encoded, identity::variable},
 };
 use crate::settings::Values;
 
@@ -118,11 +118,10 @@ fn open(values: &Values, _: Opening<'_>) -> Result<Box<dyn Provider>, Error> {
 impl Azure {
     /// Asks for something about the resource or the group with this identifier, by this version of the API.
     async fn call(&self, doing: &'static str, method: Method, id: &str, api: &str) -> Result<Reply, Error> {
+        let url = format!("{}{}?api-version={api}", self.manager, id::path(id));
         // Without a subscription in the settings, any may be another's.
         let elsewhere = self.subscription.as_deref() != id::subscription(id);
-        let url = format!("{}{}?api-version={api}", self.manager, id::path(id));
-        let call = request(doing, method, url)?;
-        self.api.send(Call { elsewhere, ..call }).await
+        self.api.send(Call { elsewhere, ..Call::to(doing, method, &url)? }).await
     }
 
     /// Reads, page by page, all that is in the group of the settings and has [`POD_VM`] in its name.
@@ -130,24 +129,25 @@ impl Azure {
         let doing = "listing the VMs";
         let filter = format!("substringof('{POD_VM}',name)");
         let query = encoded([("api-version", RESOURCES), ("$filter", &filter), ("$expand", EXPAND)]);
-        let mut url = format!("{}{}/resources?{query}", self.manager, id::path(self.group()?));
-        for _ in 0..MOST_PAGES {
-            let reply = accepted(self.api.send(request(doing, Method::GET, url)?).await?)?;
+        let first = format!("{}{}/resources?{query}", self.manager, id::path(self.group()?));
+        each_page(doing, first, async |url: String| {
+            let reply = accepted(self.api.send(Call::to(doing, Method::GET, &url)?).await?)?;
             let page: Page<ArmResource> = reply.json()?;
             take(page.value);
-            let Some(next) = page.next_link.filter(|link| !link.is_empty()) else { return Ok(()) };
+            let next = page.next_link.filter(|link| !link.is_empty());
+            let path = next.as_ref().map(|url| url.strip_prefix(&self.manager).unwrap_or_default());
             // The token is for no other host.
-            if !next.strip_prefix(&self.manager).is_some_and(|path| path.starts_with('/')) {
+            if path.is_some_and(|path| !path.starts_with('/')) {
                 return Err(reply.unreadable("list", "its next page is at another host"));
             }
-            url = next;
-        }
-        Err(too_many_pages(doing))
+            Ok(next)
+        })
+        .await
     }
 
     /// Asks for the resource with this identifier. `None`: it does not exist.
-    async fn find(&self, doing: &'static str, id: &str, version: &str) -> Result<Option<Reply>, Error> {
-        let reply = self.call(doing, Method::GET, id, version).await?;
+    async fn find(&self, doing: &'static str, id: &str, api: &str) -> Result<Option<Reply>, Error> {
+        let reply = self.call(doing, Method::GET, id, api).await?;
         if is_absent(&reply) {
             return Ok(None);
         }
@@ -172,32 +172,27 @@ impl Azure {
 
     /// Deletes what is left of a VM. An address can only be deleted after its interface.
     async fn delete_remains(&self, vm: &Vm) -> Result<Accepted, Error> {
-        let all = BELONGINGS.iter().map(|of| (of.kind, of.id(&vm.id), of.version));
-        let left: Vec<_> = all.filter(|(_, id, _)| vm.belongings.contains(id)).collect();
-        let has_interface = left.iter().any(|(kind, ..)| *kind == INTERFACE);
-        let due = left.iter().filter(|(kind, ..)| !(has_interface && *kind == ADDRESS));
+        let left: Vec<_> = BELONGINGS.iter().filter(|of| vm.belongings.contains(&of.id(&vm.id))).collect();
+        let has_interface = left.iter().any(|of| of.kind == INTERFACE);
+        let due = left.iter().filter(|of| !(has_interface && of.kind == ADDRESS));
         let doing = "deleting what is left of the VM";
-        let deletions = due.map(async |(_, id, version)| match self.delete_one(doing, id, version).await {
-            // Another client deleted it meanwhile.
-            Err(gone) if gone.class == ErrorClass::NotFound => Ok(Duration::ZERO),
-            begun => begun,
-        });
-        let accepted: Result<Vec<_>, _> = join_all(deletions).await.into_iter().collect();
-        let longest = accepted?.into_iter().max().unwrap_or_default();
+        let deletions = due.map(async |of| self.delete_one(doing, &of.id(&vm.id), of.version).await);
+        // One that fails keeps none of the others from being begun.
+        let begun: Result<Vec<_>, _> = join_all(deletions).await.into_iter().collect();
+        // Another client deleted what does not exist any more.
+        let longest = begun?.into_iter().flatten().max().unwrap_or_default();
         Ok(Accepted { look_after: longest })
     }
 
-    /// Begins a deletion, and says when to look again.
-    async fn delete_one(&self, doing: &'static str, id: &str, version: &str) -> Result<Duration, Error> {
-        let reply = self.call(doing, Method::DELETE, id, version).await?;
-        // 204: there was nothing to delete.
+    /// Begins a deletion, and says when to look again. `None`: there is nothing to delete.
+    async fn delete_one(&self, doing: &'static str, id: &str, api: &str) -> Result<Option<Duration>, Error> {
+        let reply = self.call(doing, Method::DELETE, id, api).await?;
         if is_absent(&reply) || reply.status == 204 {
-            let message = "Azure has no such resource to delete";
-            return Err(Error::new(ErrorClass::NotFound, message));
+            return Ok(None);
         }
         let reply = accepted(reply)?;
         let is_under_way = reply.status == 202;
-        Ok(if is_under_way { reply.retry_after().unwrap_or(DELETION) } else { Duration::ZERO })
+        Ok(Some(if is_under_way { reply.retry_after().unwrap_or(DELETION) } else { Duration::ZERO }))
     }
 
     /// The group that the settings name.
@@ -209,27 +204,22 @@ impl Azure {
     }
 }
 
-fn request(doing: &'static str, method: Method, url: String) -> Result<Call, Error> {
-    let request = Request::builder().method(method).uri(url).body(Bytes::new());
-    Call::of(doing, request, "the identifier cannot be part of a URL")
-}
-
 #[async_trait]
 impl Provider for Azure {
     async fn describe(&self, id: &InstanceId, _: &Claim) -> Result<Vm, Error> {
         let Some(reply) = self.find("looking up the VM", id.as_str(), COMPUTE).await? else {
             return self.remains(id).await;
         };
-        let machine: Machine = reply.json()?;
-        if machine.id.to_lowercase() != id.as_str() {
+        let vm: VirtualMachine = reply.json()?;
+        if vm.id.to_lowercase() != id.as_str() {
             return Err(reply.unreadable("VM", "it has another identifier"));
         }
-        let is_leaving = machine.properties.provisioning_state == DELETING;
+        let is_leaving = vm.properties.provisioning_state == DELETING;
         Ok(Vm {
-            created: machine.properties.time_created,
+            created: vm.properties.time_created,
             stage: if is_leaving { Stage::Leaving } else { Stage::Present },
-            cluster_uid: cluster_uid(machine.tags.into_iter().flatten()),
-            ..Vm::named(id.clone(), machine.name)
+            cluster_uid: cluster_uid(vm.tags.into_iter().flatten()),
+            ..Vm::named(id.clone(), vm.name)
         })
     }
 
@@ -238,8 +228,10 @@ impl Provider for Azure {
         if matches!(vm.stage, Stage::Remains(_)) {
             return self.delete_remains(vm).await;
         }
-        let look_after = self.delete_one("deleting the VM", vm.id.as_str(), COMPUTE).await?;
-        Ok(Accepted { look_after })
+        match self.delete_one("deleting the VM", vm.id.as_str(), COMPUTE).await? {
+            Some(look_after) => Ok(Accepted { look_after }),
+            None => Err(Error::new(ErrorClass::NotFound, "Azure has no such VM to delete")),
+        }
     }
 
     async fn list(&self, pages: Pages<'_>) -> Result<(), Error> {

@@ -89,11 +89,11 @@ fn the_errors_of_all_who_answer_have_a_code() {
 #[test]
 fn a_vm_is_read_with_the_time_when_it_was_made_if_azure_says_so() {
     let created = "2026-11-22T23:32:56.808885875+00:00";
-    let machine: Machine =
+    let vm: VirtualMachine =
         serde_json::from_value(json!({ "id": "/X", "name": "a", "properties": { "timeCreated": created } }))
             .unwrap();
-    assert!(machine.properties.time_created.is_some());
-    let bare: Machine = serde_json::from_value(json!({ "id": "/x", "name": "a" })).unwrap();
+    assert!(vm.properties.time_created.is_some());
+    let bare: VirtualMachine = serde_json::from_value(json!({ "id": "/x", "name": "a" })).unwrap();
     assert!(bare.properties.time_created.is_none());
 }
 

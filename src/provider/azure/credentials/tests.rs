@@ -21,26 +21,22 @@ const INJECTED: [(&str, &str); 4] = [
 ];
 
 #[test]
-fn a_secret_precedes_workload_identity_which_precedes_machine_identity() {
+fn a_secret_precedes_workload_identity_which_precedes_managed_identity() {
     let secret = found(&settings(Some("s"), Some("app"), Some("t.example")), &INJECTED).unwrap();
-    let Source::Application { url, client_id, proof: Proof::Secret(_) } = secret else {
-        panic!("{secret:?}")
-    };
+    let Source::Secret(Application { url, client_id }, _) = secret else { panic!("{secret:?}") };
     assert_eq!(url, "https://login.microsoftonline.us/t.example/oauth2/v2.0/token");
     assert_eq!(client_id.expose_secret(), "app");
 
     let federated = found(&settings(None, None, None), &INJECTED).unwrap();
-    let Source::Application { url, client_id, proof: Proof::TokenFile(file) } = federated else {
-        panic!("{federated:?}")
-    };
+    let Source::TokenFile(Application { url, client_id }, file) = federated else { panic!("{federated:?}") };
     assert_eq!(url, "https://login.microsoftonline.us/their-tenant/oauth2/v2.0/token");
     assert_eq!((client_id.expose_secret(), &*file), ("injected", "/token"));
 
     for (variables, host) in
         [(vec![], METADATA), (vec![(METADATA_HOST, "http://127.0.0.1:80/")], "http://127.0.0.1:80")]
     {
-        let machine = found(&settings(None, Some("app"), None), &variables).unwrap();
-        let Source::Machine { url, client_id } = machine else { panic!("{machine:?}") };
+        let managed = found(&settings(None, Some("app"), None), &variables).unwrap();
+        let Source::Metadata(url, client_id) = managed else { panic!("{managed:?}") };
         assert_eq!((&*url, client_id.unwrap().expose_secret()), (host, "app"));
     }
 }
