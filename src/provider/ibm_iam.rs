@@ -3,11 +3,7 @@
 //! A token names its account. So the operator verifies the account of each request, whatever happens to the key.
 
 use base64::{Engine as _, prelude::BASE64_URL_SAFE_NO_PAD};
-use hyper::{
-    StatusCode,
-    header::{ACCEPT, HeaderValue},
-};
-use operator_kit::Message;
+use hyper::{Method, StatusCode};
 use secrecy::{ExposeSecret as _, SecretString};
 use serde_json::Value;
 
@@ -17,8 +13,8 @@ use super::{
     cloud::{AdaptorVolume, Opening, VolumeSource},
     finding::examine,
     http::{
-        Call, Client, Fresh, Options, Reply, Tokens,
-        identity::{form, read_file, variable},
+        Authorized, Call, Client, Fresh, Reply, TokenSource,
+        identity::{read_file, variable},
     },
 };
 
@@ -37,11 +33,10 @@ const TOKEN_FILE: &str = "IBMCLOUD_CR_TOKEN_FILENAME";
 
 /// Who the operator is to IBM Cloud.
 pub(super) struct Iam {
-    client: Client,
     url: String,
     source: Source,
+    /// The account that owns the VMs.
     account: Account,
-    tokens: Tokens<Identity>,
 }
 
 /// Where tokens come from.
@@ -50,13 +45,6 @@ enum Source {
     Key(SecretString),
     /// A trusted profile, for a token of the Pod's ServiceAccount in a file.
     Profile { id: SecretString, file: String },
-}
-
-/// A token, and its account.
-#[derive(Clone)]
-pub(super) struct Identity {
-    token: SecretString,
-    pub(super) account: String,
 }
 
 impl Iam {
@@ -75,16 +63,11 @@ impl Iam {
         };
         let base = endpoint.trim_end_matches('/');
         let base = base.strip_suffix(PATH).unwrap_or(base);
-        Ok(Self {
-            client: Client::new(Options::default())?,
-            url: format!("{base}{PATH}"),
-            source,
-            account: Account::of(opening),
-            tokens: Tokens::default(),
-        })
+        Ok(Self { url: format!("{base}{PATH}"), source, account: Account::of(opening) })
     }
+}
 
-    /// Where tokens come from, for people.
+impl TokenSource for Iam {
     fn origin(&self) -> &'static str {
         match self.source {
             Source::Key(_) => "the API key",
@@ -92,40 +75,12 @@ impl Iam {
         }
     }
 
-    /// A token of the account that owns the VMs.
-    pub(super) async fn identity(&self) -> Result<Identity, Error> {
-        let identity = self.tokens.get(async || self.fetch().await).await?;
-        self.account.ensure("IBM Cloud account", &identity.account)?;
-        Ok(identity)
+    /// Another account's token would see none of the VMs.
+    fn ensure(&self, token: &SecretString) -> Result<(), Error> {
+        self.account.ensure("IBM Cloud account", &account_of(token)?)
     }
 
-    /// Sends `call` with this token. A token that the cloud refuses is not used again.
-    pub(super) async fn send(
-        &self,
-        client: &Client,
-        identity: &Identity,
-        call: Call,
-    ) -> Result<Reply, Error> {
-        let token = &identity.token;
-        let reply = client.send_with(token, call).await?;
-        if reply.status == StatusCode::UNAUTHORIZED {
-            self.tokens.forget(|it| it.token.expose_secret() == token.expose_secret()).await;
-        }
-        Ok(reply)
-    }
-
-    /// Examines the account first and then, with a token, these subjects.
-    pub(super) async fn examine(
-        &self,
-        subjects: &[&'static str],
-        rest: impl AsyncFnOnce() -> Result<Vec<Finding>, Error>,
-    ) -> Result<Vec<Finding>, Error> {
-        let identity = self.identity().await;
-        let account = identity.map(|it| format!("account {}, by {}", it.account, self.origin()));
-        examine("account", account, (subjects, "check has no access token"), rest).await
-    }
-
-    async fn fetch(&self) -> Result<Fresh<Identity>, Error> {
+    async fn fetch(&self, client: &Client) -> Result<Fresh<SecretString>, Error> {
         let (secret, profile) = match &self.source {
             Source::Key(key) => (key.clone(), None),
             Source::Profile { id, file } => {
@@ -147,16 +102,29 @@ impl Iam {
                 ("profile_id", profile.expose_secret()),
             ],
         };
-        let doing = "asking IBM Cloud for an access token";
-        let mut call = Call::of(doing, form(&self.url, &fields), "the endpoint for tokens cannot be used")?;
-        call.request.headers_mut().insert(ACCEPT, HeaderValue::from_static("application/json"));
-        call.secrets.extend([Some(&secret), profile].into_iter().flatten().cloned());
-        let fresh = self.client.send(call).await?.success_or(refused)?.token()?;
-        let account = account(fresh.value.expose_secret()).ok_or_else(|| {
-            let message = format!("{doing} failed: the token does not say of which account it is");
-            Error::new(ErrorClass::Transient, Message::public(message))
-        })?;
-        Ok(Fresh { value: Identity { token: fresh.value, account }, expires: fresh.expires })
+        let call = Call::to("asking IBM Cloud for an access token", Method::POST, &self.url)?;
+        let call = call.form(&fields).hiding([&secret]).hiding(profile);
+        let reply = client.send(call.header("accept", "application/json")?).await?;
+        let fresh = reply.success_or(refused)?.token()?;
+        account_of(&fresh.value)?;
+        Ok(fresh)
+    }
+}
+
+impl Authorized<Iam> {
+    /// The account that owns the VMs.
+    pub(super) async fn account(&self) -> Result<String, Error> {
+        account_of(&self.token().await?)
+    }
+
+    /// Examines the account first and then, with a token, these subjects.
+    pub(super) async fn examine(
+        &self,
+        subjects: &[&'static str],
+        rest: impl AsyncFnOnce() -> Result<Vec<Finding>, Error>,
+    ) -> Result<Vec<Finding>, Error> {
+        let account = async { Ok(format!("account {}, by {}", self.account().await?, self.origin().await?)) };
+        examine("account", account.await, (subjects, "check has no access token"), rest).await
     }
 }
 
@@ -165,6 +133,13 @@ fn refused(reply: &Reply) -> Error {
     let [code, message] = reply.texts([&["/errorCode"], &["/errorMessage"]]);
     let is_refusal = reply.status == StatusCode::BAD_REQUEST && !code.is_empty();
     reply.error(&code, &message, is_refusal.then_some(ErrorClass::Unauthorized))
+}
+
+/// The account that a token names, or the error that it names none.
+fn account_of(token: &SecretString) -> Result<String, Error> {
+    let message =
+        "asking IBM Cloud for an access token failed: the token does not say of which account it is";
+    account(token.expose_secret()).ok_or_else(|| Error::new(ErrorClass::Transient, message))
 }
 
 /// The account that a token names. The endpoint itself gave the token, so its signature does not matter.

@@ -14,7 +14,7 @@ impl IbmCloud {
     /// Gets a token, and lists what deletions and the sweep may list.
     pub(super) async fn examination(&self) -> Result<Vec<Finding>, Error> {
         let subjects = [LOOK_UP, LOOK_UP_TAGS, DELETE];
-        self.iam.examine(&subjects, async || self.examined_instances().await).await
+        self.api.examine(&subjects, async || self.examined_instances().await).await
     }
 
     async fn examined_instances(&self) -> Result<Vec<Finding>, Error> {

@@ -35,7 +35,7 @@ mod tests;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use hyper::{Method, Request, body::Bytes, header};
+use hyper::Method;
 use operator_kit::Message;
 
 pub use self::settings::Settings;
@@ -50,7 +50,7 @@ use super::{
     ParsedId, Provider, Resource, Stage, Vm,
     cloud::{Cloud, InstanceTypeKey, Opening},
     error::release_advice,
-    http::{Call, Client, MOST_PAGES, Options, Reply, encoded, too_many_pages},
+    http::{Authorized, Call, Reply, each_page, encoded},
     ibm_iam::{self, Iam},
 };
 use crate::settings::Values;
@@ -86,8 +86,7 @@ const MOST_READ: usize = 3;
 
 /// One region of one account.
 struct IbmCloud {
-    client: Client,
-    iam: Iam,
+    api: Authorized<Iam>,
     search: Search,
     vpc: Vpc,
     sight: Sight,
@@ -103,8 +102,7 @@ fn open(values: &Values, opening: Opening<'_>) -> Result<Box<dyn Provider>, Erro
     let is_former = opening.recorded.as_ref().is_some_and(|recorded| recorded.moved.is_none());
     let group = resource_group.filter(|_| !is_former);
     Ok(Box::new(IbmCloud {
-        client: Client::new(Options::default())?,
-        iam: Iam::new(&iam_endpoint, api_key, profile, &opening)?,
+        api: Authorized::new(Iam::new(&iam_endpoint, api_key, profile, &opening)?)?,
         search: Search::new(&search_endpoint)?,
         vpc,
         sight: Sight::new(group),
@@ -127,15 +125,10 @@ impl IbmCloud {
         path: &str,
         query: &[(&str, &str)],
     ) -> Result<Reply, Error> {
-        let (identity, base) = (self.iam.identity().await?, self.vpc.base().await?);
         let query = [&[("generation", "2")], query, &[("version", VERSION)]].concat();
-        let request = Request::builder()
-            .method(method)
-            .uri(format!("{base}/{path}?{}", encoded(query)))
-            .header(header::ACCEPT, "application/json")
-            .body(Bytes::new());
-        let call = Call::of(doing, request, "the identifier cannot be part of a URL")?;
-        self.iam.send(&self.client, &identity, call).await
+        let url = format!("{}/{path}?{}", self.vpc.base().await?, encoded(query));
+        let call = Call::to(doing, method, &url)?.header("accept", "application/json")?;
+        self.api.send(call).await
     }
 
     /// Reads the list of all instances page by page, until one is `enough`.
@@ -144,19 +137,15 @@ impl IbmCloud {
         doing: &'static str,
         mut enough: impl FnMut(Vec<Instance>) -> bool + Send,
     ) -> Result<(), Error> {
-        let mut start = None;
-        for _ in 0..MOST_PAGES {
+        each_page(doing, None, async |start: Option<String>| {
             let mut query = vec![("limit", PAGE)];
             query.extend(start.as_deref().map(|start| ("start", start)));
             let reply = accepted(self.call(doing, Method::GET, "instances", &query).await?)?;
             let page: Page = reply.json()?;
             let next = page.next().map_err(|problem| reply.unreadable("list", problem))?;
-            if enough(page.instances) || next.is_none() {
-                return Ok(());
-            }
-            start = next;
-        }
-        Err(too_many_pages(doing))
+            Ok(if enough(page.instances) { None } else { next.map(Some) })
+        })
+        .await
     }
 
     async fn find(&self, id: &str) -> Result<Instance, Error> {
@@ -241,7 +230,7 @@ impl Provider for IbmCloud {
     async fn list(&self, pages: Pages<'_>) -> Result<(), Error> {
         // A caller may take a list without the VMs of another region for a proof that they do not exist.
         self.vpc.ensure_only().await?;
-        let tags = self.search.tags(&self.iam).await?;
+        let tags = self.search.tags(&self.api).await?;
         let mut listed = Ok(());
         let take = |instances: Vec<Instance>| {
             let pod_vms = instances.into_iter().filter(|instance| instance.name.starts_with(POD_VM));
@@ -263,7 +252,7 @@ impl Provider for IbmCloud {
     }
 
     async fn host(&self) -> Result<Option<String>, Error> {
-        self.vpc.host(self.iam.identity().await?.account).await.map(Some)
+        self.vpc.host(self.api.account().await?).await.map(Some)
     }
 
     async fn examine(&self) -> Result<Vec<Finding>, Error> {

@@ -4,15 +4,11 @@
 
 use std::collections::HashMap;
 
-use hyper::{
-    Request,
-    body::Bytes,
-    header::{ACCEPT, CONTENT_TYPE},
-};
+use hyper::Method;
 use jiff::{SignedDuration, Timestamp};
 use operator_kit::Message;
 use serde::Deserialize;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{
     ACTIONS,
@@ -20,7 +16,7 @@ use super::{
 };
 use crate::provider::{
     Error, ErrorClass, POD_VM,
-    http::{Call, Client, MOST_PAGES, Options, too_many_pages},
+    http::{Authorized, Call, Client, Options, each_page},
     ibm_iam::Iam,
     ownership::is_pod_vm,
 };
@@ -67,31 +63,27 @@ impl Search {
         Ok(Self { client: Client::new(Options::default())?, url })
     }
 
-    pub(super) async fn tags(&self, iam: &Iam) -> Result<Tags, Error> {
+    pub(super) async fn tags(&self, api: &Authorized<Iam>) -> Result<Tags, Error> {
         let mut tags = HashMap::new();
-        let mut body = json!({ "query": QUERY, "fields": ["crn", "name", "tags"] });
-        for _ in 0..MOST_PAGES {
-            let request = Request::post(&self.url)
-                .header(ACCEPT, "application/json")
-                .header(CONTENT_TYPE, "application/json")
-                .body(Bytes::from(body.to_string()));
-            let call = Call::of(DOING, request, "the endpoint of Global Search cannot be used")?;
-            let identity = iam.identity().await?;
-            let reply = iam.send(&self.client, &identity, call).await?.success_or(|reply| {
+        let first = json!({ "query": QUERY, "fields": ["crn", "name", "tags"] });
+        let read = each_page(DOING, first, async |mut question: Value| {
+            let call = Call::to(DOING, Method::POST, &self.url)?.json(&question);
+            let reply = api.send_by(&self.client, call.header("accept", "application/json")?).await?;
+            let reply = reply.success_or(|reply| {
                 let (code, message) = problem(reply);
                 reply.error(&code, &message, None)
             })?;
             let Found { items, search_cursor } = reply.json()?;
-            let is_end = items.is_empty();
+            // A page that is not full need not be the last one.
+            let next = search_cursor.filter(|_| !items.is_empty());
             let pod_vms = items.into_iter().filter(|item| item.name.starts_with(POD_VM));
             tags.extend(pod_vms.map(|item| (item.crn, item.tags.iter().map(|it| tag(it)).collect())));
-            // A page that is not full need not be the last one.
-            match search_cursor.filter(|_| !is_end) {
-                Some(cursor) => body["search_cursor"] = cursor.into(),
-                None => return Ok(Tags(tags)),
-            }
-        }
-        Err(too_many_pages(DOING))
+            Ok(next.map(|cursor| {
+                question["search_cursor"] = cursor.into();
+                question
+            }))
+        });
+        read.await.map(|()| Tags(tags))
     }
 }
 

@@ -27,7 +27,7 @@ mod tests;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use hyper::{Method, Request, StatusCode, body::Bytes, header};
+use hyper::{Method, StatusCode};
 use jiff::Timestamp;
 use serde::Deserialize;
 use uuid::Uuid;
@@ -39,7 +39,7 @@ use super::{
     ParsedId, PowerState, Provider, Resource, Stage, Vm,
     cloud::{Cloud, Opening},
     finding::{DELETE, LOOK_UP, answered, counted},
-    http::{Call, Client, Options, Reply},
+    http::{Authorized, Call, Options, Reply},
     ibm_iam::Iam,
 };
 use crate::settings::Values;
@@ -67,8 +67,7 @@ const PATIENCE: Duration = Duration::from_secs(50);
 
 /// One workspace.
 struct PowerVs {
-    client: Client,
-    iam: Iam,
+    api: Authorized<Iam>,
     place: Place,
 }
 
@@ -99,8 +98,8 @@ fn open(values: &Values, opening: Opening<'_>) -> Result<Box<dyn Provider>, Erro
     let place = opening.place(settings::check(values), "workspace", Place::recorded)?;
     let Settings { api_key, iam_endpoint, .. } = Settings::read(values);
     let iam = Iam::new(&iam_endpoint, api_key, None, &opening)?;
-    let client = Client::new(Options { total: PATIENCE, ..Options::default() })?;
-    Ok(Box::new(PowerVs { client, iam, place }))
+    let api = Authorized::with(iam, Options { total: PATIENCE, ..Options::default() })?;
+    Ok(Box::new(PowerVs { api, place }))
 }
 
 fn server(raw: &str) -> Result<ParsedId, IdProblem> {
@@ -145,20 +144,13 @@ fn service(base: &str) -> &'static str {
 impl PowerVs {
     /// Asks about the servers of the workspace, or about one of them.
     async fn call(&self, doing: &'static str, method: Method, server: Option<&str>) -> Result<Reply, Error> {
-        let identity = self.iam.identity().await?;
         let Place { base, zone, workspace } = &self.place;
-        let account = &identity.account;
-        let service = service(base);
+        let (service, account) = (service(base), self.api.account().await?);
         let crn = format!("crn:v1:bluemix:public:{service}:{zone}:a/{account}:{workspace}::");
         let server = server.map(|id| format!("/{id}")).unwrap_or_default();
-        let request = Request::builder()
-            .method(method)
-            .uri(format!("{base}/pcloud/v1/cloud-instances/{workspace}/pvm-instances{server}"))
-            .header(header::ACCEPT, "application/json")
-            .header("CRN", crn)
-            .body(Bytes::new());
-        let call = Call::of(doing, request, "the workspace cannot be part of a URL")?;
-        self.iam.send(&self.client, &identity, call).await
+        let url = format!("{base}/pcloud/v1/cloud-instances/{workspace}/pvm-instances{server}");
+        let call = Call::to(doing, method, &url)?.header("accept", "application/json")?;
+        self.api.send(call.header("crn", &crn)?).await
     }
 
     /// All servers of the workspace.
@@ -246,10 +238,10 @@ impl Provider for PowerVs {
     }
 
     async fn host(&self) -> Result<Option<String>, Error> {
-        Ok(Some(self.iam.identity().await?.account))
+        self.api.account().await.map(Some)
     }
 
     async fn examine(&self) -> Result<Vec<Finding>, Error> {
-        self.iam.examine(&[LOOK_UP, DELETE], async || self.examined_servers().await).await
+        self.api.examine(&[LOOK_UP, DELETE], async || self.examined_servers().await).await
     }
 }
