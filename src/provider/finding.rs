@@ -5,8 +5,8 @@ use operator_kit::Message;
 use super::{Error, ErrorClass, http::Failure};
 
 /// Subjects that most clouds have.
-pub(super) const LOOK_UP: &str = "look up machines";
-pub(super) const DELETE: &str = "delete machines";
+pub(super) const LOOK_UP: &str = "look up VMs";
+pub(super) const DELETE: &str = "delete VMs";
 
 /// One thing that [`Provider::examine`](super::Provider::examine) found out.
 #[derive(Clone, Debug, PartialEq, Eq)]

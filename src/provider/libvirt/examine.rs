@@ -25,22 +25,21 @@ impl Libvirt {
             Err(error) => return Err(self.explain("connecting to libvirt", &error)),
             Ok(version) => self.hypervisor(version).await,
         };
-        let (machines, pool) = join(self.machines(), self.pool()).await;
-        let (machine, definition) = match &machines {
+        let (domains, pool) = join(self.domains(), self.pool()).await;
+        let (disk, definition) = match &domains {
             Ok(listed) => self.read_one(listed).await,
-            Err(_) => (
-                None,
-                Finding::untried("read machines", "check cannot read a VM because it cannot look VMs up"),
-            ),
+            Err(_) => {
+                (None, Finding::untried("read VMs", "check cannot read a VM because it cannot look VMs up"))
+            }
         };
-        let volume = match (machine, &pool) {
+        let volume = match (disk, &pool) {
             (Some(disk), _) => Some(disk),
             (None, Ok(pool)) => {
                 pool.folder.as_ref().map(|folder| format!("{folder}/{POD_VM}check-root.qcow2"))
             }
             (None, Err(_)) => None,
         };
-        let machines = machines.map(|listed| {
+        let domains = domains.map(|listed| {
             let pod_vms = listed.iter().filter(|domain| domain.name.starts_with(POD_VM)).count();
             let all = counted(listed.len(), "domain");
             format!("libvirt shows {all}, {pod_vms} of them named {POD_VM}…")
@@ -48,14 +47,14 @@ impl Libvirt {
         Ok(vec![
             Finding::tried("hypervisor", daemon),
             Finding::tried("pool", pool.map(|pool| pool.text)),
-            Finding::tried("look up machines", machines),
+            Finding::tried("look up VMs", domains),
             definition,
             match volume {
                 Some(path) => Finding::tried("look up volumes", self.found(&path).await),
                 None => Finding::untried("look up volumes", "the pool has no folder of volumes"),
             },
             Finding::tried("write", self.write().await),
-            Finding::untried("delete machines and volumes", NO_DRY_RUN),
+            Finding::untried("delete VMs and volumes", NO_DRY_RUN),
         ])
     }
 
@@ -66,13 +65,13 @@ impl Libvirt {
         Ok(format!("{driver} {}, libvirt {}", version(hypervisor), version(libvirt)))
     }
 
-    async fn machines(&self) -> Result<Vec<Domain>, Error> {
+    async fn domains(&self) -> Result<Vec<Domain>, Error> {
         self.client.domains().await.map_err(|error| self.explain("listing the domains", &error))
     }
 
     /// Reads the definition of one pod VM, as before its deletion. Returns one of its volumes, too.
     async fn read_one(&self, listed: &[Domain]) -> (Option<String>, Finding) {
-        let subject = "read machines";
+        let subject = "read VMs";
         let Some(domain) = listed.iter().find(|domain| domain.name.starts_with(POD_VM)) else {
             return (
                 None,

@@ -117,11 +117,8 @@ async fn right_settings_are_reported_with_what_the_cloud_has_and_nothing_is_chan
         "verdict": "ok", "remarks": [],
     });
     assert_eq!(*setting(&report, "LIBVIRT_URI"), uri);
-    assert_eq!(finding(&report, "read machines")["outcome"], "untried");
-    assert_eq!(
-        finding(&report, "look up machines")["text"],
-        "libvirt shows 1 domain, 0 of them named podvm-…"
-    );
+    assert_eq!(finding(&report, "read VMs")["outcome"], "untried");
+    assert_eq!(finding(&report, "look up VMs")["text"], "libvirt shows 1 domain, 0 of them named podvm-…");
 
     host.start_pod_vm("podvm-web-1a2b3c4d").await?;
     let (domains, volumes) = (host.virsh().domains().await?, host.virsh().volumes("default").await?);
@@ -130,15 +127,15 @@ async fn right_settings_are_reported_with_what_the_cloud_has_and_nothing_is_chan
     for (subject, outcome, text) in [
         ("hypervisor", "works", "TEST 0.0.2, libvirt "),
         ("pool", "works", "default is active, with 3 volumes and the folder /pool"),
-        ("look up machines", "works", "libvirt shows 2 domains, 1 of them named podvm-…"),
+        ("look up VMs", "works", "libvirt shows 2 domains, 1 of them named podvm-…"),
         (
-            "read machines",
+            "read VMs",
             "works",
             "check read the definition of podvm-web-1a2b3c4d; it has cloud-api-adaptor's sign",
         ),
         ("look up volumes", "works", "libvirt found /pool/podvm-web-1a2b3c4d-root.qcow2"),
         ("write", "works", "libvirt looked for it"),
-        ("delete machines and volumes", "untried", "no dry run"),
+        ("delete VMs and volumes", "untried", "no dry run"),
     ] {
         let found = finding(&report, subject);
         assert_eq!(found["outcome"], outcome, "{report:#}");
@@ -196,7 +193,7 @@ async fn a_connection_that_may_only_read_is_found_out() -> Result<()> {
     let uri = format!("{}-ro", libvirtd.host().uri());
     let (code, report) = Folders::new(&Settings::libvirt(&uri))?.report().await?;
     assert_eq!((code, &report["result"]), (3, &json!("cloud")), "{report:#}");
-    assert_eq!(finding(&report, "look up machines")["outcome"], "works", "{report:#}");
+    assert_eq!(finding(&report, "look up VMs")["outcome"], "works", "{report:#}");
     let write = finding(&report, "write");
     assert_eq!(write["class"], "unauthorized", "{report:#}");
     assert!(write["text"].as_str().is_some_and(|it| it.contains("libvirt-sock-ro)")), "{write:#}");
