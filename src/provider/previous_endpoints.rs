@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use futures::future::join_all;
 use jiff::Timestamp;
 use operator_kit::Message;
-use tokio::time::Instant;
+use tokio::{sync::watch, time::Instant};
 
 use super::{
     Accepted, Claim, Error, ErrorClass, Finding, InstanceId, OwnVm, Pages, Provider, Stage, Vm,
@@ -15,7 +15,10 @@ use super::{
     places::{Former, Known},
     sightings::Sightings,
 };
-use crate::{names::PLACES, settings::Endpoint};
+use crate::{
+    names::PLACES,
+    settings::{Endpoint, State},
+};
 
 /// An endpoint that the settings named before.
 pub(super) struct PreviousEndpoint {
@@ -25,8 +28,8 @@ pub(super) struct PreviousEndpoint {
 }
 
 /// A provider that reports a VM as absent only if it cannot be at another endpoint. That holds if the VM was seen here before, if
-/// its identifier says where it is, or if no previous endpoint has it and the host here never changed. The provider only reads at
-/// previous endpoints.
+/// its identifier says where it is, or if no previous endpoint has it, the host here never changed and there are no newer settings.
+/// The provider only reads at previous endpoints.
 ///
 /// The age of a PeerPod proves nothing: cloud-api-adaptor keeps the settings with which it was started, so it may create VMs at a
 /// previous endpoint long after the change.
@@ -35,6 +38,8 @@ pub(super) struct WithPrevious {
     /// Where `current` looks.
     pub(super) endpoint: Endpoint,
     pub(super) known: Arc<Known>,
+    /// The settings in force, and whether newer ones cannot be used.
+    pub(super) settings: watch::Receiver<State>,
     pub(super) sightings: Arc<Sightings>,
     pub(super) previous: Vec<PreviousEndpoint>,
     /// Whether one answer is not enough for a young VM.
@@ -49,6 +54,12 @@ impl WithPrevious {
         }
         if id.scope().is_some() || self.sightings.has(id, claim) {
             return Ok(());
+        }
+        if let Some(rejected) = &self.settings.borrow().rejected {
+            let there = rejected.message().map(|problem| {
+                format!("it may be where newer settings point, which the operator cannot use: {problem}")
+            });
+            return Err(self.not_here(ErrorClass::Invalid, &there));
         }
         if let Some(moved) = self.known.moved {
             let there = another_host(moved, &self.known.key);

@@ -293,6 +293,7 @@ impl Source {
             endpoint: endpoint.clone(),
             previous: previous.collect(),
             known: Arc::clone(known),
+            settings: self.served.settings.state.clone(),
             sightings: Arc::clone(sightings),
             settles_late: Cloud::named(cloud).is_some_and(|cloud| cloud.settles_late),
         }))

@@ -4,7 +4,10 @@ use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use jiff::{SignedDuration, Timestamp};
 use prometheus_client::registry::Registry;
-use tokio::time::{sleep, timeout};
+use tokio::{
+    sync::watch,
+    time::{sleep, timeout},
+};
 
 use super::{Behavior, Cannot, Example, Kind, Left, Peer};
 use crate::{
@@ -13,7 +16,7 @@ use crate::{
         Accepted, Claim, Error, ErrorClass, InstanceId, Limits, Listed, OwnVm, Provider, Resource, Stage, Vm,
         VmRef, decorate, ownership, places::Known, previous_endpoints::WithPrevious,
     },
-    settings::Endpoint,
+    settings::{Endpoint, State},
 };
 
 /// How long a cloud may take for what it accepted.
@@ -37,6 +40,7 @@ impl<'a> Trial<'a> {
             current,
             endpoint: Endpoint { setting: "the settings", address: "here".to_owned() },
             known: Arc::new(known),
+            settings: watch::channel(State::default()).1,
             sightings: Arc::default(),
             previous: Vec::new(),
             settles_late: cloud.settles_late,

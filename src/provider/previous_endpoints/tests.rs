@@ -1,4 +1,5 @@
 use super::*;
+use crate::settings::SettingsError;
 
 /// A cloud that answers so when it is asked for a VM.
 pub(in crate::provider) struct Answers(pub(in crate::provider) Result<Vm, Error>);
@@ -44,6 +45,7 @@ fn after(moved: Option<Timestamp>, previous: Vec<PreviousEndpoint>) -> WithPrevi
         current: Arc::new(Answers(Err(gone()))),
         endpoint,
         known: Arc::new(known),
+        settings: watch::channel(State::default()).1,
         sightings: Arc::default(),
         previous,
         settles_late: false,
@@ -90,6 +92,20 @@ async fn a_vm_is_absent_that_is_nowhere_or_was_seen_here() {
     // Another Pod had a machine of this identifier there, which says nothing of this one's.
     let another = Claim { pod: Some("web".to_owned()), ..Claim::default() };
     assert_eq!(seen.describe(&id(), &another).await.unwrap_err().class, ErrorClass::Invalid);
+}
+
+#[tokio::test]
+async fn while_newer_settings_cannot_be_used_only_a_vm_that_was_seen_here_is_absent() {
+    let rejected = SettingsError::NotText { path: "/etc/here".into() };
+    let state = State { rejected: Some(Arc::new(rejected)), ..State::default() };
+    let provider = WithPrevious { settings: watch::channel(state).1, ..after(None, Vec::new()) };
+    let held = provider.describe(&id(), &Claim::default()).await.unwrap_err();
+    assert_eq!(held.class, ErrorClass::Invalid);
+    let text = held.message.for_status();
+    assert!(text.contains("newer settings point") && text.contains("is not UTF-8 text"), "{text}");
+    provider.sightings.seen(&id(), &Claim::default());
+    let seen = provider.describe(&id(), &Claim::default()).await.unwrap_err();
+    assert_eq!(seen.class, ErrorClass::NotFound);
 }
 
 #[tokio::test]
