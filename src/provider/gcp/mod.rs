@@ -36,6 +36,7 @@ use super::{
     Accepted, Claim, Error, ErrorClass, Finding, InstanceId, Listed, OwnVm, POD_VM, Pages, Provider,
     Resource, Stage, Vm,
     cloud::{Cloud, InstanceTypeKey, Opening},
+    cluster_proof::cluster_uid,
     http::{Authorized, Call, each_page, encoded, identity::is_safe},
 };
 use crate::settings::Values;
@@ -175,6 +176,7 @@ impl Provider for Gcp {
             created: instance.creation_timestamp.parse().ok(),
             stage: if instance.is_leaving() { Stage::Leaving } else { Stage::Present },
             belongings: vec![path],
+            cluster_uid: cluster_uid(instance.labels),
             ..Vm::named(id.clone(), instance.name)
         })
     }
