@@ -13,6 +13,7 @@
 //! access.rs     Authorized: a client whose requests carry an access token
 //! access_key.rs AccessKey: a key that signs requests
 //! identity.rs   parts that the credentials of several clouds share
+//! xml.rs        Node: an answer in XML
 //! ```
 //!
 //! The client sends a request once. It does not retry, because controllers back off. It follows no redirect, because that would
@@ -29,6 +30,7 @@ mod pinned;
 mod reply;
 mod request;
 mod token;
+pub(super) mod xml;
 
 use std::{error, sync::Arc, time::Duration};
 

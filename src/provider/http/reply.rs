@@ -14,6 +14,7 @@ use super::{
     Body, Fresh,
     identity::Token,
     pacing::{Pacing, Turn},
+    xml::Node,
 };
 use crate::provider::{Error, ErrorClass};
 
@@ -71,6 +72,12 @@ impl Reply {
     /// The body as this type.
     pub fn json<T: DeserializeOwned>(&self) -> Result<T, Error> {
         serde_json::from_slice(&self.body).map_err(|problem| self.unreadable("JSON", &problem.to_string()))
+    }
+
+    /// The body as an element of XML.
+    pub fn xml(&self) -> Result<Node, Error> {
+        let read = str::from_utf8(&self.body).map_err(|problem| problem.to_string()).and_then(Node::parse);
+        read.map_err(|problem| self.unreadable("XML", &problem))
     }
 
     /// The body, which holds a credential, as this type. An error quotes nothing of it.

@@ -5,8 +5,8 @@ use std::collections::HashMap;
 use jiff::Timestamp;
 use operator_kit::Message;
 
-use super::xml::{Node, Ref, element};
-use crate::provider::{Error, ErrorClass, Listed, PowerState, Resource};
+use super::reference::{Ref, element};
+use crate::provider::{Error, ErrorClass, Listed, PowerState, Resource, http::xml::Node};
 
 /// The properties to read of a VM that must be deleted.
 const OF_VM: [&str; 7] = [
@@ -135,7 +135,7 @@ pub(super) fn entry(object: &Node) -> Result<Listed, Error> {
     let properties = Properties::read(object)?;
     let name = properties.text("name").to_owned();
     let id = match properties.text("config.uuid") {
-        "" => object.child("obj").and_then(Node::reference).map(Ref::into_id).unwrap_or_default(),
+        "" => object.child("obj").and_then(Ref::of).map(Ref::into_id).unwrap_or_default(),
         uuid => uuid.to_ascii_lowercase(),
     };
     let state = match properties.text("runtime.powerState") {
@@ -149,7 +149,7 @@ pub(super) fn entry(object: &Node) -> Result<Listed, Error> {
 impl Machine {
     /// Reads the answer to [`question`]. None: the VM is not in it.
     pub(super) fn read(reference: Ref, answer: &Node) -> Result<Option<Self>, Error> {
-        let objects = || answer.all("objects").filter_map(|it| Some((it.child("obj")?.reference()?, it)));
+        let objects = || answer.all("objects").filter_map(|it| Some((Ref::of(it.child("obj")?)?, it)));
         let Some((_, vm)) = objects().find(|(it, _)| *it == reference) else { return Ok(None) };
         let properties = Properties::read(vm)?;
         // A task may have ended, or be another client's.

@@ -25,13 +25,13 @@
 //! | any other error | nothing |
 
 mod machine;
+mod reference;
 mod session;
 mod settings;
 mod shared_list;
 mod sight;
 #[cfg(test)]
 mod tests;
-mod xml;
 
 use std::time::Duration;
 
@@ -42,10 +42,10 @@ use uuid::Uuid;
 pub use self::settings::Settings;
 use self::{
     machine::{Machine, Step},
+    reference::{Ref, element},
     session::VCenter,
     settings::Place,
     shared_list::SharedList,
-    xml::{Node, element},
 };
 use super::{
     Accepted, Claim, Error, ErrorClass, Finding, IdProblem, InstanceId, OwnVm, POD_VM, Pages, ParsedId,
@@ -103,7 +103,7 @@ impl Vsphere {
         });
         let found = find.await?;
         let searched = Instant::now();
-        let mut found = found.all("returnval").filter_map(Node::reference);
+        let mut found = found.all("returnval").filter_map(Ref::of);
         let vm = match (found.next(), found.next()) {
             (None, _) => return Err(self.missing(id, pod, searched).await),
             (Some(vm), None) => vm,

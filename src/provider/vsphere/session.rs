@@ -15,14 +15,14 @@ use secrecy::{ExposeSecret as _, SecretString};
 use tokio::time::Instant;
 
 use super::{
+    reference::{Ref, element},
     settings::{Place, Settings},
-    xml::{Node, Ref, element},
 };
 use crate::provider::{
     Error, ErrorClass,
     account::Account,
     cloud::Opening,
-    http::{Call, Client, Failure, Fresh, Options, Pace, Reply, Tokens},
+    http::{Call, Client, Failure, Fresh, Options, Pace, Reply, Tokens, xml::Node},
 };
 
 /// The cookie of a session.
@@ -203,7 +203,7 @@ impl Login {
         let content = answer(&reply, "RetrieveServiceContent").map_err(Error::from)?;
         let content = content.child("returnval").ok_or_else(|| reply.unreadable("content", "it is empty"))?;
         let object = |name: &str| {
-            let found = content.child(name).and_then(Node::reference);
+            let found = content.child(name).and_then(Ref::of);
             found.ok_or_else(|| reply.unreadable("content", &format!("it lacks {name}")))
         };
         let about = |name| content.child("about").map_or("", |about| about.text_of(name));
@@ -275,18 +275,17 @@ fn cookie(login: &Reply) -> Option<HeaderValue> {
 
 /// The element with the answer to this method, or the error that the reply means.
 fn answer(reply: &Reply, method: &str) -> Result<Node, Failure> {
-    let read = str::from_utf8(&reply.body).map_err(|problem| problem.to_string()).and_then(Node::parse);
-    let body = read.and_then(|mut envelope| {
+    let body = reply.xml().and_then(|mut envelope| {
         let body = (envelope.name == "Envelope").then(|| envelope.children.pop()).flatten();
         let body = body.filter(|it| it.name == "Body").and_then(|mut body| body.children.pop());
-        body.ok_or_else(|| "it has no body of SOAP".to_owned())
+        body.ok_or_else(|| reply.unreadable("XML", "it has no body of SOAP"))
     });
     match body {
         Ok(fault) if fault.name == "Fault" => Err(failure(reply, &fault)),
         _ if !reply.status.is_success() => Err(reply.error("", "", None).into()),
         Ok(answer) if answer.name == format!("{method}Response") => Ok(answer),
         Ok(answer) => Err(reply.unreadable("answer", &format!("it is a {:?}", answer.name)).into()),
-        Err(problem) => Err(reply.unreadable("XML", &problem).into()),
+        Err(problem) => Err(problem.into()),
     }
 }
 

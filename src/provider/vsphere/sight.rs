@@ -8,9 +8,9 @@ use tokio::time::Instant;
 
 use super::{
     PRIVILEGES, Vsphere, machine,
+    reference::{Ref, element},
     session::in_the_middle,
     shared_list::Shown,
-    xml::{Node, Ref, element},
 };
 use crate::{
     api::v1alpha1::{RELEASE_ABANDON, RELEASE_ANNOTATION},
@@ -71,7 +71,7 @@ impl Vsphere {
             self.vcenter.call("looking up the folder of pod VMs", Read, "FindByInventoryPath", |session| {
                 session.search_index.element("_this") + &path
             });
-        let folder = find.await?.child("returnval").and_then(Node::reference);
+        let folder = find.await?.child("returnval").and_then(Ref::of);
         folder.filter(|folder| folder.is("Folder")).ok_or_else(|| {
             let public = "vCenter shows no folder of VMs named GOVC_FOLDER in GOVC_DATACENTER: there is none, or the user may \
                           not see it";
@@ -107,7 +107,7 @@ impl Vsphere {
         let answer = ask.await?;
         let of_folder = answer
             .child("returnval")
-            .filter(|it| it.child("entity").and_then(Node::reference).as_ref() == Some(folder));
+            .filter(|it| it.child("entity").and_then(Ref::of).as_ref() == Some(folder));
         let granted = |id: &str| {
             let mut all = of_folder.into_iter().flat_map(|it| it.all("privAvailability"));
             all.any(|it| it.text_of("privId") == id && it.text_of("isGranted") == "true")

@@ -1,5 +1,5 @@
 use super::*;
-use crate::provider::{PowerState, vsphere::xml::Ref};
+use crate::provider::{PowerState, http::xml::Node};
 
 const DISK: &str = "[ds] podvm-web-1a2b3c4d/podvm-web-1a2b3c4d.vmdk";
 
@@ -15,7 +15,7 @@ fn an_identifier_is_a_uuid_in_one_spelling() {
 }
 
 fn vm() -> Ref {
-    Node::parse(r#"<obj type="VirtualMachine">vm-1</obj>"#).unwrap().reference().unwrap()
+    Ref::of(&Node::parse(r#"<obj type="VirtualMachine">vm-1</obj>"#).unwrap()).unwrap()
 }
 
 fn set(name: &str, value: &str) -> String {
