@@ -153,6 +153,12 @@ impl Error {
         Self::new(ErrorClass::Invalid, Message::public(message))
     }
 
+    /// The error for an elastic address of a VM that something else uses. `which` one, and perhaps by what, is for the log.
+    pub(super) fn address_in_use(which: &str) -> Self {
+        let public = "something else uses an elastic address of the VM; take the address from it, or give the address another name";
+        Self::new(ErrorClass::Refused, Message::new(public, format!("{public}: {which}")))
+    }
+
     /// The same error with advice behind its text.
     #[must_use]
     pub(crate) fn advising(self, advice: &str) -> Self {

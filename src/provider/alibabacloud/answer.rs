@@ -4,10 +4,19 @@ use std::time::Duration;
 
 use hyper::StatusCode;
 use jiff::Timestamp;
-use serde::Deserialize;
+use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::Value;
 
-use crate::provider::{ErrorClass, Stage};
+use crate::provider::{
+    Error, ErrorClass, Stage,
+    http::{AccessKey, Failure, Fresh, Reply, SignedAnswer, TemporaryKey},
+};
+
+/// An answer to an action.
+pub(super) struct Answer {
+    reply: Reply,
+    json: Value,
+}
 
 /// A VM.
 #[derive(Debug, Deserialize)]
@@ -66,10 +75,58 @@ pub(super) struct Address {
 /// An error.
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
-pub(super) struct Problem {
-    pub(super) code: String,
-    pub(super) message: String,
-    pub(super) request_id: String,
+struct Problem {
+    code: String,
+    message: String,
+    request_id: String,
+}
+
+/// A role that was assumed.
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Assumed {
+    credentials: TemporaryKey,
+}
+
+impl SignedAnswer for Answer {
+    fn read(_: &str, reply: Reply) -> Result<Self, Failure> {
+        let reply = reply.success_or(failure)?;
+        Ok(Self { json: reply.json()?, reply })
+    }
+
+    /// 403 is for want of a right.
+    fn is_refusal(status: StatusCode, failure: &Failure) -> bool {
+        failure.error.class == ErrorClass::Unauthorized && status != StatusCode::FORBIDDEN
+    }
+
+    fn names_nothing(failure: &Failure) -> bool {
+        failure.error.class == ErrorClass::NotFound
+    }
+
+    fn account(&self) -> Result<String, Error> {
+        let account = self.json["AccountId"].as_str().map(str::to_owned);
+        account.ok_or_else(|| self.reply.unreadable("JSON", "it names no account"))
+    }
+
+    /// ECS gives a token, VPC counts.
+    fn next(&self) -> Option<(&'static str, String)> {
+        let page = &self.json;
+        let count = |name: &str| page[name].as_u64().unwrap_or_default();
+        if let Some(token) = page["NextToken"].as_str().filter(|token| !token.is_empty()) {
+            return Some(("NextToken", token.to_owned()));
+        }
+        let is_counted = page.get("EipAddresses").is_some();
+        let is_last = count("PageNumber").saturating_mul(count("PageSize")) >= count("TotalCount");
+        (is_counted && !is_last).then(|| ("PageNumber", (count("PageNumber") + 1).to_string()))
+    }
+}
+
+impl Answer {
+    /// The list at this path. An answer without it is half an answer.
+    pub(super) fn list<T: DeserializeOwned>(mut self, path: &str) -> Result<Vec<T>, Error> {
+        let items = self.json.pointer_mut(path).map(Value::take).unwrap_or_default();
+        serde_json::from_value(items).map_err(|problem| self.reply.unreadable("list", &problem.to_string()))
+    }
 }
 
 impl Instance {
@@ -112,20 +169,23 @@ pub(super) fn tags(tags: &Value) -> Vec<(String, String)> {
     tags.map(|tag| (text(tag, ["TagKey", "Key"]), text(tag, ["TagValue", "Value"]))).collect()
 }
 
-/// The parameter for the next page: ECS gives a token, VPC counts.
-pub(super) fn next(page: &Value) -> Option<(&'static str, String)> {
-    let count = |name: &str| page[name].as_u64().unwrap_or_default();
-    if let Some(token) = page["NextToken"].as_str().filter(|token| !token.is_empty()) {
-        return Some(("NextToken", token.to_owned()));
-    }
-    let is_counted = page.get("EipAddresses").is_some();
-    let is_last = count("PageNumber").saturating_mul(count("PageSize")) >= count("TotalCount");
-    (is_counted && !is_last).then(|| ("PageNumber", (count("PageNumber") + 1).to_string()))
+/// The key of the role that was assumed. An error quotes nothing of the answer.
+pub(super) fn assumed(reply: Reply) -> Result<Fresh<AccessKey>, Error> {
+    let Assumed { credentials } = reply.success_or(failure)?.credential()?;
+    Ok(credentials.into())
+}
+
+/// What an answer that is no success says.
+fn failure(reply: &Reply) -> Failure {
+    let Problem { code, message, request_id } = serde_json::from_slice(&reply.body).unwrap_or_default();
+    let message = format!("{message} (request {request_id})");
+    let error = reply.error(&code, &message, class(reply.status, &code));
+    Failure { code, error }
 }
 
 /// The class that the documents give for a code. For all other codes the status decides. A code of absence is about the requested
 /// thing.
-pub(super) fn class(status: StatusCode, code: &str) -> Option<ErrorClass> {
+fn class(status: StatusCode, code: &str) -> Option<ErrorClass> {
     let is = |beginnings: &[&str]| beginnings.iter().any(|beginning| code.starts_with(beginning));
     Some(match code {
         "InvalidInstanceId.NotFound" | "InvalidEniId.NotFound" | "InvalidAllocationId.NotFound"
@@ -192,20 +252,58 @@ mod tests {
         assert!(tags(&Value::Null).is_empty());
     }
 
+    fn read(status: u16, body: &Value) -> Result<Answer, Failure> {
+        Answer::read("Describe", Reply::of(status.try_into().unwrap(), &body.to_string()))
+    }
+
     #[test]
     fn a_page_says_where_the_next_one_begins() {
+        let next = |page: Value| read(200, &page).ok().unwrap().next();
         let instances = |token: Value| {
             let list = json!({ "Instance": [] });
-            next(&json!({ "Instances": list, "NextToken": token, "TotalCount": 1000, "PageSize": 1 }))
+            next(json!({ "Instances": list, "NextToken": token, "TotalCount": 1000, "PageSize": 1 }))
         };
         assert_eq!([instances(json!("")), instances(Value::Null)], [None, None]);
         assert_eq!(instances(json!("x")), Some(("NextToken", "x".to_owned())));
         let addresses = |number: u32, total: u32| {
             let list = json!({ "EipAddress": [] });
-            next(&json!({ "EipAddresses": list, "PageNumber": number, "PageSize": 50, "TotalCount": total }))
+            next(json!({ "EipAddresses": list, "PageNumber": number, "PageSize": 50, "TotalCount": total }))
         };
         assert_eq!([addresses(1, 0), addresses(2, 100)], [None, None]);
         assert_eq!(addresses(2, 101), Some(("PageNumber", "3".to_owned())));
+    }
+
+    #[test]
+    fn half_an_answer_is_an_error_and_no_empty_list() {
+        let ids = |page: Value| {
+            let list = read(200, &page).ok().unwrap().list::<Instance>("/Instances/Instance");
+            list.map(|all| all.into_iter().map(|it| it.id).collect::<Vec<_>>()).map_err(|error| error.class)
+        };
+        let instance = json!({ "InstanceId": "i-1", "InstanceName": "a", "Status": "Running" });
+        assert_eq!(ids(json!({ "Instances": { "Instance": [instance] } })), Ok(vec!["i-1".to_owned()]));
+        assert_eq!(ids(json!({ "Instances": { "Instance": [] } })), Ok(Vec::new()));
+        for half in [
+            json!({}),
+            json!([]),
+            json!({ "Instances": {} }),
+            json!({ "Instances": { "Instance": null } }),
+            json!({ "Instances": { "Instance": [{ "InstanceId": "i-1" }] } }),
+        ] {
+            assert_eq!(ids(half.clone()), Err(ErrorClass::Transient), "{half}");
+        }
+    }
+
+    #[test]
+    fn only_a_refused_key_is_replaced() {
+        for (status, code, is_refused) in [
+            (404, "InvalidAccessKeyId.NotFound", true),
+            (400, "InvalidSecurityToken.Expired", true),
+            (403, "Forbidden.RAM", false),
+            (404, "InvalidInstanceId.NotFound", false),
+        ] {
+            let failure = read(status, &json!({ "Code": code })).err().unwrap();
+            assert_eq!(Answer::is_refusal(status.try_into().unwrap(), &failure), is_refused, "{code}");
+        }
     }
 
     #[test]

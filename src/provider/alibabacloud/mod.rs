@@ -35,7 +35,6 @@ mod tests;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use operator_kit::Message;
 
 pub use self::settings::Settings;
 use self::{
@@ -47,7 +46,7 @@ use super::{
     ParsedId, Provider, Stage, Vm,
     cloud::{AdaptorVolume, Cloud, InstanceTypeKey, Opening, VolumeSource},
     cluster_proof::cluster_uid,
-    http::Query,
+    http::{Failure, Query, Signed},
     region_place::RegionPlace,
 };
 use crate::settings::Values;
@@ -85,12 +84,12 @@ const ADDRESS: &str = "eip-";
 const PAGE: &str = "100";
 
 /// One region of one account.
-struct Alibaba(Api);
+struct Alibaba(Signed<Api>);
 
 #[allow(clippy::needless_pass_by_value, reason = "every cloud is opened so")]
 fn open(values: &Values, opening: Opening<'_>) -> Result<Box<dyn Provider>, Error> {
     let place = opening.place(settings::check(values), "region of Alibaba Cloud", RegionPlace::recorded)?;
-    Ok(Box::new(Alibaba(Api::new(&Settings::read(values), place, &opening)?)))
+    Ok(Box::new(Alibaba(Signed::new(Api::new(&Settings::read(values), place)?, &opening))))
 }
 
 fn instance(raw: &str) -> Result<ParsedId, IdProblem> {
@@ -104,7 +103,7 @@ fn instance(raw: &str) -> Result<ParsedId, IdProblem> {
 
 impl Alibaba {
     fn region(&self) -> (&'static str, &str) {
-        ("RegionId", &self.0.place.region)
+        ("RegionId", &self.0.api.place.region)
     }
 
     async fn instances(
@@ -114,7 +113,7 @@ impl Alibaba {
     ) -> Result<Vec<Instance>, Error> {
         let parameters = [self.region(), ("MaxResults", PAGE), filter];
         let query = Query::new(doing, "DescribeInstances", &parameters);
-        self.0.list(query, "/Instances/Instance").await
+        Ok(self.0.all(query, |page| page.list("/Instances/Instance")).await?)
     }
 
     async fn pod_vms(&self) -> Result<Vec<Instance>, Error> {
@@ -127,14 +126,15 @@ impl Alibaba {
     async fn interfaces(&self, filter: (&str, &str)) -> Result<Vec<Interface>, Error> {
         let parameters = [self.region(), ("MaxResults", PAGE), filter];
         let query = Query::new("looking for interfaces", "DescribeNetworkInterfaces", &parameters);
-        self.0.list(query, "/NetworkInterfaceSets/NetworkInterfaceSet").await
+        Ok(self.0.all(query, |page| page.list("/NetworkInterfaceSets/NetworkInterfaceSet")).await?)
     }
 
     /// The addresses that cloud-api-adaptor made.
     async fn addresses(&self, filter: &[(&str, &str)]) -> Result<Vec<Address>, Error> {
         let parameters = [&[self.region(), ("PageSize", PAGE)], filter].concat();
         let query = Query::new("looking for addresses", "DescribeEipAddresses", &parameters);
-        let mut addresses = self.0.list::<Address>(query, "/EipAddresses/EipAddress").await?;
+        let mut addresses: Vec<Address> =
+            self.0.all(query, |page| page.list("/EipAddresses/EipAddress")).await?;
         addresses.retain(Address::is_adaptors);
         Ok(addresses)
     }
@@ -154,8 +154,8 @@ impl Alibaba {
         // Alibaba Cloud's own library has no parameter for the region here and for DeleteInstance.
         let (doing, action) = ("asking whether the instance exists", "DescribeInstanceAttribute");
         match self.0.call(Query::new(doing, action, &[("InstanceId", id.as_str())])).await {
-            Err(gone) if gone.class == ErrorClass::NotFound => Ok(gone),
-            Err(error) => Err(error),
+            Err(Failure { error, .. }) if error.class == ErrorClass::NotFound => Ok(error),
+            Err(failure) => Err(failure.error),
             Ok(_) => {
                 let message = "ECS has the VM, but its list of instances does not show it: the credentials may lack \
                                ecs:DescribeInstances for it";
@@ -193,7 +193,7 @@ impl Alibaba {
     ) -> Result<(), Error> {
         let parameters = [&[self.region()], parameters].concat();
         match self.0.call(Query::new(doing, action, &parameters)).await {
-            Err(error) if error.class != ErrorClass::NotFound => Err(error),
+            Err(Failure { error, .. }) if error.class != ErrorClass::NotFound => Err(error),
             _ => Ok(()),
         }
     }
@@ -223,12 +223,7 @@ impl Alibaba {
                 let doing = "taking an elastic address from its interface";
                 self.change(doing, "UnassociateEipAddress", &from).await.map(|()| true)
             }
-            "InUse" => {
-                let public = "something else uses an elastic address of the VM; take the address from it, or give the \
-                              address another name";
-                let full = format!("{public}: {id}, used by {}", address.user);
-                Err(Error::new(ErrorClass::Refused, Message::new(public, full)))
-            }
+            "InUse" => Err(Error::address_in_use(&format!("{id}, used by {}", address.user))),
             _ => Ok(true),
         }
     }
@@ -280,14 +275,16 @@ impl Provider for Alibaba {
             self.name_address(address, &vm.id).await?;
         }
         let parameters = [("Force", "true"), ("InstanceId", vm.id.as_str())];
-        let (doing, action) = ("deleting the instance", "DeleteInstance");
+        let (doing, action, accepted) =
+            ("deleting the instance", "DeleteInstance", Accepted { look_after: DELETION });
         match self.0.call(Query::new(doing, action, &parameters)).await {
             // ECS may refuse a second deletion while the first one is under way.
-            Err(refused) if refused.class == ErrorClass::Transient => match self.find(&vm.id).await? {
-                Some(instance) if instance.stage() == Stage::Leaving => Ok(Accepted { look_after: DELETION }),
-                _ => Err(refused),
-            },
-            answer => answer.map(|_| Accepted { look_after: DELETION }),
+            Err(Failure { error, .. }) if error.class == ErrorClass::Transient => {
+                let found = self.find(&vm.id).await?;
+                let is_leaving = found.is_some_and(|instance| instance.stage() == Stage::Leaving);
+                if is_leaving { Ok(accepted) } else { Err(error) }
+            }
+            answer => Ok(answer.map(|_| accepted)?),
         }
     }
 
@@ -296,7 +293,7 @@ impl Provider for Alibaba {
     }
 
     async fn host(&self) -> Result<Option<String>, Error> {
-        self.0.account().await.map(Some)
+        Ok(Some(self.0.key().await?.host.clone()))
     }
 
     async fn examine(&self) -> Result<Vec<Finding>, Error> {

@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
+use hyper::StatusCode;
 use jiff::Timestamp;
-use serde::{Deserialize, Deserializer, de::DeserializeOwned};
+use secrecy::SecretString;
 
 use crate::provider::{
-    ErrorClass, PowerState,
-    http::{Failure, Reply},
+    Error, ErrorClass, PowerState, Vm,
+    http::{AccessKey, Failure, Fresh, Reply, SignedAnswer, xml::Node},
 };
 
 /// The classes that EC2 documents for codes. For all other codes the status decides. No code means absence by itself.
@@ -35,133 +36,83 @@ const CLASSES: [(ErrorClass, &str); 4] = [
     ),
 ];
 
-/// A page of any list. It has one set, whose name distinguishes it from any other XML, which would be an empty list.
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase", bound = "T: DeserializeOwned")]
-pub(super) struct Page<T> {
-    #[serde(
-        alias = "addressesSet",
-        alias = "networkInterfaceSet",
-        alias = "reservationSet",
-        alias = "tagSet"
-    )]
-    #[serde(deserialize_with = "items")]
-    pub(super) set: Vec<T>,
-    #[serde(default)]
-    pub(super) next_token: String,
+/// The codes for a key that may be replaced by a new one.
+const EXPIRED: [&str; 4] = ["ExpiredToken", "ExpiredTokenException", "RequestExpired", "AuthFailure"];
+
+/// An answer to an action.
+pub(super) struct Answer {
+    reply: Reply,
+    root: Node,
 }
 
-/// Instances that were made together.
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub(super) struct Reservation {
-    #[serde(default, deserialize_with = "items")]
-    pub(super) instances_set: Vec<Instance>,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
 pub(super) struct Instance {
-    #[serde(rename = "instanceId")]
     pub(super) id: String,
-    #[serde(rename = "instanceState")]
-    pub(super) state: State,
-    #[serde(default, deserialize_with = "items")]
-    network_interface_set: Vec<Attached>,
-    #[serde(default, deserialize_with = "items")]
-    pub(super) tag_set: Vec<Tag>,
+    pub(super) state: String,
+    /// When it was made. Its launch time is that of its last start, but its first interface was attached when it was made.
+    pub(super) created: Option<Timestamp>,
+    pub(super) tags: Vec<(String, String)>,
 }
 
-#[derive(Deserialize)]
-struct Attached {
-    attachment: Option<Attachment>,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Attachment {
-    device_index: u32,
-    attach_time: Option<Timestamp>,
-}
-
-#[derive(Deserialize)]
-pub(super) struct State {
-    pub(super) name: String,
-}
-
-/// A tag of an instance, or a tag with its resource.
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub(super) struct Tag {
-    pub(super) key: String,
-    #[serde(default)]
-    pub(super) value: String,
-    #[serde(default)]
-    pub(super) resource_id: String,
-}
-
-/// An elastic address.
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub(super) struct Address {
-    pub(super) allocation_id: String,
-    #[serde(rename = "associationId", default)]
-    association: String,
-    #[serde(rename = "instanceId", default)]
-    instance: String,
-    #[serde(rename = "networkInterfaceId", default)]
-    interface: String,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub(super) struct Interface {
-    pub(super) network_interface_id: String,
-}
-
-/// The form of both services, in one.
-#[derive(Default, Deserialize)]
-#[serde(rename_all = "PascalCase", default)]
-struct Problems {
-    errors: Option<Box<Problems>>,
-    error: Problem,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(rename_all = "PascalCase", default)]
-struct Problem {
-    code: String,
-    message: String,
-}
-
-/// Reads a list, whose parts have the name `item`.
-fn items<'de, T: Deserialize<'de>, D: Deserializer<'de>>(list: D) -> Result<Vec<T>, D::Error> {
-    #[derive(Deserialize)]
-    struct Items<T> {
-        #[serde(default = "Vec::new")]
-        item: Vec<T>,
+impl SignedAnswer for Answer {
+    /// The answer to another question proves nothing, and is a failure.
+    fn read(action: &str, reply: Reply) -> Result<Self, Failure> {
+        let reply = reply.success_or(failure)?;
+        let root = reply.xml()?;
+        if root.name == format!("{action}Response") {
+            return Ok(Self { reply, root });
+        }
+        Err(reply.unreadable("XML", &format!("it is no {action}Response")).into())
     }
-    Ok(Items::deserialize(list)?.item)
+
+    fn is_refusal(_: StatusCode, failure: &Failure) -> bool {
+        EXPIRED.contains(&&*failure.code)
+    }
+
+    fn names_nothing(failure: &Failure) -> bool {
+        [".NotFound", ".Malformed"].iter().any(|end| failure.code.ends_with(end))
+    }
+
+    fn account(&self) -> Result<String, Error> {
+        let result = self.root.child("GetCallerIdentityResult");
+        let account = result.and_then(|result| result.non_empty("Account"));
+        account.ok_or_else(|| self.reply.unreadable("XML", "it names no account"))
+    }
+
+    fn next(&self) -> Option<(&'static str, String)> {
+        Some(("NextToken", self.root.non_empty("nextToken")?))
+    }
 }
 
-impl Address {
-    /// Whether something other than this instance and these interfaces uses it.
-    pub(super) fn is_used_beside(&self, instance: &str, interfaces: &[String]) -> bool {
-        let is_own = self.instance == instance || interfaces.contains(&self.interface);
-        !self.association.is_empty() && !is_own
+impl Answer {
+    /// The items of the list of this name, as `read` reads them. An answer without that list is half an answer, and so is one with an
+    /// item that lacks a part.
+    pub(super) fn list<T>(&self, name: &str, read: impl Fn(&Node) -> Option<T>) -> Result<Vec<T>, Error> {
+        let items = self.root.child(name).and_then(|list| list.all("item").map(read).collect());
+        items.ok_or_else(|| self.reply.unreadable("XML", &format!("it has no whole {name}")))
     }
 }
 
 impl Instance {
-    /// When it was made. Its launch time is that of its last start, but its first interface was attached when it was made.
-    pub(super) fn created(&self) -> Option<Timestamp> {
-        let attachments = self.network_interface_set.iter().filter_map(|it| it.attachment.as_ref());
-        attachments.filter(|it| it.device_index == 0).find_map(|it| it.attach_time)
+    /// The instances that were made together.
+    pub(super) fn of(reservation: &Node) -> Option<Vec<Self>> {
+        reservation.child("instancesSet")?.all("item").map(Self::read).collect()
+    }
+
+    fn read(item: &Node) -> Option<Self> {
+        let attachments = items(item, "networkInterfaceSet").filter_map(|it| it.child("attachment"));
+        let mut first = attachments.filter(|it| it.text_of("deviceIndex") == "0");
+        let tag = |it: &Node| Some((it.non_empty("key")?, it.text_of("value").to_owned()));
+        Some(Self {
+            id: item.non_empty("instanceId")?,
+            state: item.child("instanceState")?.non_empty("name")?,
+            created: first.find_map(|it| it.text_of("attachTime").parse().ok()),
+            tags: items(item, "tagSet").map(tag).collect::<Option<_>>()?,
+        })
     }
 
     /// Whether it runs. One that is stopping is off in a moment, and stays off.
     pub(super) fn power(&self) -> PowerState {
-        match self.state.name.as_str() {
+        match &*self.state {
             "pending" | "running" => PowerState::Running,
             "stopping" | "stopped" => PowerState::Stopped,
             "shutting-down" => PowerState::Leaving,
@@ -169,20 +120,186 @@ impl Instance {
         }
     }
 
-    pub(super) fn name(&self) -> String {
-        self.tag("Name").unwrap_or_default().to_owned()
+    pub(super) fn name(&self) -> &str {
+        self.tag("Name").unwrap_or_default()
     }
 
     /// The value of the tag with this key.
     pub(super) fn tag(&self, key: &str) -> Option<&str> {
-        self.tag_set.iter().find(|tag| tag.key == key).map(|tag| &*tag.value)
+        self.tags.iter().find(|(it, _)| it == key).map(|(_, value)| &**value)
     }
 }
 
-/// What an answer that is no success says.
-pub(super) fn failure(reply: &Reply) -> Failure {
-    let problems: Problems = quick_xml::de::from_reader(&*reply.body).unwrap_or_default();
-    let Problem { code, message } = problems.errors.map_or(problems.error, |errors| errors.error);
-    let error = reply.error(&code, &message, ErrorClass::of_code(&code, &CLASSES));
-    Failure { code, error }
+/// The items of the list of this name in an element; none without the list.
+fn items<'a>(element: &'a Node, list: &'a str) -> impl Iterator<Item = &'a Node> {
+    element.child(list).into_iter().flat_map(|list| list.all("item"))
+}
+
+/// Whether something other than this VM and its interfaces uses an elastic address.
+pub(super) fn is_used_beside(vm: &Vm, address: &Node) -> bool {
+    let [association, instance, interface] =
+        ["associationId", "instanceId", "networkInterfaceId"].map(|name| address.text_of(name));
+    let is_own = instance == vm.id.as_str() || vm.belongings.iter().any(|own| own == interface);
+    !association.is_empty() && !is_own
+}
+
+/// The key of the role that was assumed. An error quotes nothing of the answer.
+pub(super) fn assumed(reply: Reply) -> Result<Fresh<AccessKey>, Error> {
+    let reply = reply.success_or(failure)?;
+    let key = reply.xml().ok().and_then(|root| {
+        let key = root.child("AssumeRoleWithWebIdentityResult")?.child("Credentials")?;
+        let part = |name| key.non_empty(name).map(SecretString::from);
+        let (id, secret) = (part("AccessKeyId")?, part("SecretAccessKey")?);
+        let value = AccessKey { id, secret, token: Some(part("SessionToken")?) };
+        Some(Fresh { value, expires: key.text_of("Expiration").parse().ok()? })
+    });
+    key.ok_or_else(|| reply.no_credential())
+}
+
+/// What an answer that is no success says: of EC2 a list of errors, of the token service one.
+fn failure(reply: &Reply) -> Failure {
+    let root = reply.xml().unwrap_or_default();
+    let problem = root.child("Errors").unwrap_or(&root).child("Error");
+    let [code, message] = ["Code", "Message"].map(|name| problem.map_or("", |it| it.text_of(name)));
+    let error = reply.error(code, message, ErrorClass::of_code(code, &CLASSES));
+    Failure { code: code.to_owned(), error }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::provider::{InstanceId, aws::CLOUD};
+
+    const ID: &str = "i-0123456789abcdef0";
+
+    fn read(status: u16, body: &str) -> Result<Answer, Failure> {
+        Answer::read("DescribeInstances", Reply::of(status.try_into().unwrap(), body))
+    }
+
+    /// The identifiers of the instances in this answer.
+    fn instances(answer: &str) -> Result<Vec<String>, ErrorClass> {
+        let answer = format!("<DescribeInstancesResponse>{answer}</DescribeInstancesResponse>");
+        let made = read(200, &answer).and_then(|answer| Ok(answer.list("reservationSet", Instance::of)?));
+        let made = made.map_err(|failure| failure.error.class)?;
+        Ok(made.into_iter().flatten().map(|instance| instance.id).collect())
+    }
+
+    fn item(inside: &str) -> String {
+        format!(
+            "<reservationSet><item><instancesSet><item>{inside}</item></instancesSet></item></reservationSet>"
+        )
+    }
+
+    #[test]
+    fn half_an_answer_is_an_error_and_no_empty_list() {
+        let state = "<instanceState><name>running</name></instanceState>";
+        let whole = item(&format!("<instanceId>{ID}</instanceId>{state}"));
+        assert_eq!(instances(&whole), Ok(vec![ID.to_owned()]));
+        assert_eq!(instances("<reservationSet/><nextToken/>"), Ok(Vec::new()));
+        for half in [
+            String::new(),
+            "<tagSet/>".to_owned(),
+            "<reservationSet><item/></reservationSet>".to_owned(),
+            item(&format!("<instanceId>{ID}</instanceId>")),
+            item(&format!("<instanceId>{ID}</instanceId><instanceState/>")),
+            item(&format!("<instanceId/>{state}")),
+            item(&format!("<instanceId>{ID}</instanceId>{state}<tagSet><item/></tagSet>")),
+            "<reservationSet>".to_owned(),
+        ] {
+            assert_eq!(instances(&half), Err(ErrorClass::Transient), "{half}");
+        }
+    }
+
+    #[test]
+    fn only_the_answer_to_the_action_itself_is_read() {
+        let next = |body: &str| read(200, body).ok().map(|answer| answer.next().map(|(_, token)| token));
+        let prefixed = r#"<?xml version="1.0"?><e:DescribeInstancesResponse xmlns:e="x"><e:nextToken>a&amp;b</e:nextToken></e:DescribeInstancesResponse>"#;
+        assert_eq!(next(prefixed), Some(Some("a&b".to_owned())));
+        assert_eq!(next("<DescribeInstancesResponse/>"), Some(None));
+        for other in [
+            "<DescribeTagsResponse/>",
+            "<a><DescribeInstancesResponse/></a>",
+            "<!DOCTYPE html><DescribeInstancesResponse/>",
+            "<DescribeInstancesResponse>",
+            "<html>hello",
+            "{}",
+            "",
+        ] {
+            assert_eq!(next(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn an_instance_is_as_old_as_its_first_interface_and_has_its_tags() {
+        let interface = |index: u8, time: &str| {
+            format!(
+                "<item><attachment><deviceIndex>{index}</deviceIndex><attachTime>{time}</attachTime></attachment></item>"
+            )
+        };
+        let item = format!(
+            "<item><instanceId>{ID}</instanceId><instanceState><name>stopping</name></instanceState><launchTime>2027-01-01T00:00:00Z\
+             </launchTime><networkInterfaceSet><item/>{}{}</networkInterfaceSet><tagSet><item><key>Name</key><value>a &lt; b\
+             </value></item><item><key>empty</key></item></tagSet></item>",
+            interface(1, "2026-11-24T06:00:00.000Z"),
+            interface(0, "2026-11-23T06:00:00.000Z"),
+        );
+        let instance = Instance::read(&Node::parse(&item).unwrap()).unwrap();
+        assert_eq!(instance.created.unwrap().to_string(), "2026-11-23T06:00:00Z");
+        assert_eq!((instance.name(), instance.tag("empty"), instance.tag("name")), ("a < b", Some(""), None));
+        assert_eq!(instance.power(), PowerState::Stopped);
+    }
+
+    #[test]
+    fn a_failure_has_the_code_of_either_service() {
+        for (body, code, class) in [
+            (
+                "<Response><Errors><Error><Code>InvalidInstanceID.NotFound</Code></Error></Errors></Response>",
+                "InvalidInstanceID.NotFound",
+                ErrorClass::Invalid,
+            ),
+            (
+                "<ErrorResponse><Error><Code>AccessDenied</Code></Error></ErrorResponse>",
+                "AccessDenied",
+                ErrorClass::Unauthorized,
+            ),
+            ("<html>not found</html>", "", ErrorClass::Invalid),
+            ("<html>", "", ErrorClass::Invalid),
+        ] {
+            let failure = read(400, body).err().unwrap();
+            assert_eq!((&*failure.code, failure.error.class), (code, class), "{body}");
+        }
+    }
+
+    #[test]
+    fn credentials_are_read_as_a_whole_and_never_quoted() {
+        let answer = |expiration: &str| {
+            let body = format!(
+                "<AssumeRoleWithWebIdentityResponse><AssumeRoleWithWebIdentityResult><Credentials>\
+                 <AccessKeyId>id</AccessKeyId><SecretAccessKey>a-secret</SecretAccessKey><SessionToken>token</SessionToken>\
+                 {expiration}</Credentials></AssumeRoleWithWebIdentityResult></AssumeRoleWithWebIdentityResponse>"
+            );
+            assumed(Reply::of(StatusCode::OK, &body))
+        };
+        let fresh = answer("<Expiration>2026-11-23T06:00:00Z</Expiration>").unwrap();
+        assert_eq!(fresh.expires.to_string(), "2026-11-23T06:00:00Z");
+        let error = answer("<Expiration>soon</Expiration>").unwrap_err();
+        assert!(
+            error.class == ErrorClass::Transient && !format!("{error:?}").contains("a-secret"),
+            "{error:?}"
+        );
+    }
+
+    #[test]
+    fn an_address_is_used_beside_a_vm_if_something_else_has_it() {
+        let id = InstanceId::of(&CLOUD, ID).unwrap();
+        let vm = Vm { belongings: vec!["eni-1".to_owned()], ..Vm::named(id, "") };
+        let is_used = |of: &str| {
+            let address = format!("<item><allocationId>eipalloc-1</allocationId>{of}</item>");
+            is_used_beside(&vm, &Node::parse(&address).unwrap())
+        };
+        let associated = |of: &str| is_used(&format!("<associationId>eipassoc-1</associationId>{of}"));
+        assert!(!is_used("") && !associated(&format!("<instanceId>{ID}</instanceId>")));
+        assert!(!associated("<networkInterfaceId>eni-1</networkInterfaceId>"));
+        assert!(associated("<networkInterfaceId>eni-2</networkInterfaceId>") && associated(""));
+    }
 }

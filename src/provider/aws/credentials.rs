@@ -71,12 +71,12 @@ fn agent_uri(text: &str) -> Option<Uri> {
 }
 
 /// What the node on which this program runs offers to it: metadata (version 2 of the service), and the agent of EKS Pod Identity.
-pub(super) struct Node {
+pub(super) struct OwnNode {
     client: Client,
     metadata: String,
 }
 
-impl Node {
+impl OwnNode {
     pub(super) fn new() -> Result<Self, Error> {
         let metadata = variable("AWS_EC2_METADATA_SERVICE_ENDPOINT").unwrap_or_else(|| METADATA.to_owned());
         let metadata = metadata.trim_end_matches('/').to_owned();

@@ -5,21 +5,15 @@ use futures::future::join_all;
 use super::Aws;
 use crate::provider::{
     Error, Finding, POD_VM,
-    finding::{DELETE, LOOK_UP, counted, dry_run, examine},
-    http::Query,
+    finding::{DELETE, LOOK_UP, counted, examine_account, probe},
+    http::Parameters,
 };
-
-/// The names and values of an action's parameters.
-type Parameters<'a> = &'a [(&'a str, &'a str)];
 
 impl Aws {
     /// Reads what deletions read, and asks EC2 whether it would do the rest (`DryRun`).
     pub(super) async fn examination(&self) -> Result<Vec<Finding>, Error> {
-        let region = self.0.region().await?.to_owned();
-        let (identity, source) = (self.0.identity().await, self.0.source.as_str());
-        let account = identity.map(|it| format!("account {}, region {region}, by {source}", it.account));
-        let without = (&["rights"][..], "check cannot ask for rights without an account");
-        examine("account", account, without, async || Ok(self.examined_rights().await)).await
+        let region = self.0.api.region().await?;
+        examine_account(&self.0, region, async || Ok(self.examined_rights().await)).await
     }
 
     async fn examined_rights(&self) -> Vec<Finding> {
@@ -28,7 +22,7 @@ impl Aws {
         let shown = counted(machines.len(), "instance");
         let listed = listed.map(|()| format!("EC2 shows {shown} named {POD_VM}…"));
         // Another cloud with the same API may ignore `DryRun`, and terminate what it is asked about.
-        let machine = machines.first().filter(|_| self.0.place.endpoint.is_none());
+        let machine = machines.first().filter(|_| self.0.api.place.endpoint.is_none());
         let machine = machine.map_or("i-00000000000000000", String::as_str);
         // The purpose, the action, and parameters that otherwise name nothing.
         let needed: [(_, _, Parameters<'_>); 6] = [
@@ -51,14 +45,6 @@ impl Aws {
     /// Whether EC2 would do this.
     async fn would(&self, subject: &'static str, action: &'static str, on: Parameters<'_>) -> Finding {
         let parameters = [on, &[("DryRun", "true")]].concat();
-        let answer = self.0.change(Query::new("asking for a right", action, &parameters)).await;
-        if answer
-            .as_ref()
-            .is_err_and(|failure| [".NotFound", ".Malformed"].iter().any(|end| failure.code.ends_with(end)))
-        {
-            let why = format!("EC2 looked for what {action} is for, and did not say whether it may be done");
-            return Finding::untried(subject, why);
-        }
-        dry_run(subject, "EC2", action, answer)
+        probe(&self.0, subject, action, &parameters).await
     }
 }

@@ -35,19 +35,17 @@ mod tests;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use operator_kit::Message;
-use serde::de::DeserializeOwned;
 
 pub use self::settings::Settings;
 use self::{
-    answer::{Address, Instance, Interface, Reservation, Tag},
+    answer::{Instance, is_used_beside},
     api::Api,
 };
 use super::{
     Accepted, Bears, CLUSTER_UID_TAG, Claim, Error, ErrorClass, Finding, IdProblem, InstanceId, Listed,
     OwnVm, POD_VM, Pages, ParsedId, PowerState, Provider, Resource, Stage, Vm, VmRef,
     cloud::{Cloud, InstanceTypeKey, Opening},
-    http::{Failure, Query},
+    http::{Failure, Query, Signed, xml::Node},
     region_place::RegionPlace,
 };
 use crate::settings::Values;
@@ -79,13 +77,20 @@ const NAMES: [&str; 2] = ["eip-", "nic-"];
 /// How many instances or tags a page of a list may have.
 const PAGE: &str = "100";
 
+/// How something is read that may be left of an instance: what is being done, the action, a filter by identifiers, and the list.
+type Lookup = [&'static str; 4];
+
+const INTERFACES: Lookup =
+    ["reading interfaces", "DescribeNetworkInterfaces", "network-interface-id", "networkInterfaceSet"];
+const ADDRESSES: Lookup = ["reading elastic addresses", "DescribeAddresses", "allocation-id", "addressesSet"];
+
 /// One region of one account.
-pub struct Aws(Api);
+pub struct Aws(Signed<Api>);
 
 #[allow(clippy::needless_pass_by_value, reason = "every cloud is opened so")]
 fn open(values: &Values, opening: Opening<'_>) -> Result<Box<dyn Provider>, Error> {
     let place = opening.place(settings::check(values), "region of EC2", RegionPlace::recorded)?;
-    Ok(Box::new(Aws(Api::new(&Settings::read(values), place, &opening)?)))
+    Ok(Box::new(Aws(Signed::new(Api::new(&Settings::read(values), place)?, &opening))))
 }
 
 fn instance(raw: &str) -> Result<ParsedId, IdProblem> {
@@ -110,45 +115,46 @@ impl Aws {
             ("Filter.2.Value.5", "shutting-down"),
             ("MaxResults", PAGE),
         ];
-        let take = |page: Vec<Reservation>| {
-            pages(page.into_iter().flat_map(|made| made.instances_set).map(vm).collect());
-        };
         let query = Query::new("listing the instances", "DescribeInstances", &parameters);
-        Ok(self.0.pages(query, take).await?)
+        let listed = self.0.pages(query, |page| {
+            let made = page.list("reservationSet", Instance::of)?;
+            pages(made.into_iter().flatten().map(vm).collect());
+            Ok(())
+        });
+        Ok(listed.await?)
     }
 
     /// What bears this identifier in its name: interfaces and elastic addresses that cloud-api-adaptor made, in the order of their
     /// deletion, as an interface may hold an address.
     async fn remains(&self, id: &InstanceId) -> Result<Vec<String>, Error> {
-        let ids = self.tagged(id.as_str()).await?.into_iter().map(|tag| tag.resource_id);
+        let ids = self.tagged(id.as_str()).await?.into_iter().map(|tagged| tagged.id);
         let (interfaces, addresses): (Vec<_>, Vec<_>) = ids.partition(|id| id.starts_with(INTERFACE));
         // The list may show the tag of a deleted resource for a while.
-        let filter = [("Filter.1.Name", "network-interface-id")];
-        let query = Query::new("reading interfaces", "DescribeNetworkInterfaces", &filter);
-        let interfaces: Vec<Interface> = self.filtered(query, &interfaces).await?;
-        let addresses = self.addresses(&addresses).await?;
-        let interfaces = interfaces.into_iter().map(|interface| interface.network_interface_id);
-        Ok(interfaces.chain(addresses.into_iter().map(|address| address.allocation_id)).collect())
+        let interface = |item: &Node| item.non_empty("networkInterfaceId");
+        let mut remains = self.filtered(INTERFACES, &interfaces, interface).await?;
+        let address = |item: &Node| item.non_empty("allocationId");
+        remains.extend(self.filtered(ADDRESSES, &addresses, address).await?);
+        Ok(remains)
     }
 
-    /// Those of these that exist, by the first filter. Unlike with an identifier, it is no error if one of them is gone.
-    async fn filtered<T: DeserializeOwned>(&self, query: Query<'_>, ids: &[String]) -> Result<Vec<T>, Error> {
+    /// Those of these that exist, as `read` reads them. By a filter, it is no error if one of them is gone.
+    async fn filtered<T>(
+        &self,
+        [doing, action, filter, list]: Lookup,
+        ids: &[String],
+        read: impl Fn(&Node) -> Option<T>,
+    ) -> Result<Vec<T>, Error> {
         if ids.is_empty() {
             return Ok(Vec::new());
         }
         let names: Vec<_> = (1..=ids.len()).map(|number| format!("Filter.1.Value.{number}")).collect();
         let values = names.iter().zip(ids).map(|(name, id)| (&**name, &**id));
-        let parameters: Vec<_> = query.parameters.iter().copied().chain(values).collect();
-        Ok(self.0.all(Query { parameters: &parameters, ..query }).await?)
+        let parameters: Vec<_> = [("Filter.1.Name", filter)].into_iter().chain(values).collect();
+        Ok(self.0.all(Query::new(doing, action, &parameters), |page| page.list(list, &read)).await?)
     }
 
-    async fn addresses(&self, ids: &[String]) -> Result<Vec<Address>, Error> {
-        let filter = [("Filter.1.Name", "allocation-id")];
-        self.filtered(Query::new("reading elastic addresses", "DescribeAddresses", &filter), ids).await
-    }
-
-    /// The tags `Name` of addresses and interfaces that name this instance, or one that matches this pattern.
-    async fn tagged(&self, instance: &str) -> Result<Vec<Tag>, Error> {
+    /// The addresses and interfaces whose tags `Name` name this instance, or one that matches this pattern.
+    async fn tagged(&self, instance: &str) -> Result<Vec<Listed>, Error> {
         let [address, interface] = NAMES.map(|begin| format!("{begin}{instance}"));
         let parameters = [
             ("Filter.1.Name", "key"),
@@ -159,49 +165,46 @@ impl Aws {
             ("MaxResults", PAGE),
         ];
         let query = Query::new("looking for addresses and interfaces", "DescribeTags", &parameters);
-        let mut tags: Vec<Tag> = self.0.all(query).await?;
-        tags.retain(|tag| [ADDRESS, INTERFACE].iter().any(|kind| tag.resource_id.starts_with(kind)));
-        Ok(tags)
+        let mut tagged = self.0.all(query, |page| page.list("tagSet", side_resource)).await?;
+        tagged.retain(|it| [ADDRESS, INTERFACE].iter().any(|kind| it.id.starts_with(kind)));
+        Ok(tagged)
     }
 
-    async fn delete_remains(&self, vm: &Vm, remains: &str) -> Result<(), Failure> {
+    async fn delete_remains(&self, vm: &Vm, remains: &str) -> Result<(), Error> {
         let (doing, action, parameter) = if remains.starts_with(INTERFACE) {
             ("deleting an interface", "DeleteNetworkInterface", "NetworkInterfaceId")
         } else {
             self.ensure_unused(vm, remains).await?;
             ("releasing an elastic address", "ReleaseAddress", "AllocationId")
         };
-        match self.0.change(Query::new(doing, action, &[(parameter, remains)])).await {
+        match self.0.call(Query::new(doing, action, &[(parameter, remains)])).await {
             // A deletion aims at absence.
-            Err(Failure { code, .. }) if code.ends_with(".NotFound") => Ok(()),
-            deleted => deleted,
+            Err(Failure { code, error }) if !code.ends_with(".NotFound") => Err(error),
+            _ => Ok(()),
         }
     }
 
     /// Fails if something else uses this elastic address. EC2 takes it from the terminated instance itself, and in a default VPC a release
     /// would take it from whatever uses it.
     async fn ensure_unused(&self, vm: &Vm, address: &str) -> Result<(), Error> {
-        let found = self.addresses(&[address.to_owned()]).await?;
-        if !found.iter().any(|it| it.is_used_beside(vm.id.as_str(), &vm.belongings)) {
-            return Ok(());
-        }
-        let public = "something else uses an elastic address of the VM; take the address from it, or give the address another name";
-        Err(Error::new(ErrorClass::Refused, Message::new(public, format!("{public}: {address}"))))
+        let is_used = |item: &Node| Some(is_used_beside(vm, item));
+        let found = self.filtered(ADDRESSES, &[address.to_owned()], is_used).await?;
+        if found.contains(&true) { Err(Error::address_in_use(address)) } else { Ok(()) }
     }
 }
 
 fn vm(instance: Instance) -> Listed {
-    let (name, created, state) = (instance.name(), instance.created(), instance.power());
-    let tags = instance.tag_set.into_iter().map(|Tag { key, value, .. }| (key, value)).collect();
-    Listed { created, state, tags, ..Listed::new(Resource::Vm, instance.id, name) }
+    let (name, created, state) = (instance.name().to_owned(), instance.created, instance.power());
+    Listed { created, state, tags: instance.tags, ..Listed::new(Resource::Vm, instance.id, name) }
 }
 
 /// What a tag `Name` is on that names an instance by its identifier.
-fn side_resource(Tag { key, value, resource_id: id }: Tag) -> Listed {
+fn side_resource(tag: &Node) -> Option<Listed> {
+    let (id, key, name) = (tag.non_empty("resourceId")?, tag.non_empty("key")?, tag.text_of("value"));
     let kind = if id.starts_with(INTERFACE) { Resource::Interface } else { Resource::Address };
-    let of = NAMES.iter().find_map(|name| value.strip_prefix(name));
+    let of = NAMES.iter().find_map(|begin| name.strip_prefix(begin));
     let vm = of.and_then(|id| instance(id).ok()).map(|id| VmRef::Id(id.canonical));
-    Listed { vm, tags: vec![(key, value.clone())], ..Listed::new(kind, id, value) }
+    Some(Listed { vm, tags: vec![(key, name.to_owned())], ..Listed::new(kind, id, name) })
 }
 
 #[async_trait]
@@ -209,18 +212,18 @@ impl Provider for Aws {
     async fn describe(&self, id: &InstanceId, _: &Claim) -> Result<Vm, Error> {
         let parameters = [("InstanceId.1", id.as_str())];
         let query = Query::new("reading the instance", "DescribeInstances", &parameters);
-        let gone = match self.0.all::<Reservation>(query).await {
+        let gone = match self.0.all(query, |page| page.list("reservationSet", Instance::of)).await {
             Err(Failure { code, error }) if code == INSTANCE_NOT_FOUND => error,
             made => {
-                let mut instances = made?.into_iter().flat_map(|made| made.instances_set);
+                let mut instances = made?.into_iter().flatten();
                 let Some(instance) = instances.find(|instance| instance.id == id.as_str()) else {
                     let message = "EC2 answered without the instance, and did not say that there is none";
                     return Err(Error::new(ErrorClass::Transient, message));
                 };
-                if instance.state.name != "terminated" {
+                if instance.state != "terminated" {
                     let is_leaving = instance.power() == PowerState::Leaving;
                     return Ok(Vm {
-                        created: instance.created(),
+                        created: instance.created,
                         stage: if is_leaving { Stage::Leaving } else { Stage::Present },
                         cluster_uid: instance.tag(CLUSTER_UID_TAG).map(str::to_owned),
                         ..Vm::named(id.clone(), instance.name())
@@ -246,12 +249,12 @@ impl Provider for Aws {
         }
         let parameters = [("InstanceId.1", vm.id.as_str())];
         let query = Query::new("terminating the instance", "TerminateInstances", &parameters);
-        match self.0.change(query).await {
+        match self.0.call(query).await {
             // This does not show that it is being deleted: a young VM may not be shown yet.
             Err(Failure { code, error }) if code == INSTANCE_NOT_FOUND => {
                 Err(Error { class: ErrorClass::NotFound, ..error })
             }
-            accepted => Ok(accepted.map(|()| Accepted { look_after: TERMINATION })?),
+            accepted => Ok(accepted.map(|_| Accepted { look_after: TERMINATION })?),
         }
     }
 
@@ -259,13 +262,12 @@ impl Provider for Aws {
     /// terminated instance for an hour; the list leaves it out.
     async fn list(&self, pages: Pages<'_>) -> Result<(), Error> {
         self.instances(&mut *pages).await?;
-        let tags = self.tagged("i-*").await?;
-        pages(tags.into_iter().map(side_resource).collect());
+        pages(self.tagged("i-*").await?);
         Ok(())
     }
 
     async fn host(&self) -> Result<Option<String>, Error> {
-        Ok(Some(self.0.identity().await?.host.clone()))
+        Ok(Some(self.0.key().await?.host.clone()))
     }
 
     async fn examine(&self) -> Result<Vec<Finding>, Error> {

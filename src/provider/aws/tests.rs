@@ -68,8 +68,8 @@ fn settings_say_where_vms_are_and_refuse_what_is_no_place() {
 #[test]
 fn an_address_is_of_the_instance_that_its_name_names() {
     let vm = |id: &str, name: &str| {
-        let (key, value, resource_id) = ("Name".to_owned(), name.to_owned(), id.to_owned());
-        let listed = side_resource(Tag { key, value, resource_id });
+        let tag = format!("<item><resourceId>{id}</resourceId><key>Name</key><value>{name}</value></item>");
+        let listed = side_resource(&Node::parse(&tag).unwrap()).unwrap();
         (listed.kind, listed.vm)
     };
     let instance = || Some(VmRef::Id("i-0123456789abcdef0".to_owned()));

@@ -17,33 +17,16 @@ pub(in crate::provider) struct AccessKey {
     pub token: Option<SecretString>,
 }
 
-/// A temporary access key as token services, metadata and agents give it.
+/// A temporary access key as token services, metadata and agents give it in JSON.
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub(in crate::provider) struct TemporaryKey {
     access_key_id: SecretString,
     #[serde(alias = "AccessKeySecret")]
     secret_access_key: SecretString,
-    #[serde(alias = "SecurityToken", alias = "SessionToken")]
+    #[serde(alias = "SecurityToken")]
     token: SecretString,
     expiration: Timestamp,
-}
-
-/// A token service's answer about a role that was assumed.
-#[derive(Deserialize)]
-#[serde(rename_all = "PascalCase")]
-pub(in crate::provider) struct Assumed {
-    /// The role's credentials.
-    pub credentials: TemporaryKey,
-}
-
-/// A token service's answer about the caller.
-#[derive(Deserialize)]
-#[serde(rename_all = "PascalCase")]
-pub(in crate::provider) struct Caller {
-    /// The account that the credentials are of.
-    #[serde(alias = "AccountId")]
-    pub account: String,
 }
 
 impl From<TemporaryKey> for Fresh<AccessKey> {

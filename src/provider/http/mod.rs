@@ -12,6 +12,7 @@
 //! token.rs      Tokens: a credential that expires, fetched once for all callers
 //! access.rs     Authorized: a client whose requests carry an access token
 //! access_key.rs AccessKey: a key that signs requests
+//! signed.rs     Signed: a client whose requests are signed by a key of the account that owns the VMs
 //! identity.rs   parts that the credentials of several clouds share
 //! xml.rs        Node: an answer in XML
 //! ```
@@ -29,6 +30,7 @@ mod pages;
 mod pinned;
 mod reply;
 mod request;
+mod signed;
 mod token;
 pub(super) mod xml;
 
@@ -54,11 +56,12 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
 pub(super) use self::{
     access::{Authorized, TokenSource},
-    access_key::{AccessKey, Assumed, Caller, TemporaryKey},
+    access_key::{AccessKey, TemporaryKey},
     failure::Failure,
     pages::{MOST_PAGES, each_page, too_many_pages},
     pinned::Fingerprint,
     reply::{Reply, texts},
+    signed::{CALLER, Signed, SignedAnswer, SignedApi},
     token::{Fresh, Tokens},
 };
 use self::{connect::Connector, pacing::Pacing};
@@ -137,6 +140,9 @@ pub(super) struct Call {
     pub elsewhere: bool,
 }
 
+/// The names and values of an action's parameters.
+pub(super) type Parameters<'a> = &'a [(&'a str, &'a str)];
+
 /// What a service of actions and parameters is asked.
 #[derive(Clone, Copy)]
 pub(super) struct Query<'a> {
@@ -144,8 +150,8 @@ pub(super) struct Query<'a> {
     pub doing: &'static str,
     /// The name of the action.
     pub action: &'static str,
-    /// The names and values of its parameters.
-    pub parameters: &'a [(&'a str, &'a str)],
+    /// Its parameters.
+    pub parameters: Parameters<'a>,
 }
 
 /// Clouds count requests that change something apart from those that do not.
@@ -196,11 +202,7 @@ impl Pace {
 
 impl<'a> Query<'a> {
     /// This action with these parameters.
-    pub(super) fn new(
-        doing: &'static str,
-        action: &'static str,
-        parameters: &'a [(&'a str, &'a str)],
-    ) -> Self {
+    pub(super) fn new(doing: &'static str, action: &'static str, parameters: Parameters<'a>) -> Self {
         Self { doing, action, parameters }
     }
 

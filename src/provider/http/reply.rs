@@ -64,6 +64,14 @@ impl Reply {
         Self { doing, turn, status, headers, body, _place: place, secrets, pacing }
     }
 
+    /// An answer with this status and this body.
+    #[cfg(test)]
+    pub fn of(status: StatusCode, body: &str) -> Self {
+        let mut answer = Response::new(Bytes::from(body.to_owned()));
+        *answer.status_mut() = status;
+        Self::new("asking", None, answer, Vec::new(), Arc::default())
+    }
+
     /// The reply if it is a success, else the error that `meaning` makes of it.
     pub fn success_or<E>(self, meaning: impl FnOnce(&Self) -> E) -> Result<Self, E> {
         if self.status.is_success() { Ok(self) } else { Err(meaning(&self)) }

@@ -90,6 +90,11 @@ impl Node {
         self.child(name).map_or("", Self::text)
     }
 
+    /// The same, unless it is empty.
+    pub fn non_empty(&self, name: &str) -> Option<String> {
+        Some(self.text_of(name)).filter(|text| !text.is_empty()).map(str::to_owned)
+    }
+
     /// The text in it, without surrounding white space.
     pub fn text(&self) -> &str {
         self.text.trim()
@@ -116,6 +121,7 @@ mod tests {
         assert_eq!((&*all[0].target, all[0].text()), ("VirtualMachine", "vm-1"));
         assert_eq!((all[1].kind.as_str(), &*all[1].target), ("X", ""));
         assert_eq!((node.text_of("c"), node.text_of("d")), ("1 < 2 &", ""));
+        assert_eq!((node.non_empty("b").as_deref(), node.non_empty("d")), (Some("vm-1"), None));
     }
 
     #[test]
