@@ -95,7 +95,7 @@ fn open(values: &Values, opening: Opening<'_>) -> Result<Box<dyn Provider>, Erro
 
 fn instance(raw: &str) -> Result<ParsedId, IdProblem> {
     let number = raw.strip_prefix("i-").unwrap_or_default();
-    let is_number = (8..=17).contains(&number.len()) && number.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let is_number = matches!(number.len(), 8 | 17) && number.bytes().all(|byte| byte.is_ascii_hexdigit());
     let malformed = IdProblem::Malformed { expected: "an instance's identifier (i-…)", hint: None };
     if is_number { Ok(ParsedId::unscoped(raw.to_ascii_lowercase())) } else { Err(malformed) }
 }

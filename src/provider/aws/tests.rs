@@ -9,9 +9,16 @@ fn an_identifier_is_an_instances() {
     ] {
         assert_eq!(instance(raw), Ok(ParsedId::unscoped(canonical)));
     }
-    for raw in
-        ["", "i-", "i-0123", "i-0123456789abcdef01", "i-0123456g", "vol-0123456789abcdef0", "i-01234567&a=b"]
-    {
+    for raw in [
+        "",
+        "i-",
+        "i-0123",
+        "i-012345678",
+        "i-0123456789abcdef01",
+        "i-0123456g",
+        "vol-0123456789abcdef0",
+        "i-01234567&a=b",
+    ] {
         assert!(instance(raw).is_err(), "{raw}");
     }
 }
