@@ -1,8 +1,13 @@
 //! One call for all who ask at the same time.
 
+use std::time::Duration;
+
 use tokio::{sync::Mutex, time::Instant};
 
-use super::Error;
+use super::{Error, ErrorClass};
+
+/// A caller that waited for longer than this makes no call: the rest of its minute may be too short, and all others would wait in vain.
+const LONGEST_WAIT: Duration = Duration::from_secs(20);
 
 /// A call that many may ask for at once: one of them makes it, and the others wait for its result, a failure too.
 pub(super) struct SingleFlight<T>(Mutex<Option<Latest<T>>>);
@@ -44,6 +49,23 @@ impl<T: Clone> SingleFlight<T> {
         let result = call.await;
         *latest = Some(Latest { begun, ended: Instant::now(), result: result.clone() });
         result
+    }
+
+    /// The result of a call that began after `asked`, or failed after it. `late` is the error of a caller that waited too long for
+    /// another one's call.
+    pub(super) async fn after(
+        &self,
+        asked: Instant,
+        late: &'static str,
+        call: impl Future<Output = Result<T, Error>>,
+    ) -> Result<T, Error> {
+        let known = |last: Option<&Latest<T>>| {
+            if let Some(last) = last.filter(|last| last.since() >= asked) {
+                return Some(last.result.clone());
+            }
+            (asked.elapsed() > LONGEST_WAIT).then(|| Err(Error::new(ErrorClass::Transient, late)))
+        };
+        self.get(known, call).await
     }
 }
 

@@ -24,12 +24,13 @@ mod settings;
 #[cfg(test)]
 mod tests;
 
-use std::time::Duration;
+use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use hyper::{Method, StatusCode};
 use jiff::Timestamp;
 use serde::Deserialize;
+use tokio::time::Instant;
 use uuid::Uuid;
 
 use self::settings::Place;
@@ -41,6 +42,7 @@ use super::{
     finding::{DELETE, LOOK_UP, answered, counted},
     http::{Authorized, Call, Options, Reply},
     ibm_iam::Iam,
+    single_flight::SingleFlight,
 };
 use crate::settings::Values;
 
@@ -69,6 +71,9 @@ const PATIENCE: Duration = Duration::from_secs(50);
 struct PowerVs {
     api: Authorized<Iam>,
     place: Place,
+    /// The identifiers of the last whole list. Many deletions may end together, and a tenant may write thousands of PeerPods that name
+    /// no server.
+    listed: SingleFlight<Arc<HashSet<String>>>,
 }
 
 /// A VM.
@@ -99,7 +104,7 @@ fn open(values: &Values, opening: Opening<'_>) -> Result<Box<dyn Provider>, Erro
     let Settings { api_key, iam_endpoint, .. } = Settings::read(values);
     let iam = Iam::new(&iam_endpoint, api_key, None, &opening)?;
     let api = Authorized::with(iam, Options { total: PATIENCE, ..Options::default() })?;
-    Ok(Box::new(PowerVs { api, place }))
+    Ok(Box::new(PowerVs { api, place, listed: SingleFlight::default() }))
 }
 
 fn server(raw: &str) -> Result<ParsedId, IdProblem> {
@@ -185,9 +190,15 @@ impl PowerVs {
     /// What it means that the workspace does not show a server. The server is absent only if the workspace's own list is without
     /// it.
     async fn missing(&self, id: &InstanceId) -> Error {
-        match self.servers("looking for the server in its workspace").await {
+        let list = async {
+            let servers = self.servers("looking for the server in its workspace").await?;
+            Ok(Arc::new(servers.into_iter().map(|server| server.id.to_ascii_lowercase()).collect()))
+        };
+        let late = "another list of the workspace took long; the operator looks again";
+        // Boxed, as a future this large would be held twice.
+        match self.listed.after(Instant::now(), late, Box::pin(list)).await {
             Err(error) => error,
-            Ok(servers) if servers.iter().any(|server| server.id.eq_ignore_ascii_case(id.as_str())) => {
+            Ok(listed) if listed.contains(id.as_str()) => {
                 let message = "the workspace lists the VM, but does not show it";
                 Error::new(ErrorClass::Transient, message)
             }

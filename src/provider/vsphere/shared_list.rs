@@ -3,24 +3,16 @@
 //! The proof that a VM is absent lists the whole folder. Many deletions may end together, and a tenant may write thousands of PeerPods
 //! that name no VM.
 
-use std::{collections::HashSet, sync::Arc, time::Duration};
+use std::{collections::HashSet, sync::Arc};
 
 use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::CLOUD;
-use crate::provider::{
-    Error, ErrorClass, InstanceId, Listed, POD_VM,
-    ownership::stem_of,
-    single_flight::{Latest, SingleFlight},
-};
+use crate::provider::{Error, InstanceId, Listed, POD_VM, ownership::stem_of, single_flight::SingleFlight};
 
 /// The most VMs without a known UUID whose names are kept. Each has 80 characters at most.
 const MOST_UNKNOWN: usize = 1_000;
-
-/// A caller that waited for longer than this makes no list: the rest of a call's minute may be too short, and all others would wait in
-/// vain.
-const LONGEST_WAIT: Duration = Duration::from_secs(20);
 
 /// What a whole list of the folder has shown. It takes 20 to 39 bytes for each VM: 1.1 MB for 50,000. A list has 500,000 at most.
 #[derive(Debug, Default)]
@@ -67,14 +59,8 @@ impl SharedList {
         searched: Instant,
         list: impl Future<Output = Result<Shown, Error>> + Send,
     ) -> Result<Arc<Shown>, Error> {
-        let known = |last: Option<&Latest<Arc<Shown>>>| {
-            if let Some(last) = last.filter(|last| last.since() >= searched) {
-                return Some(last.result.clone());
-            }
-            let message = "another list of the folder of pod VMs took long; the operator looks again";
-            (searched.elapsed() > LONGEST_WAIT).then(|| Err(Error::new(ErrorClass::Transient, message)))
-        };
-        self.0.get(known, async { list.await.map(Arc::new) }).await
+        let late = "another list of the folder of pod VMs took long; the operator looks again";
+        self.0.after(searched, late, async { list.await.map(Arc::new) }).await
     }
 }
 
