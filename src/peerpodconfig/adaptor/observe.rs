@@ -2,19 +2,20 @@
 
 use jiff::Timestamp;
 use k8s_openapi::{
-    api::{
-        apps::v1::DaemonSet,
-        core::v1::{ContainerStatus, Pod, PodCondition},
-    },
-    apimachinery::pkg::apis::meta::v1::ObjectMeta,
+    api::{apps::v1::DaemonSet, core::v1::Pod},
+    apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time},
 };
 use kube::{
     Api, Client, Resource, ResourceExt,
     api::ListParams,
     runtime::reflector::{ObjectRef, Store},
 };
-use operator_kit::api_call::{self, ApiError};
-use serde::{Deserialize, Serialize};
+use operator_kit::{
+    api_call::{self, ApiError},
+    metadata,
+    projection::{MOST, Part, Projection, reading},
+};
+use serde::Deserialize;
 
 use super::super::{
     capacity::Nodes,
@@ -41,27 +42,78 @@ pub(super) struct Observed {
     pub(super) unmanaged: Option<Unmanaged>,
 }
 
-/// The part of a Pod that the operator reads: there is one on each of thousands of nodes.
-#[derive(Clone, Debug, Resource, Serialize, Deserialize)]
+/// What is read of a Pod: there is one on each of thousands of nodes.
+static POD: Projection = Projection {
+    metadata: &[],
+    rest: &[
+        ("spec", Part::Only(&[("nodeName", Part::All)])),
+        (
+            "status",
+            Part::Only(&[
+                ("conditions", Part::Only(&[("type", Part::All), ("status", Part::All)])),
+                (
+                    "containerStatuses",
+                    Part::Only(&[
+                        ("restartCount", Part::All),
+                        ("state", Part::Only(&[("running", Part::Only(&[("startedAt", Part::All)]))])),
+                    ]),
+                ),
+            ]),
+        ),
+    ],
+    most: MOST,
+};
+
+/// The part of a Pod that is decoded.
+#[derive(Clone, Debug, Resource, Deserialize)]
 #[resource(inherit = Pod)]
 struct PodView {
+    #[serde(with = "metadata::Stored")]
     metadata: ObjectMeta,
     spec: SpecView,
     #[serde(default)]
     status: StatusView,
 }
 
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct SpecView {
     node_name: Option<String>,
 }
 
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct StatusView {
-    conditions: Vec<PodCondition>,
-    container_statuses: Vec<ContainerStatus>,
+    conditions: Vec<ConditionView>,
+    container_statuses: Vec<ContainerView>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+struct ConditionView {
+    #[serde(rename = "type")]
+    type_: String,
+    status: String,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct ContainerView {
+    restart_count: i32,
+    state: StateView,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+struct StateView {
+    running: Option<RunningView>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct RunningView {
+    // The node's kubelet writes it.
+    #[serde(default, deserialize_with = "metadata::time")]
+    started_at: Option<Time>,
 }
 
 impl Observer {
@@ -133,7 +185,7 @@ impl Observer {
         config: &PeerPodConfig,
         mut take: impl FnMut(PodView),
     ) -> Result<(), ApiError> {
-        let api: Api<PodView> = Api::namespaced(self.client.clone(), &self.namespace);
+        let api: Api<PodView> = Api::namespaced(reading(&self.client, &POD), &self.namespace);
         let config = config.name_any();
         let params = ListParams::default()
             .labels(&format!("{CONFIG_LABEL}={config},app.kubernetes.io/component=adaptor"));
@@ -148,6 +200,73 @@ impl Observer {
 
 /// When the Pod's adaptor read its settings: at the start of its container.
 fn started(pod: &PodView) -> Option<Timestamp> {
-    let running = pod.status.container_statuses.first()?.state.as_ref()?.running.as_ref()?;
+    let running = pod.status.container_statuses.first()?.state.running.as_ref()?;
     running.started_at.as_ref().map(|time| time.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use kube::runtime::reflector;
+    use operator_kit::testing::{Answer, ApiServer, Call, read_and_projected};
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    /// A Pod whose container started at this time. The operator reads neither its other times nor its annotations.
+    fn pod(name: &str, started: &str) -> Value {
+        json!({
+            "metadata": {
+                "name": name, "namespace": "ns", "annotations": { "fat": "x".repeat(1000) },
+                "managedFields": [{ "manager": "m", "time": "9999-12-31T00:00:00Z", "fieldsV1": { "f:spec": {} } }],
+            },
+            "spec": { "nodeName": "n", "containers": [{ "name": "adaptor", "image": "a" }] },
+            "status": {
+                "conditions": [{ "type": "Ready", "status": "False", "lastTransitionTime": "9999-12-31T00:00:00Z" }],
+                "containerStatuses": [
+                    { "name": "adaptor", "restartCount": 2, "state": { "running": { "startedAt": started } } },
+                ],
+            },
+        })
+    }
+
+    #[test]
+    fn a_pod_is_read_by_the_fields_that_the_operator_uses_alone() {
+        let time: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
+        let views = read_and_projected::<PodView>(&POD, &pod("a", "2026-01-01T00:00:00Z"));
+        for view in &views {
+            assert_eq!(started(view), Some(time));
+            assert_eq!(view.spec.node_name.as_deref(), Some("n"));
+            assert_eq!(view.status.container_statuses[0].restart_count, 2);
+            let StatusView { conditions, .. } = &view.status;
+            assert_eq!((&*conditions[0].type_, &*conditions[0].status), ("Ready", "False"));
+        }
+        let [_, projected] = views;
+        assert_eq!((projected.metadata.annotations, projected.metadata.managed_fields), (None, None));
+    }
+
+    #[tokio::test]
+    async fn unreadable_times_of_one_pod_do_not_hide_the_others() {
+        let items = [
+            pod("older", "2026-01-01T00:00:00Z"),
+            pod("unreadable", "9999-12-31T00:00:00Z"),
+            pod("newer", "2026-01-03T00:00:00Z"),
+        ];
+        let list = json!({ "apiVersion": "v1", "kind": "PodList", "metadata": {}, "items": items });
+        let server =
+            ApiServer::expecting([Call::get("/api/v1/namespaces/ns/pods").answer(Answer::json(200, &list))]);
+        let (daemon_sets, _writer) = reflector::store();
+        let observer = Observer {
+            client: server.client(),
+            namespace: "ns".to_owned(),
+            daemon_sets,
+            nodes: Nodes::default(),
+        };
+        let config = serde_json::from_value(json!({
+            "apiVersion": "confidentialcontainers.org/v1alpha1", "kind": "PeerPodConfig",
+            "metadata": { "name": "config", "namespace": "ns" }, "spec": {},
+        }));
+        let since = "2026-01-02T00:00:00Z".parse().ok();
+        let older = observer.pods_older_than(&config.unwrap(), since).await.unwrap();
+        assert_eq!(older, ["older"]);
+    }
 }
