@@ -135,7 +135,7 @@ pub fn cause(error: &watcher::Error) -> Option<&kube::Error> {
 /// A watch that pauses after an error: for longer each time, up to 10 s, and for less than a second again after 2 minutes without one.
 ///
 /// kube's own `default_backoff` begins anew at every item, and a watch gives an item before each list. So while lists fail, its pauses
-/// stay short.
+/// stay short. `watch_object` hides that item: then they grow to 30 s, and an outage delays what follows it by as much.
 pub fn backing_off<T: Send>(
     watch: impl Stream<Item = Result<T, watcher::Error>> + Send,
 ) -> impl Stream<Item = Result<T, watcher::Error>> + Send {

@@ -8,12 +8,12 @@ use k8s_openapi::api::core::v1::ConfigMap;
 use kube::{
     Api, Client,
     api::{Patch, PatchParams},
-    runtime::{WatchStreamExt, watcher},
+    runtime::watcher,
 };
 use operator_kit::{
     Backoff, Leadership,
     api_call::{ApiError, bounded},
-    watch::code as watch_code,
+    watch::{backing_off, code as watch_code},
 };
 use serde_json::json;
 use tokio::{
@@ -119,7 +119,7 @@ impl Keeper {
     /// Does the leader's work, without end.
     async fn lead(&self) {
         let mut settings = self.settings.state.clone();
-        let mut objects = pin!(watcher::watch_object(self.api.clone(), PLACES).default_backoff());
+        let mut objects = pin!(backing_off(watcher::watch_object(self.api.clone(), PLACES)));
         let mut term = TermState::default();
         self.backoff.succeeded(&());
         loop {

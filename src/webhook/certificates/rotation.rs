@@ -17,11 +17,7 @@ use k8s_openapi::{
         core::v1::Secret,
     },
 };
-use kube::{
-    Api, Client, ResourceExt,
-    api::PostParams,
-    runtime::{WatchStreamExt, watcher},
-};
+use kube::{Api, Client, ResourceExt, api::PostParams, runtime::watcher};
 use operator_kit::{
     Leadership, Permission,
     api_call::{ApiError, bounded},
@@ -113,7 +109,7 @@ impl Rotation {
 
     /// Runs as the leader, without end.
     async fn lead(&self) {
-        let secrets = watcher::watch_object(self.secrets(), &self.secret).default_backoff();
+        let secrets = backing_off(watcher::watch_object(self.secrets(), &self.secret));
         let selected = watcher::Config::default().labels(&self.configurations);
         let configurations = backing_off(watcher(self.configurations(), selected));
         pin_mut!(secrets, configurations);

@@ -4,11 +4,8 @@ use std::sync::Arc;
 
 use futures::{StreamExt, pin_mut};
 use k8s_openapi::api::core::v1::Secret;
-use kube::{
-    Api, Client,
-    runtime::{WatchStreamExt, watcher},
-};
-use operator_kit::http::Condition;
+use kube::{Api, Client, runtime::watcher};
+use operator_kit::{http::Condition, watch::backing_off};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
@@ -27,8 +24,7 @@ pub async fn follow(
     there: Condition,
     stop: CancellationToken,
 ) {
-    let secrets =
-        watcher::watch_object(Api::<Secret>::namespaced(client, &namespace), &name).default_backoff();
+    let secrets = backing_off(watcher::watch_object(Api::<Secret>::namespaced(client, &namespace), &name));
     pin_mut!(secrets);
     loop {
         let secret = tokio::select! {
