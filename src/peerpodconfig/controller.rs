@@ -4,6 +4,7 @@ use std::{
     convert::Infallible,
     future::{pending, ready},
     sync::Arc,
+    time::Instant,
 };
 
 use futures::{FutureExt, Stream, StreamExt, stream};
@@ -19,14 +20,14 @@ use kube::{
     runtime::{
         Controller,
         controller::{self, Action},
-        reflector::{self, ObjectRef, Store},
+        reflector::{self, Store},
         watcher,
     },
 };
-use operator_kit::{Backoff, Leadership, Permission, projection::reading, status::Publisher};
+use operator_kit::{Leadership, Permission, controller::Attempts, projection::reading, status::Publisher};
 use tokio::sync::Mutex;
 use tokio_util::sync::CancellationToken;
-use tracing::{Instrument, info, info_span, warn};
+use tracing::{Instrument, info, info_span};
 
 use super::{
     adaptor::{self, Adaptor, Mounted},
@@ -128,8 +129,7 @@ impl Options {
 /// What the controller needs for each reconcile.
 struct Context {
     reconciler: Reconciler,
-    backoff: Backoff<ObjectRef<PeerPodConfig>>,
-    leadership: Leadership,
+    attempts: Attempts<PeerPodConfig>,
     metrics: Metrics,
 }
 
@@ -188,7 +188,7 @@ pub async fn run(
         client,
         namespace: own.clone(),
     };
-    let context = Arc::new(Context { reconciler, backoff: Backoff::default(), leadership, metrics });
+    let context = Arc::new(Context { reconciler, attempts: Attempts::new(leadership), metrics });
 
     let controller = with_watches(controller, daemon_sets, labelled, &own, configs)
         .reconcile_on(policy_changes)
@@ -197,12 +197,10 @@ pub async fn run(
         .reconcile_all_on(stream::select(nodes_changed, led))
         .reconcile_all_on(others_ask)
         .graceful_shutdown_on(shutdown.cancelled_owned())
-        .run(reconcile, |_, never, _| match *never {}, context)
+        .run(reconcile, |_, never, _| match *never {}, context.clone())
         .for_each(|outcome| {
-            if let Err(error) = outcome
-                && !matches!(error, controller::Error::ObjectNotFound(_))
-            {
-                warn!(%error, "a watch failed; the operator tries again");
+            if let Err(controller::Error::ObjectNotFound(config)) = outcome {
+                context.attempts.forget(*config);
             }
             ready(())
         });
@@ -285,23 +283,11 @@ async fn show_usage(
 async fn reconcile(config: Arc<PeerPodConfig>, context: Arc<Context>) -> Result<Action, Infallible> {
     let span =
         info_span!("reconcile", namespace = config.metadata.namespace, peerpodconfig = config.metadata.name);
-    let started = std::time::Instant::now();
-    let key = ObjectRef::from_obj(&*config);
-    let work = Box::pin(context.reconciler.reconcile(&config).instrument(span.clone()));
-    let Some(outcome) = context.leadership.while_leading(work).await else {
-        return Ok(Action::await_change());
+    let started = Instant::now();
+    let work = Box::pin(context.reconciler.reconcile(&config));
+    let ended = |outcome: &Result<_, _>| {
+        let result = if outcome.is_ok() { "ok" } else { "error" };
+        context.metrics.reconciled(NAME, result, started.elapsed());
     };
-    let (result, action) = match outcome {
-        Ok(action) => {
-            context.backoff.succeeded(&key);
-            ("ok", action)
-        }
-        Err(error) => {
-            let again = context.backoff.failed(&key);
-            span.in_scope(|| warn!(%error, ?again, "the reconcile failed; the operator tries again"));
-            ("error", Action::requeue(again))
-        }
-    };
-    context.metrics.reconciled(NAME, result, started.elapsed());
-    Ok(action)
+    context.attempts.make(&config, work, ended).instrument(span).await
 }

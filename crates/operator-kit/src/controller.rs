@@ -134,8 +134,8 @@ impl Host {
 
     /// Runs a controller until the shutdown, then waits for its running reconciles.
     ///
-    /// It reconciles up to eight objects at once, while this process leads and after everything is listed. An error of a reconcile is logged, and the object is
-    /// reconciled again after a delay of its own. When this process begins to lead, it reconciles every object.
+    /// It reconciles up to eight objects at once, while this process leads and after everything is listed. An error of a reconcile is
+    /// logged, and the object is reconciled again after a delay of its own. When this process begins to lead, it reconciles every object.
     pub async fn run<K, C, E, F>(
         &self,
         controller: Controller<K>,
@@ -146,12 +146,18 @@ impl Host {
         E: Display + Send,
         F: Future<Output = Result<Action, E>> + Send + 'static,
     {
-        let attempts =
-            Arc::new(Attempts { host: self.clone(), listed: OnceCell::new(), backoff: Backoff::default() });
+        let attempts = Arc::new(Attempts::new(self.leadership.clone()));
         let (gone, context) = (attempts.clone(), Arc::new(context));
+        // Whether everything was listed. What the process lacks later, as during an outage, does not delay reconciles.
+        let (listed, readiness) = (Arc::new(OnceCell::new()), self.readiness.clone());
         let reconcile = move |object: Arc<K>, attempts: Arc<Attempts<K>>| {
             let work = reconcile(object.clone(), context.clone());
-            async move { attempts.one(&object, work).await }
+            let (listed, readiness) = (listed.clone(), readiness.clone());
+            let work = async move {
+                listed.get_or_init(|| readiness.ready()).await;
+                work.await
+            };
+            async move { attempts.make(&object, work, |_| ()).await }
         };
         controller
             .with_config(controller::Config::default().concurrency(CONCURRENCY).debounce(DEBOUNCE))
@@ -160,7 +166,7 @@ impl Host {
             .run(reconcile, |_, never, _| match *never {}, attempts)
             .for_each(|outcome| {
                 if let Err(controller::Error::ObjectNotFound(object)) = outcome {
-                    gone.backoff.succeeded(&key(*object));
+                    gone.forget(*object);
                 }
                 ready(())
             })
@@ -176,44 +182,59 @@ fn key<K: Resource<DynamicType = ()>>(gone: ObjectRef<DynamicObject>) -> ObjectR
     key
 }
 
-/// The attempts to reconcile the objects of one controller.
-struct Attempts<K: Resource<DynamicType = ()>> {
-    host: Host,
-    /// Whether everything was listed. What the process lacks later, as during an outage, does not delay reconciles.
-    listed: OnceCell<()>,
+/// The attempts to reconcile the objects of one controller: while this process leads, and again after a failure. [`Host::run`]
+/// makes them by itself. A controller that runs in another way calls [`make`](Self::make) in its reconcile.
+pub struct Attempts<K: Resource<DynamicType = ()>> {
+    leadership: Leadership,
     backoff: Backoff<ObjectRef<K>>,
 }
 
 impl<K: Resource<DynamicType = ()> + Clone> Attempts<K> {
-    async fn one<E: Display>(
+    /// No attempt was made yet.
+    pub fn new(leadership: Leadership) -> Self {
+        Self { leadership, backoff: Backoff::default() }
+    }
+
+    /// Does the work of one reconcile, and passes its outcome to `ended`. An error is logged, and the object is reconciled again after
+    /// a delay of its own.
+    ///
+    /// Without leadership it does nothing, and does not call `ended`. A controller reconciles everything when leadership begins.
+    pub async fn make<E: Display>(
         &self,
         object: &K,
         work: impl Future<Output = Result<Action, E>>,
+        ended: impl FnOnce(&Result<Action, E>),
     ) -> Result<Action, Infallible> {
-        let key = ObjectRef::from_obj(object);
-        let work = async {
-            self.listed.get_or_init(|| self.host.readiness.ready()).await;
-            work.await
+        let Some(outcome) = self.leadership.while_leading(work).await else {
+            return Ok(Action::await_change());
         };
-        // Without leadership there is nothing to do. When it begins, everything is reconciled.
-        match self.host.leadership.while_leading(work).await {
-            None => Ok(Action::await_change()),
-            Some(Ok(action)) => {
+        ended(&outcome);
+        let key = ObjectRef::from_obj(object);
+        Ok(match outcome {
+            Ok(action) => {
                 self.backoff.succeeded(&key);
-                Ok(action)
+                action
             }
-            Some(Err(error)) => {
+            Err(error) => {
                 let again = self.backoff.failed(&key);
                 warn!(%error, ?again, "the reconcile failed; the operator tries again");
-                Ok(Action::requeue(again))
+                Action::requeue(again)
             }
-        }
+        })
+    }
+
+    /// An object is gone, so its failures no longer count.
+    pub fn forget(&self, gone: ObjectRef<DynamicObject>) {
+        self.backoff.succeeded(&key(gone));
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::{
+        cell::Cell,
+        sync::atomic::{AtomicUsize, Ordering},
+    };
 
     use k8s_openapi::api::core::v1::Node;
     use tokio::time::{Instant, sleep, timeout};
@@ -242,6 +263,22 @@ mod tests {
         widget.metadata.namespace = Some("shop".into());
         assert_eq!(key::<Node>(ObjectRef::from_obj(&node).erase()), ObjectRef::from_obj(&node));
         assert_eq!(key::<Widget>(ObjectRef::from_obj(&widget).erase()), ObjectRef::from_obj(&widget));
+    }
+
+    #[tokio::test]
+    async fn an_attempt_shows_its_outcome_unless_the_process_does_not_lead() {
+        let widget = Widget::new("a", WidgetSpec::default());
+        let attempt = async |leadership, outcome: Result<Action, &str>| {
+            let shown = Cell::new(None);
+            let attempts = Attempts::new(leadership);
+            let action = attempts.make(&widget, ready(outcome), |it| shown.set(Some(it.is_ok()))).await;
+            (action, shown.get())
+        };
+        let (resync, wait) = (Action::requeue(Duration::from_secs(600)), Action::await_change());
+        assert_eq!(attempt(Leadership::none(), Ok(resync.clone())).await, (Ok(wait.clone()), None));
+        assert_eq!(attempt(Leadership::unlimited(), Ok(resync.clone())).await, (Ok(resync), Some(true)));
+        let (action, shown) = attempt(Leadership::unlimited(), Err("not yet")).await;
+        assert!(shown == Some(false) && action != Ok(wait), "{action:?}");
     }
 
     #[tokio::test]
