@@ -5,8 +5,8 @@ use kube::{
     api::{DeleteParams, Preconditions},
 };
 use operator_kit::{
-    api_call::{self, ApiError},
-    finalizer::{self, Written},
+    api_call::{self, ApiError, Written},
+    finalizer,
     metadata::Metadata,
 };
 

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use jiff::Timestamp;
 use kube::runtime::{controller::Action, events::EventType, reflector::ObjectRef};
-use operator_kit::{api_call::ApiError, finalizer::Written};
+use operator_kit::api_call::{ApiError, Written};
 use tracing::{info, warn};
 
 use super::{

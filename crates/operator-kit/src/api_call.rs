@@ -146,6 +146,30 @@ impl ApiError {
     }
 }
 
+/// How a write ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Written {
+    /// It took place.
+    Done,
+    /// The object was gone already, which is a success, too.
+    Gone,
+    /// The object is no longer as it was read.
+    Outdated,
+}
+
+impl Written {
+    /// How the write to the object of this name ended. A failed test or precondition (409) means that the object changed;
+    /// any other refusal is an error.
+    pub fn by<T>(name: &str, answer: Result<T, ApiError>) -> Result<Self, ApiError> {
+        match answer {
+            Ok(_) => Ok(Self::Done),
+            Err(error) if error.is_absence_of(name) => Ok(Self::Gone),
+            Err(error) if error.is_conflict() || error.is_failed_test() => Ok(Self::Outdated),
+            Err(error) => Err(error),
+        }
+    }
+}
+
 /// Whether this answer means that the object of this name does not exist.
 pub fn is_absence(status: &Status, name: &str) -> bool {
     status.reason == NOT_FOUND && status.details.as_ref().is_some_and(|details| details.name == name)
@@ -203,7 +227,7 @@ where
 #[cfg(test)]
 mod tests {
     use k8s_openapi::api::core::v1::Pod;
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
     use crate::{
@@ -234,6 +258,30 @@ mod tests {
             assert_eq!(failed(code).is_refusal(), is_refusal, "{code}");
         }
         assert!(!ApiError::TimedOut.is_refusal());
+    }
+
+    #[test]
+    fn a_write_is_done_outdated_or_needless_and_any_other_answer_is_an_error() {
+        let answered_with = |code: u16, reason: &str, name: &str, causes: Value| {
+            let details = json!({ "name": name, "causes": causes });
+            let status = json!({ "status": "Failure", "code": code, "reason": reason, "details": details });
+            let status = serde_json::from_value(status).unwrap();
+            Written::by::<()>("a", Err(ApiError::Failed(kube::Error::Api(Box::new(status))))).ok()
+        };
+        let answered = |code, causes| answered_with(code, "", "a", causes);
+        let none = || json!([]);
+        assert_eq!(Written::by("a", Ok(())).ok(), Some(Written::Done));
+        assert_eq!(answered_with(404, "NotFound", "a", none()), Some(Written::Gone));
+        assert_eq!(answered_with(404, "NotFound", "b", none()), None, "of another object");
+        assert_eq!(answered(404, none()), None, "a proxy's");
+        assert_eq!(answered(409, none()), Some(Written::Outdated));
+        assert_eq!(answered(422, none()), Some(Written::Outdated), "a failed test");
+        let refused = json!([{ "reason": "FieldValueInvalid", "message": "", "field": "spec" }]);
+        assert_eq!(answered(422, refused), None, "the schema refuses it");
+        for code in [403, 429, 500] {
+            assert_eq!(answered(code, none()), None, "{code}");
+        }
+        assert_eq!(Written::by::<()>("a", Err(ApiError::TimedOut)).ok(), None);
     }
 
     #[tokio::test]

@@ -23,7 +23,7 @@
 //! | [`controller`] | a controller with caches that acts while this process leads, and tries again what failed |
 //! | [`watch`], [`changes`] | watches that retry on their own; changes of a value as a stream |
 //! | [`projection`], [`metadata`] | no more of an object in memory than what is read of it |
-//! | [`api_call`], [`crd`] | calls with a deadline, and what their errors mean; a CRD, and the text for a missing one |
+//! | [`api_call`], [`crd`] | calls with a deadline, and what their answers mean; a CRD, and the text for a missing one |
 //! | [`installed`] | a CRD as it is installed: older than the program, or later |
 //! | [`backoff`] | delays with jitter, for each object on its own |
 //! | [`apply`], [`differs`], [`quantity`] | an object as wanted, without a write if it is; quantities such as `500m` and `4Gi` |

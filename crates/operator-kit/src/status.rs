@@ -18,8 +18,7 @@ use serde_json::{Value, json};
 use tracing::{debug, warn};
 
 use crate::{
-    api_call::{self, ApiError},
-    finalizer::Written,
+    api_call::{self, ApiError, Written},
     projection::{Projection, reading},
     text::cut,
 };

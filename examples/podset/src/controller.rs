@@ -9,9 +9,9 @@ use kube::api::{DeleteParams, ListParams, PostParams};
 use kube::runtime::reflector::{ObjectRef, Store};
 use kube::runtime::{Controller, controller::Action};
 use kube::{Api, Client, ResourceExt};
-use operator_kit::api_call::{ApiError, bounded};
+use operator_kit::api_call::{ApiError, Written, bounded};
 use operator_kit::projection::{MOST, Part, Projection, reading};
-use operator_kit::{Permission, conditions::condition, controller::Host, families, finalizer::Written};
+use operator_kit::{Permission, conditions::condition, controller::Host, families};
 use operator_kit::{metrics::Counter, status::Publisher, watch};
 
 use crate::{
