@@ -9,7 +9,7 @@ use std::{future::pending, pin::pin, process::ExitCode};
 use futures::future::{join, join_all, select};
 use kube::Client;
 use operator_kit::{
-    Leadership, Permission, client, http,
+    Leadership, ListenAt, Permission, client, http,
     lease::{self, Election},
     lifecycle, process, shutdown, telemetry,
     text::non_empty,
@@ -22,7 +22,7 @@ use tracing::{error, info};
 pub(super) use args::STATUS_PORT;
 pub use args::{ControllerName, RunArgs};
 
-use super::serving::{ServingArgs, block_on};
+use super::serving::block_on;
 use crate::{
     metrics::{DEFAULT_SETTINGS, Metrics},
     names::{LEASE, PEERPOD_CTRL_LEASE},
@@ -53,11 +53,16 @@ async fn serve(args: RunArgs) -> Result<(), Box<dyn std::error::Error>> {
     let metrics = Metrics::new(&mut registry);
     let readiness = http::Readiness::default();
     let secure = args.serving.secure(&TlsOptions::default(), None, &shutdown).await?;
-    let secure_metrics = secure.is_some();
-    let ServingArgs { health_addr, metrics_addr, .. } = args.serving;
-    let mut servers = http::serve(health_addr, metrics_addr, secure, readiness.clone(), registry, &shutdown)?;
-    let published = Published::default();
-    servers.add(args.status_addr, "--status-addr", sweep_page(published.clone()), &shutdown)?;
+    let (secure_metrics, published) = (secure.is_some(), Published::default());
+    let endpoints = http::Endpoints {
+        health: args.serving.health_addr,
+        metrics: args.serving.metrics_addr,
+        secure,
+        page: Some(sweep_page(args.status_addr, published.clone())),
+        readiness: readiness.clone(),
+        registry,
+    };
+    let servers = endpoints.serve(&shutdown)?;
 
     let sources = watch_settings(&args, &metrics, &readiness, &shutdown).await?;
     let client = client::infer().await?;
@@ -168,10 +173,16 @@ impl Controllers<'_> {
 }
 
 /// What the sweep last found, for `status`.
-fn sweep_page(published: Published) -> http::Page {
+fn sweep_page(at: ListenAt, published: Published) -> http::Page {
     // It consists of texts, numbers and times, which can always be serialized.
     let content = move || serde_json::to_string(&published.current()).unwrap_or_default();
-    http::Page { path: SWEEP_PATH, content_type: "application/json", content: Box::new(content) }
+    http::Page {
+        at,
+        flag: "--status-addr",
+        path: SWEEP_PATH,
+        content_type: "application/json",
+        content: Box::new(content),
+    }
 }
 
 /// The settings of each cloud, followed as they change.

@@ -199,8 +199,15 @@ async fn serve(args: WebhookArgs, tls: TlsOptions) -> Result<(), Box<dyn std::er
     let there = readiness.needs("certificate");
     let serving = Arc::new(Serving::default());
     let secure = args.serving.secure(&tls, Some(Arc::clone(&serving)), &shutdown).await?;
-    let ServingArgs { health_addr, metrics_addr, .. } = args.serving;
-    let health = http::serve(health_addr, metrics_addr, secure, readiness.clone(), registry, &shutdown)?;
+    let endpoints = http::Endpoints {
+        health: args.serving.health_addr,
+        metrics: args.serving.metrics_addr,
+        secure,
+        page: None,
+        readiness: readiness.clone(),
+        registry,
+    };
+    let health = endpoints.serve(&shutdown)?;
 
     let (source, certificate) = if let (Some(certificate), Some(key)) = (&args.tls_cert, &args.tls_key) {
         let files = Files { certificate: certificate.clone(), key: key.clone() };

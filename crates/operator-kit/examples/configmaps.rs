@@ -23,8 +23,15 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let shutdown = shutdown::on_signals()?;
     let (mut registry, readiness) = (Registry::default(), http::Readiness::default());
     process::register(&mut registry);
-    let (health, metrics) = (ListenAt::Everywhere(8081), ListenAt::Everywhere(8080));
-    let servers = http::serve(health, metrics, None, readiness.clone(), registry, &shutdown)?;
+    let endpoints = http::Endpoints {
+        health: ListenAt::Everywhere(8081),
+        metrics: ListenAt::Everywhere(8080),
+        secure: None,
+        page: None,
+        readiness: readiness.clone(),
+        registry,
+    };
+    let servers = endpoints.serve(&shutdown)?;
 
     let client = client::infer().await?;
     let election = Election::new(client.clone(), "default", "configmaps", &process::name());

@@ -55,7 +55,8 @@
 //! process::register(&mut registry);
 //! let synced = readiness.needs("widgets");
 //! let (health, metrics) = (ListenAt::Everywhere(8081), ListenAt::Everywhere(8080));
-//! let servers = http::serve(health, metrics, None, readiness, registry, &shutdown)?;
+//! let endpoints = http::Endpoints { health, metrics, secure: None, page: None, readiness, registry };
+//! let servers = endpoints.serve(&shutdown)?;
 //!
 //! let client = client::infer().await?;
 //! let election = Election::new(client.clone(), "my-namespace", "my-operator", &process::name());

@@ -140,8 +140,15 @@ pub async fn run<M, F: Future<Output = ()>>(
     let (mut registry, readiness) = (Registry::default(), http::Readiness::default());
     process::register(&mut registry);
     let metrics = metrics(&mut registry);
-    let Options { health_addr, metrics_addr, .. } = *options;
-    let servers = http::serve(health_addr, metrics_addr, None, readiness.clone(), registry, &shutdown)?;
+    let endpoints = http::Endpoints {
+        health: options.health_addr,
+        metrics: options.metrics_addr,
+        secure: None,
+        page: None,
+        readiness: readiness.clone(),
+        registry,
+    };
+    let servers = endpoints.serve(&shutdown)?;
     let client = client::infer().await?;
     let election = options
         .leader_elect

@@ -55,8 +55,29 @@ const BUFFER: usize = 8 * 1024;
 const TEXT: &str = "text/plain; charset=utf-8";
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// A document of the program's own, on an address of its own.
+/// What a process serves until it stops, and where. Port 0 lets the system choose.
+pub struct Endpoints {
+    /// The address of `/healthz` and `/readyz`, which `--health-addr` chose.
+    pub health: ListenAt,
+    /// The address of `/metrics`, which `--metrics-addr` chose. If it is the same, one server has both.
+    pub metrics: ListenAt,
+    /// What protects the metrics, which then need an address of their own, as kubelets show no token. `None`: every client may read
+    /// them, without TLS.
+    pub secure: Option<Secure>,
+    /// A document of the program's own, if it has one.
+    pub page: Option<Page>,
+    /// What `/readyz` answers by.
+    pub readiness: Readiness,
+    /// What `/metrics` shows.
+    pub registry: Registry,
+}
+
+/// A document of the program's own, without TLS and to every client that reaches its address.
 pub struct Page {
+    /// An address of its own.
+    pub at: ListenAt,
+    /// The flag that chose the address.
+    pub flag: &'static str,
     /// Its path, such as `/state`.
     pub path: &'static str,
     /// What it is, such as `application/json`.
@@ -65,67 +86,54 @@ pub struct Page {
     pub content: Box<dyn Fn() -> String + Send + Sync>,
 }
 
-/// The servers that [`serve`] started.
+/// The servers that [`Endpoints::serve`] started. Each address has the port that the system chose if it was asked to.
 #[derive(Debug)]
 pub struct Servers {
-    /// The address of `/healthz` and `/readyz`. With port 0, it has the port that the system chose.
+    /// The address of `/healthz` and `/readyz`.
     pub health: SocketAddr,
-    /// Where `/metrics` is, likewise.
+    /// The address of `/metrics`.
     pub metrics: SocketAddr,
+    /// The address of the page, if there is one.
+    pub page: Option<SocketAddr>,
     tasks: JoinSet<()>,
 }
 
 impl Servers {
-    /// Also serves a page, on an address that `flag` chose, without TLS and to every client that reaches it. Returns the address.
-    /// With port 0, it has the port that the system chose.
-    pub fn add(
-        &mut self,
-        at: ListenAt,
-        flag: &'static str,
-        page: Page,
-        stop: &CancellationToken,
-    ) -> Result<SocketAddr, ListenError> {
-        let routes = Routes { page: Some(page), ..Routes::default() };
-        start(&mut self.tasks, at, flag, routes, stop)
-    }
-
     /// Returns when all connections have ended after the stop, which takes 10 seconds at most.
     pub async fn stopped(mut self) {
         while self.tasks.join_next().await.is_some() {}
     }
 }
 
-/// Serves health on one address (`--health-addr`) and metrics on another (`--metrics-addr`) until `stop`; if they are equal, both
-/// on one. Port 0 lets the system choose. The addresses are bound when this returns. Call it within tokio's runtime. With
-/// `secure`, metrics need an address of their own, as kubelets show no token.
-///
-/// `/healthz` answers 200 as long as the process can answer at all; `/readyz` 200 or 503 by `readiness`. Both list the
-/// conditions, a line for each.
-pub fn serve(
-    health: ListenAt,
-    metrics: ListenAt,
-    secure: Option<Secure>,
-    readiness: Readiness,
-    registry: Registry,
-    stop: &CancellationToken,
-) -> Result<Servers, ListenError> {
-    if health == metrics && secure.is_some() {
-        let problem = io::Error::other("health and secure metrics need an address each");
-        return Err(ListenError::new(metrics, "--metrics-addr", problem));
+impl Endpoints {
+    /// Serves all of it until `stop`. The addresses are bound when this returns. Call it within tokio's runtime.
+    ///
+    /// `/healthz` answers 200 as long as the process can answer at all; `/readyz` 200 or 503 by the readiness. Both list the
+    /// conditions, a line for each.
+    pub fn serve(self, stop: &CancellationToken) -> Result<Servers, ListenError> {
+        let Self { health, metrics, secure, page, readiness, registry } = self;
+        if health == metrics && secure.is_some() {
+            let problem = io::Error::other("health and secure metrics need an address each");
+            return Err(ListenError::new(metrics, "--metrics-addr", problem));
+        }
+        let mut tasks = JoinSet::new();
+        let mut start = |at, flag, routes| start(&mut tasks, at, flag, routes, stop);
+        let (health, metrics) = if health == metrics {
+            let routes = Routes { readiness: Some(readiness), registry: Some(registry), ..Routes::default() };
+            let address = start(health, "--health-addr or --metrics-addr", routes)?;
+            (address, address)
+        } else {
+            let routes = Routes { readiness: Some(readiness), ..Routes::default() };
+            let health = start(health, "--health-addr", routes)?;
+            let routes = Routes { registry: Some(registry), secure, ..Routes::default() };
+            (health, start(metrics, "--metrics-addr", routes)?)
+        };
+        let page = page.map(|page| {
+            let (at, flag) = (page.at, page.flag);
+            start(at, flag, Routes { page: Some(page), ..Routes::default() })
+        });
+        Ok(Servers { health, metrics, page: page.transpose()?, tasks })
     }
-    let mut tasks = JoinSet::new();
-    let mut start = |at, flag, routes| start(&mut tasks, at, flag, routes, stop);
-    let (health, metrics) = if health == metrics {
-        let routes = Routes { readiness: Some(readiness), registry: Some(registry), ..Routes::default() };
-        let address = start(health, "--health-addr or --metrics-addr", routes)?;
-        (address, address)
-    } else {
-        let routes = Routes { readiness: Some(readiness), ..Routes::default() };
-        let health = start(health, "--health-addr", routes)?;
-        let routes = Routes { registry: Some(registry), secure, ..Routes::default() };
-        (health, start(metrics, "--metrics-addr", routes)?)
-    };
-    Ok(Servers { health, metrics, tasks })
 }
 
 fn start(

@@ -11,9 +11,21 @@ const DEADLINE: Duration = Duration::from_secs(60);
 fn start(health: SocketAddr, metrics: SocketAddr) -> (Servers, Readiness, CancellationToken) {
     let mut registry = Registry::default();
     registry.register("build", "The version", Info::new([("version", "1")]));
-    let (readiness, stop) = (Readiness::default(), CancellationToken::new());
-    let servers = serve(health.into(), metrics.into(), None, readiness.clone(), registry, &stop).unwrap();
-    (servers, readiness, stop)
+    let stop = CancellationToken::new();
+    let endpoints = Endpoints { registry, ..endpoints(health, metrics) };
+    let readiness = endpoints.readiness.clone();
+    (endpoints.serve(&stop).unwrap(), readiness, stop)
+}
+
+fn endpoints(health: SocketAddr, metrics: SocketAddr) -> Endpoints {
+    Endpoints {
+        health: health.into(),
+        metrics: metrics.into(),
+        secure: None,
+        page: None,
+        readiness: Readiness::default(),
+        registry: Registry::default(),
+    }
 }
 
 /// Another local address, so that the two differ although both let the system choose the port.
@@ -77,11 +89,19 @@ async fn equal_addresses_share_a_server() {
 
 #[tokio::test]
 async fn a_page_is_made_anew_for_each_request() {
-    let (mut servers, _readiness, stop) = start(LOCAL, LOCAL);
     let count = std::sync::atomic::AtomicUsize::new(0);
     let content = move || count.fetch_add(1, std::sync::atomic::Ordering::Relaxed).to_string();
-    let page = Page { path: "/state", content_type: "application/json", content: Box::new(content) };
-    let address = servers.add(second().into(), "--state-addr", page, &stop).unwrap();
+    let page = Page {
+        at: second().into(),
+        flag: "--state-addr",
+        path: "/state",
+        content_type: "application/json",
+        content: Box::new(content),
+    };
+    let endpoints = Endpoints { page: Some(page), ..endpoints(LOCAL, LOCAL) };
+    let stop = CancellationToken::new();
+    let servers = endpoints.serve(&stop).unwrap();
+    let address = servers.page.unwrap();
     for expected in ["0", "1"] {
         let answer = get(address, "/state").await;
         assert!(answer.starts_with("HTTP/1.1 200 ") && answer.ends_with(expected), "{answer}");
@@ -114,14 +134,7 @@ async fn odd_requests_get_an_answer() {
 async fn a_port_in_use_is_reported_with_the_flag_to_change() {
     let taken = TcpListener::bind(LOCAL).await.unwrap();
     let taken = taken.local_addr().map(|address| (taken, address)).unwrap();
-    let result = serve(
-        LOCAL.into(),
-        taken.1.into(),
-        None,
-        Readiness::default(),
-        Registry::default(),
-        &CancellationToken::new(),
-    );
+    let result = endpoints(LOCAL, taken.1).serve(&CancellationToken::new());
     let error = result.unwrap_err().to_string();
     assert!(error.contains("--metrics-addr") && error.contains(&taken.1.to_string()), "{error}");
 }
