@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use operator_kit::{
     Message,
-    conditions::{MESSAGE_LIMIT, condition, is_true, reasons},
+    conditions::{MESSAGE_LIMIT, NewCondition, is_true, reasons},
     text::cut,
 };
 
@@ -266,17 +266,18 @@ pub fn conditions(
     let of_update = update.into_iter().flat_map(|update| {
         ConditionType::ALL.into_iter().map(move |type_| {
             let is_true = update.reason.condition_type() == type_;
-            let text = if is_true {
+            let (reason, message) = if is_true {
                 (update.reason.as_str(), update.message.for_status())
             } else {
                 ("AsExpected", "")
             };
-            condition((type_.as_str(), is_true), text, before, generation, now)
+            NewCondition { type_: type_.as_str(), is_true, reason, message }
         })
     });
-    let kept = kept_for_pod
-        .then(|| condition((KEPT_FOR_POD, true), (POD_IS_OLDER, KEPT_FOR_POD_DOC), before, generation, now));
-    of_update.chain(kept).collect()
+    let kept =
+        NewCondition { type_: KEPT_FOR_POD, is_true: true, reason: POD_IS_OLDER, message: KEPT_FOR_POD_DOC };
+    let all = of_update.chain(kept_for_pod.then_some(kept));
+    all.map(|condition| condition.after(before, generation, now)).collect()
 }
 
 #[cfg(test)]

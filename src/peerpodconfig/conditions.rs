@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
-use operator_kit::conditions::{condition, reasons};
+use operator_kit::conditions::{NewCondition, reasons};
 
 /// The type of a condition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -238,9 +238,9 @@ pub(super) fn conditions(
         merged.iter().map(|finding| (finding.reason.condition_type(), finding.reason.status(), finding));
     std::iter::once(first)
         .chain(others.filter(|(type_, ..)| *type_ != ConditionType::Ready))
-        .map(|(type_, status, finding)| {
-            let finding = (finding.reason.as_str(), &*finding.message);
-            condition((type_.as_str(), status), finding, before, generation, now)
+        .map(|(type_, is_true, Finding { reason, message })| {
+            let condition = NewCondition { type_: type_.as_str(), is_true, reason: reason.as_str(), message };
+            condition.after(before, generation, now)
         })
         .collect()
 }

@@ -65,22 +65,32 @@ pub fn is_true(conditions: &[Condition], type_: &str) -> bool {
     conditions.iter().any(|it| it.type_ == type_ && it.status == "True")
 }
 
-/// A condition. It keeps the time of the one `before` of the same type while its status stays.
-pub fn condition(
-    (type_, is_true): (&str, bool),
-    (reason, message): (&str, &str),
-    before: &[Condition],
-    generation: Option<i64>,
-    now: Timestamp,
-) -> Condition {
-    let status = if is_true { "True" } else { "False" };
-    let same = before.iter().find(|before| before.type_ == type_ && before.status == status);
-    Condition {
-        type_: type_.to_owned(),
-        status: status.to_owned(),
-        reason: reason.to_owned(),
-        message: cut(message, MESSAGE_LIMIT),
-        observed_generation: generation,
-        last_transition_time: same.map_or(Time(now), |same| same.last_transition_time.clone()),
+/// What a condition is to say.
+#[derive(Clone, Copy, Debug)]
+pub struct NewCondition<'a> {
+    /// Its type.
+    pub type_: &'a str,
+    /// Whether its status is True; otherwise it is False.
+    pub is_true: bool,
+    /// Its reason.
+    pub reason: &'a str,
+    /// Its message. What is longer than [`MESSAGE_LIMIT`] is cut off.
+    pub message: &'a str,
+}
+
+impl NewCondition<'_> {
+    /// The condition of an object that had those `before`. It keeps the time of the one of its type while its status stays.
+    pub fn after(self, before: &[Condition], generation: Option<i64>, now: Timestamp) -> Condition {
+        let Self { type_, is_true, reason, message } = self;
+        let status = if is_true { "True" } else { "False" };
+        let same = before.iter().find(|before| before.type_ == type_ && before.status == status);
+        Condition {
+            type_: type_.to_owned(),
+            status: status.to_owned(),
+            reason: reason.to_owned(),
+            message: cut(message, MESSAGE_LIMIT),
+            observed_generation: generation,
+            last_transition_time: same.map_or(Time(now), |same| same.last_transition_time.clone()),
+        }
     }
 }

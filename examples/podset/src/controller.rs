@@ -11,7 +11,7 @@ use kube::runtime::{Controller, controller::Action};
 use kube::{Api, Client, ResourceExt};
 use operator_kit::api_call::{ApiError, Written, bounded};
 use operator_kit::projection::{MOST, Part, Projection, reading};
-use operator_kit::{Permission, conditions::condition, controller::Host, families};
+use operator_kit::{Permission, conditions::NewCondition, controller::Host, families};
 use operator_kit::{metrics::Counter, status::Publisher, watch};
 
 use crate::{
@@ -152,12 +152,12 @@ fn status(podset: &PodSet, pods: Vec<String>, error: Option<&ApiError>, now: Tim
         Some(error) => ("PodsFailed", format!("{count}: {}", error.in_namespace())),
     };
     let before = podset.status.as_ref().map(|status| &*status.conditions).unwrap_or_default();
-    let type_ = ("Available", error.is_none());
+    let condition = NewCondition { type_: "Available", is_true: error.is_none(), reason, message: &message };
     PodSetStatus {
         available_replicas: i32::try_from(pods.len()).unwrap_or(i32::MAX),
         pod_names: pods,
         selector: selector(podset),
-        conditions: vec![condition(type_, (reason, &message), before, podset.metadata.generation, now)],
+        conditions: vec![condition.after(before, podset.metadata.generation, now)],
     }
 }
 

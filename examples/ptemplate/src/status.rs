@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
-use operator_kit::{api_call::ApiError, apply::Applied, conditions::condition};
+use operator_kit::{api_call::ApiError, apply::Applied, conditions::NewCondition};
 
 use crate::api::{CRDS, Ptemplate, PtemplateStatus};
 use crate::module::{KMM, Module};
@@ -25,7 +25,8 @@ pub fn status(
 ) -> PtemplateStatus {
     let before = ptemplate.status.as_ref().map_or(&[][..], |status| &status.conditions);
     let say = |type_: &str, is_true: bool, reason: &str, message: &str| {
-        condition((type_, is_true), (reason, message), before, ptemplate.metadata.generation, now)
+        let condition = NewCondition { type_, is_true, reason, message };
+        condition.after(before, ptemplate.metadata.generation, now)
     };
     let applied = |type_: &str, outcome: &Outcome| -> Condition {
         match outcome {

@@ -1,7 +1,7 @@
 use kube::runtime::{reflector::store::Writer, watcher::Event};
 use operator_kit::{
     Leadership,
-    conditions::{MESSAGE_LIMIT, condition},
+    conditions::{MESSAGE_LIMIT, NewCondition},
     http::Readiness,
     metrics::Registry,
     testing::{Answer, ApiServer, Call, read_and_projected},
@@ -90,8 +90,10 @@ fn a_status_of_the_largest_cluster_is_read_as_a_whole() {
     let consumers = (0..5000).map(|node| format!("{node:0>63}")).collect();
     // An API server may write one character as six.
     let message = "\u{1}".repeat(MESSAGE_LIMIT);
-    let conditions = ["ModuleApplied", "ConsumerApplied", "DefinitionStale"]
-        .map(|type_| condition((type_, false), ("Failed", &message), &[], Some(1), Timestamp::UNIX_EPOCH));
+    let conditions = ["ModuleApplied", "ConsumerApplied", "DefinitionStale"].map(|type_| {
+        let condition = NewCondition { type_, is_true: false, reason: "Failed", message: &message };
+        condition.after(&[], Some(1), Timestamp::UNIX_EPOCH)
+    });
     let conditions = conditions.into();
     object.status = Some(PtemplateStatus { consumers, conditions });
     let [whole, projected] = read_and_projected::<Ptemplate>(&PTEMPLATE, &json!(object));
