@@ -40,7 +40,8 @@ impl ConditionType {
 }
 
 reasons! {
-    //! Why a PeerPod is not simply alive or gone. The texts are the documentation of the conditions.
+    /// Why a PeerPod is not simply alive or gone. The texts are the documentation of the conditions.
+    pub enum Reason of ConditionType;
 
     /// The PeerPod is being deleted and its Pod still runs or ends. The operator keeps the VM until the Pod has ended.
     WaitingForPod => Reconciling, Normal;

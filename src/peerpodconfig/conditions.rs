@@ -42,7 +42,8 @@ impl ConditionType {
 }
 
 reasons! {
-    //! Why a condition is as it is. The texts are its documentation.
+    /// Why a condition is as it is. The texts are its documentation.
+    pub enum Reason of ConditionType;
 
     /// cloud-api-adaptor, admission and capacity are ready.
     AllReady => Ready(true), Normal;

@@ -8,19 +8,41 @@ use crate::text::cut;
 /// Room in a condition's message, in bytes. What others say, such as an API server, has no limit of its own.
 pub const MESSAGE_LIMIT: usize = 4096;
 
-/// Defines the enum `Reason`. Each reason has its condition (a variant of `ConditionType`, which is in scope), whether the condition is
-/// True with it where that is not always so, and the type of its event. The texts document the conditions.
+/// Defines an enum of reasons. Each reason has its condition (a variant of the enum of their types that is named), whether the
+/// condition is True with it where that is not always so, and the type of its event. The texts document the conditions.
+///
+/// ```
+/// #[derive(Clone, Copy, Debug, PartialEq)]
+/// pub enum ConditionType {
+///     Ready,
+///     Stalled,
+/// }
+///
+/// operator_kit::conditions::reasons! {
+///     /// Why a condition is as it is.
+///     pub enum Reason of ConditionType;
+///
+///     /// All Pods run.
+///     PodsRunning => Ready(true), Normal;
+///     /// A quota forbids further Pods. Raise the quota.
+///     QuotaExceeded => Stalled(true), Warning;
+/// }
+///
+/// assert_eq!(Reason::QuotaExceeded.condition_type(), ConditionType::Stalled);
+/// assert_eq!(Reason::ALL[0].doc().trim(), "All Pods run.");
+/// ```
 #[macro_export]
 macro_rules! reasons {
     (
-        #![doc = $about:literal]
+        $(#[$about:meta])*
+        $visibility:vis enum $reasons:ident of $types:ident;
         $($(#[doc = $doc:literal])+ $reason:ident => $condition_type:ident $(($status:literal))?, $event:ident;)+
     ) => {
-        #[doc = $about]
+        $(#[$about])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-        pub enum Reason { $($(#[doc = $doc])+ $reason,)+ }
+        $visibility enum $reasons { $($(#[doc = $doc])+ $reason,)+ }
 
-        impl Reason {
+        impl $reasons {
             /// Every reason there is.
             pub const ALL: &'static [Self] = &[$(Self::$reason,)+];
 
@@ -30,8 +52,8 @@ macro_rules! reasons {
             }
 
             /// The type of the condition that has this reason.
-            pub const fn condition_type(self) -> ConditionType {
-                match self { $(Self::$reason => ConditionType::$condition_type,)+ }
+            pub const fn condition_type(self) -> $types {
+                match self { $(Self::$reason => $types::$condition_type,)+ }
             }
 
             /// The type of its event, which is the level of its log line too.
@@ -45,11 +67,11 @@ macro_rules! reasons {
             }
         }
 
-        $crate::reasons!(@status $($reason $($status)?;)+);
+        $crate::reasons!(@status $reasons: $($reason $($status)?;)+);
     };
-    (@status $($reason:ident;)+) => {};
-    (@status $($reason:ident $status:literal;)+) => {
-        impl Reason {
+    (@status $reasons:ident: $($reason:ident;)+) => {};
+    (@status $reasons:ident: $($reason:ident $status:literal;)+) => {
+        impl $reasons {
             /// Whether its condition is True with it.
             pub const fn status(self) -> bool {
                 match self { $(Self::$reason => $status,)+ }
