@@ -170,10 +170,11 @@ reasons! {
 
 /// One finding, which becomes a condition.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Finding {
-    pub(super) reason: Reason,
-    /// The same text for the same state, so that it is written once.
-    pub(super) message: String,
+pub struct Finding {
+    /// Its reason.
+    pub reason: Reason,
+    /// Its message: the same text for the same state, so that it is written once.
+    pub message: String,
 }
 
 impl Finding {

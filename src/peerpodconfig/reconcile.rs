@@ -172,9 +172,7 @@ impl Reconciler {
 
 /// The condition about the nodes of one configuration.
 fn capacity_findings(summary: &Summary, pass: Option<&Pass>) -> Findings {
-    let finding = summary.capacity();
-    let again = pass.and_then(|pass| pass.again);
-    Findings { again, ..Findings::of(finding.reason, finding.message) }
+    Findings { all: vec![summary.capacity()], again: pass.and_then(|pass| pass.again) }
 }
 
 /// How many VMs its nodes advertised when that was last known.

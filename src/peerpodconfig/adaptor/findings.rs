@@ -116,7 +116,7 @@ mod tests {
     #[test]
     fn it_is_ready_when_it_runs_on_every_node_that_is_selected_and_ready() {
         let config = PeerPodConfig::new("config", PeerPodConfigSpec::default());
-        let summary = Summary { nodes: 3, ..Summary::of(&NodeRequest::of(&config)) };
+        let summary = Summary { nodes: 3, ..Summary::of(&NodeRequest::of(&config), &[]) };
         let taint = |node: &str| (node.into(), "x:NoSchedule".into());
         let tainted = Summary { tainted: vec![taint("a")], ..summary.clone() };
         let all_tainted = Summary { tainted: ["a", "b", "c"].map(taint).into(), ..summary.clone() };

@@ -9,7 +9,7 @@ use kube::{Resource, ResourceExt};
 
 use super::{
     super::{
-        capacity::{NodeRequest, Summary, plan},
+        capacity::{NodeRequest, Summary, survey},
         conditions::{ConditionType, Finding, Reason},
         resources::{CONFIG_LABEL, Unmanaged},
         sources::Sources,
@@ -27,17 +27,17 @@ pub(super) async fn node_requests(
     // Before that, every DaemonSet would seem to be missing.
     observer.daemon_sets.wait_until_ready().now_or_never()?.ok()?;
     let mut requests: Vec<_> = configs.iter().map(|config| NodeRequest::of(config)).collect();
-    let mut survey = None;
+    let mut summaries = None;
     for (index, config) in configs.iter().enumerate() {
         // A cloud-api-adaptor that runs keeps running.
         let current = observer.current(config);
         if requests[index].deleted || current.as_ref().is_some_and(|it| is_of(it, config)) {
             continue;
         }
-        if survey.is_none() {
-            survey = Some(plan::survey(&requests, &observer.nodes.snapshot()?));
+        if summaries.is_none() {
+            summaries = Some(survey(&requests, &observer.nodes.snapshot()?));
         }
-        let summary = &survey.as_ref()?[index];
+        let summary = &summaries.as_ref()?[index];
         let unmet = match (&current, observer.sources(config).await) {
             (Some(taken), _) if !taken.labels().contains_key(CONFIG_LABEL) => {
                 Some(format!("this operator did not create the DaemonSet {}", taken.name_any()))
@@ -71,6 +71,7 @@ pub(super) fn unmet(
     }
     unmanaged.map(|it| Finding::new(Reason::AnotherAdaptor, it.to_string()))
 }
+
 /// Why a DaemonSet is missing although all preconditions are met. `None` while its nodes advertise VMs: a DaemonSet that was
 /// deleted by hand is created again in a moment, and until then the nodes keep what they advertise.
 fn missing(config: &PeerPodConfig, summary: &Summary) -> Option<String> {

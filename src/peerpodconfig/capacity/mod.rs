@@ -6,8 +6,8 @@
 //!                    (pure)  (reads Pods)                                   (one for each node that differs)
 //! ```
 //!
-//! It observes in `nodes.rs` and `count.rs`, computes the desired numbers in `plan.rs`, applies them in `write.rs`, and says what it
-//! found in `summary.rs`. Beside that, `usage.rs` shows in the metrics what peer pods use.
+//! It observes in `nodes.rs` and `count.rs`, computes the desired numbers in `assignment.rs` (which nodes a configuration has) and
+//! `plan.rs` (what these advertise), applies them in `write.rs`, and says what it found in `summary.rs`. Beside that, `usage.rs` shows in the metrics what peer pods use.
 //!
 //! A node's number is an extended resource in its capacity and its allocatable resources. The operator writes both: the scheduler
 //! reads the latter, and the kubelet derives it from the former only at its next status. The same write leaves a [mark](MARK) on
@@ -19,6 +19,7 @@
 //! A node gets a larger share after other nodes have lost theirs. If a write to one of these fails, the others get as many VMs fewer.
 //! So all nodes together advertise no more than the limit: see `headroom.rs`.
 
+mod assignment;
 mod conflict_backoff;
 mod count;
 mod failures;
@@ -57,11 +58,12 @@ use self::{
 };
 
 pub use self::{
+    assignment::survey,
     count::{POD, PodView},
     node::{Level, MARK, Node},
     node_request::{BadResource, NodeRequest},
     nodes::{Nodes, list_nodes},
-    summary::{CapacityFinding, Summary},
+    summary::Summary,
     write::Written,
 };
 
@@ -134,7 +136,7 @@ impl Capacity {
     /// Which nodes each request selects, and which of them an older request has, in the order of the requests. `None` until the
     /// watch has listed all nodes.
     pub fn survey(&self, requests: &[NodeRequest]) -> Option<Vec<Summary>> {
-        Some(plan::survey(requests, &self.nodes.snapshot()?))
+        Some(survey(requests, &self.nodes.snapshot()?))
     }
 
     /// Writes all nodes as these requests want them. The requests must be those of all configurations that the controller honours,

@@ -7,6 +7,7 @@ use std::{
 };
 
 use super::{
+    assignment::Assignment,
     headroom::Headroom,
     node::{Level, Node},
     node_request::NodeRequest,
@@ -98,41 +99,186 @@ impl InUse {
     }
 }
 
-/// What a node should advertise of its request's resource.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum DesiredCapacity {
-    /// This number, or nothing, whatever the node advertises now.
-    Share(Option<u32>),
-    /// Nothing, whatever the node advertises now and whatever peer pods run there.
-    Nothing,
-    /// Nothing with our mark. What another program advertises stays.
-    Withdraw,
-    /// What it advertises now.
-    Keep,
-}
-
 /// Plans from all requests and all nodes. While there are [uncounted](Plan::uncounted) nodes, write nothing: count their peer pods
 /// and plan again. Only nodes whose number would change need a count; where there is nothing to do, none does.
 pub fn plan(requests: &[NodeRequest], nodes: &[Arc<Node>], in_use: &InUse) -> Plan {
-    let mut summaries: Vec<_> = requests.iter().map(Summary::of).collect();
-    let owners = owners(requests, nodes, &mut summaries);
-    let mut all_desired = vec![DesiredCapacity::Withdraw; nodes.len()];
-    let mut uncounted = BTreeSet::new();
-    for (index, request) in requests.iter().enumerate() {
-        let owned: Vec<_> = (0..nodes.len()).filter(|&node| owners[node] == Some(index)).collect();
-        let summary = &mut summaries[index];
-        for (&node, desired) in owned.iter().zip(desired_of(request, &owned, nodes, in_use, summary)) {
-            all_desired[node] = desired;
-            let level = nodes[node].level(&request.resource);
-            if desired != DesiredCapacity::Withdraw {
-                summary.advertised += u64::from(level.allocatable.unwrap_or(0));
-            }
-            let is_ours = nodes[node].mark() == Some(&request.resource);
-            if needs_count(desired, level, is_ours) && !in_use.is_counted(nodes[node].name()) {
-                uncounted.insert(nodes[node].name().clone());
-            }
+    let assignment = Assignment::of(requests, nodes);
+    let parts = requests.iter().zip(assignment.shares());
+    let parts: Vec<_> = parts.map(|(request, nodes)| RequestPlan::of(request, &nodes, in_use)).collect();
+    let planned = planned_writes(requests, &assignment, &parts);
+    let mut headroom = Headroom::default();
+    for PlannedWrite { write, node, owner } in &planned {
+        headroom.add(write, node, *owner, requests, in_use);
+    }
+    let summaries = assignment.summaries().zip(&parts).enumerate().map(|(index, (summary, part))| {
+        let of_request = planned.iter().filter(|planned| planned.is_of(index, &requests[index]));
+        let pending = of_request.map(|planned| planned.write.node.clone()).collect();
+        let Facts { advertised, without, beyond, uneven } = part.facts;
+        Summary { advertised, without, beyond, uneven, pending, ..summary }
+    });
+    let summaries = summaries.collect();
+    let lowered = planned.iter().filter(|planned| planned.lowers()).map(|planned| planned.write.node.clone());
+    let lowered = lowered.collect();
+    let mut uncounted: Vec<_> = parts.iter().flat_map(|part| &part.uncounted).cloned().collect();
+    uncounted.sort_unstable();
+    let mut writes: Vec<_> = planned.into_iter().map(|planned| planned.write).collect();
+    // Nodes whose writes fail often have adjacent names. The order by hash keeps the nodes between them from waiting for all of them.
+    writes.sort_by_cached_key(|write| {
+        let mut hasher = DefaultHasher::new();
+        write.node.hash(&mut hasher);
+        hasher.finish()
+    });
+    Plan { writes, headroom, summaries, uncounted, lowered }
+}
+
+/// What becomes of the extended resource of a request on a node that it has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Change {
+    /// The node advertises this number, whatever it advertises now.
+    Set(u32),
+    /// The node advertises nothing, whatever it advertises now.
+    Remove,
+    /// The node advertises what it does now, for this operator or for another program.
+    Keep,
+}
+
+/// What one request changes on the nodes that it has.
+#[derive(Debug, Default)]
+struct RequestPlan<'a> {
+    changes: Vec<(&'a Arc<Node>, Change)>,
+    /// Nodes whose peer pods must be counted before any write.
+    uncounted: Vec<Arc<str>>,
+    facts: Facts,
+}
+
+/// What a [`Summary`] says of the shares.
+#[derive(Clone, Copy, Debug, Default)]
+struct Facts {
+    advertised: u64,
+    without: usize,
+    beyond: u64,
+    uneven: bool,
+}
+
+impl Facts {
+    /// How many VMs these nodes advertise now, together.
+    fn of(request: &NodeRequest, nodes: &[&Arc<Node>]) -> Self {
+        let advertised = nodes.iter().filter_map(|node| node.level(&request.resource).allocatable);
+        Self { advertised: advertised.map(u64::from).sum(), ..Self::default() }
+    }
+}
+
+impl<'a> RequestPlan<'a> {
+    fn of(request: &NodeRequest, nodes: &[&'a Arc<Node>], in_use: &InUse) -> Self {
+        let change_each = |facts: Facts, change: &dyn Fn(&Node) -> Change| {
+            let changes = nodes.iter().map(|node| (*node, change(node))).collect();
+            Self { changes, facts, ..Self::default() }
+        };
+        // What another program advertises stays.
+        let withdraw = |node: &Node| {
+            let is_ours = node.mark() == Some(request.resource.as_str());
+            if is_ours { Change::Remove } else { Change::Keep }
+        };
+        match request.limit {
+            // Its nodes stay as they are until the name is correct.
+            _ if request.bad_resource().is_some() => Self::default(),
+            _ if request.withheld.is_some() => change_each(Facts::default(), &withdraw),
+            Ok(None) => change_each(Facts::default(), &withdraw),
+            // No resource is better than one that is too small.
+            Err(_) => change_each(Facts::of(request, nodes), &|node: &Node| {
+                let is_reset = node.level(&request.resource).capacity == Some(0);
+                if is_reset { withdraw(node) } else { Change::Keep }
+            }),
+            // The scheduler assigns no further peer pod. A missing resource does not affect those that run.
+            Ok(Some(0)) => change_each(Facts::of(request, nodes), &|_: &Node| Change::Remove),
+            Ok(Some(limit)) => Self::share(request, limit, nodes, in_use),
         }
     }
+
+    /// Distributes the limit over the nodes.
+    fn share(request: &NodeRequest, limit: u32, nodes: &[&'a Arc<Node>], in_use: &InUse) -> Self {
+        let runs = |node: &Node| in_use.of(node.name(), &request.resource);
+        let (closed, open): (Vec<_>, Vec<_>) =
+            nodes.iter().copied().partition(|node| request.kept_off(node).is_some());
+        // On nodes that cloud-api-adaptor does not tolerate, running peer pods keep their share.
+        let closed: Vec<_> = closed.into_iter().map(|node| (node, runs(node))).collect();
+        let closed_in_use: u64 = closed.iter().map(|(_, runs)| u64::from(*runs)).sum();
+        let capacities = open.iter().map(|&node| NodeCapacity {
+            name: node.name(),
+            current: node.level(&request.resource).capacity.unwrap_or(0),
+            in_use: runs(node),
+        });
+        let capacities: Vec<_> = capacities.collect();
+        let (shares, beyond): (Vec<_>, u64) = match request.distribution {
+            Distribution::Total => {
+                let left = u64::from(limit).saturating_sub(closed_in_use);
+                let spread = spread(u32::try_from(left).unwrap_or(limit), &capacities);
+                (spread.shares, spread.beyond + closed_in_use.saturating_sub(limit.into()))
+            }
+            Distribution::PerNode => (
+                capacities.iter().map(|it| it.in_use.max(limit)).collect(),
+                nodes.iter().map(|node| u64::from(runs(node).saturating_sub(limit))).sum(),
+            ),
+        };
+        let (least, most) = (shares.iter().min(), shares.iter().max());
+        let differ = most.zip(least).is_some_and(|(most, least)| most - least > 1);
+        let facts = Facts {
+            without: shares.iter().filter(|share| **share == 0).count(),
+            beyond,
+            uneven: beyond > 0 || closed_in_use > 0 || differ,
+            ..Facts::of(request, nodes)
+        };
+        let (mut changes, mut uncounted) = (Vec::with_capacity(nodes.len()), Vec::new());
+        for (node, share) in open.into_iter().zip(shares).chain(closed) {
+            // If the resource exists and is too small, a kubelet that restarts refuses running Pods. If it does not exist, the kubelet
+            // does not check it. So there is no share of 0.
+            let share = Some(share).filter(|share| *share > 0);
+            if needs_count(request, node, share) && !in_use.is_counted(node.name()) {
+                uncounted.push(node.name().clone());
+            }
+            changes.push((node, share.map_or(Change::Remove, Change::Set)));
+        }
+        Self { changes, uncounted, facts }
+    }
+}
+
+/// Whether more peer pods may run on a node than its share. That is impossible if the number does not become lower, as the scheduler
+/// assigned no more. A reset of the node is an exception: it ignores what runs there, also on a node that is going to have no share.
+fn needs_count(request: &NodeRequest, node: &Node, share: Option<u32>) -> bool {
+    let present = node.level(&request.resource).capacity;
+    match present {
+        None => share.is_some() || node.mark() == Some(request.resource.as_str()),
+        Some(0) => true,
+        Some(_) => share < present,
+    }
+}
+
+/// A write, its node, and the index of the request that has the node.
+struct PlannedWrite<'a> {
+    write: NodeWrite,
+    node: &'a Node,
+    owner: Option<usize>,
+}
+
+impl PlannedWrite<'_> {
+    /// Whether the request of this index waits for it: the request has the node, or the node loses the request's resource.
+    fn is_of(&self, index: usize, request: &NodeRequest) -> bool {
+        self.owner == Some(index) || self.write.resources.get(&request.resource) == Some(&None)
+    }
+
+    /// Whether the node gets a smaller share.
+    fn lowers(&self) -> bool {
+        let mut resources = self.write.resources.iter();
+        resources.any(|(name, vms)| vms.is_some() && *vms < self.node.level(name).capacity)
+    }
+}
+
+/// The writes to all nodes that differ.
+fn planned_writes<'a>(
+    requests: &[NodeRequest],
+    assignment: &Assignment<'a>,
+    parts: &[RequestPlan<'a>],
+) -> Vec<PlannedWrite<'a>> {
     // An invalid selector may have selected, before its edit, any node that cloud-api-adaptor runs on. If its cloud-api-adaptor is
     // not deployed, it never selected one.
     let unclear: BTreeSet<_> = requests
@@ -140,175 +286,45 @@ pub fn plan(requests: &[NodeRequest], nodes: &[Arc<Node>], in_use: &InUse) -> Pl
         .filter(|request| !request.deleted && request.withheld.is_none() && request.selection.is_err())
         .map(|request| request.resource.as_str())
         .collect();
-    let (mut writes, mut headroom) = (Vec::new(), Headroom::default());
-    let mut lowered = Vec::new();
-    for ((node, &owner), desired) in nodes.iter().zip(&owners).zip(all_desired) {
-        let request = owner.map(|index| &requests[index]);
-        let is_unclear = match request {
-            Some(request) => request.bad_resource().is_some(),
-            None => node.mark().is_some_and(|mark| unclear.contains(mark)),
-        };
-        if is_unclear {
-            continue;
-        }
-        if let Some(write) = write(node, request.map(|request| request.resource.as_str()), desired) {
-            headroom.add(&write, node, owner, requests, in_use);
-            for (index, (summary, request)) in summaries.iter_mut().zip(requests).enumerate() {
-                let is_removed = write.resources.get(&request.resource) == Some(&None);
-                if owner == Some(index) || is_removed {
-                    summary.pending.push(node.name().clone());
-                }
-            }
-            if write.resources.iter().any(|(name, vms)| vms.is_some() && *vms < node.level(name).capacity) {
-                lowered.push(node.name().clone());
-            }
-            writes.push(write);
-        }
-    }
-    // Nodes whose writes fail often have adjacent names. The order by hash keeps the nodes between them from waiting for all of them.
-    writes.sort_by_cached_key(|write| {
-        let mut hasher = DefaultHasher::new();
-        write.node.hash(&mut hasher);
-        hasher.finish()
+    let unselected = assignment.unselected.iter();
+    let unselected = unselected.filter(|node| node.mark().is_none_or(|mark| !unclear.contains(mark)));
+    let unselected = unselected.map(|node| (*node, None));
+    let selected = parts.iter().enumerate().flat_map(|(index, part)| {
+        part.changes.iter().map(move |(node, change)| (*node, Some((index, *change))))
     });
-    Plan { writes, headroom, summaries, uncounted: uncounted.into_iter().collect(), lowered }
+    let writes = selected.chain(unselected).filter_map(|(node, of)| {
+        let wanted = of.map(|(index, change)| (requests[index].resource.as_str(), change));
+        Some(PlannedWrite { write: write(node, wanted)?, node, owner: of.map(|(index, _)| index) })
+    });
+    writes.collect()
 }
 
-/// Which nodes each request selects, and which of them an older request has, in the order of the requests.
-pub fn survey(requests: &[NodeRequest], nodes: &[Arc<Node>]) -> Vec<Summary> {
-    let mut summaries: Vec<_> = requests.iter().map(Summary::of).collect();
-    owners(requests, nodes, &mut summaries);
-    summaries
-}
-
-/// The nodes that each request gets, in the order of the requests.
-pub(super) fn shares<'a>(requests: &[NodeRequest], nodes: &'a [Arc<Node>]) -> Vec<Vec<&'a Node>> {
-    let mut summaries: Vec<_> = requests.iter().map(Summary::of).collect();
-    let owners = owners(requests, nodes, &mut summaries);
-    let of = |index| nodes.iter().zip(&owners).filter(move |(_, owner)| **owner == Some(index));
-    (0..requests.len()).map(|index| of(index).map(|(node, _)| &**node).collect()).collect()
-}
-
-/// The request that gets each node: the oldest of those that select it.
-fn owners(requests: &[NodeRequest], nodes: &[Arc<Node>], summaries: &mut [Summary]) -> Vec<Option<usize>> {
-    let mut order: Vec<_> = (0..requests.len()).filter(|&index| !requests[index].deleted).collect();
-    order.sort_by_key(|&index| requests[index].precedence());
-    let selections: Vec<_> =
-        order.iter().filter_map(|&index| Some((index, requests[index].selection.as_ref().ok()?))).collect();
-    let owner = |node: &Arc<Node>| {
-        let mut selecting =
-            selections.iter().filter(|(_, selection)| selection.matches(|key| node.label(key)));
-        let (owner, _) = *selecting.next()?;
-        summaries[owner].selects(node, &requests[owner]);
-        summaries[owner].marked += usize::from(node.mark() == Some(requests[owner].resource.as_str()));
-        for (younger, _) in selecting {
-            summaries[*younger].selects(node, &requests[*younger]);
-            *summaries[*younger].overlaps.entry(requests[owner].name.clone()).or_default() += 1;
-        }
-        Some(owner)
-    };
-    nodes.iter().map(owner).collect()
-}
-
-/// The desired capacity of each node that a request has.
-fn desired_of(
-    request: &NodeRequest,
-    owned: &[usize],
-    nodes: &[Arc<Node>],
-    in_use: &InUse,
-    summary: &mut Summary,
-) -> Vec<DesiredCapacity> {
-    let limit = match request.limit {
-        _ if request.bad_resource().is_some() => return vec![DesiredCapacity::Keep; owned.len()],
-        _ if request.withheld.is_some() => return vec![DesiredCapacity::Withdraw; owned.len()],
-        Err(_) => return vec![DesiredCapacity::Keep; owned.len()],
-        Ok(None) => return vec![DesiredCapacity::Withdraw; owned.len()],
-        // The scheduler assigns no further peer pod. A missing resource does not affect those that run.
-        Ok(Some(0)) => return vec![DesiredCapacity::Nothing; owned.len()],
-        Ok(Some(limit)) => limit,
-    };
-    let capacity_of = |&node: &usize| NodeCapacity {
-        name: nodes[node].name(),
-        current: nodes[node].level(&request.resource).capacity.unwrap_or(0),
-        in_use: in_use.of(nodes[node].name(), &request.resource),
-    };
-    let is_closed = |node: &&usize| request.kept_off(&nodes[**node]).is_some();
-    let capacities: Vec<_> = owned.iter().filter(|node| !is_closed(node)).map(capacity_of).collect();
-    // On nodes that cloud-api-adaptor does not tolerate, running peer pods keep their share.
-    let closed: Vec<_> = owned.iter().filter(is_closed).map(|node| capacity_of(node).in_use).collect();
-    let closed_in_use: u64 = closed.iter().copied().map(u64::from).sum();
-    let shares: Vec<_> = match request.distribution {
-        Distribution::Total => {
-            let left = u64::from(limit).saturating_sub(closed_in_use);
-            let spread = spread(u32::try_from(left).unwrap_or(limit), &capacities);
-            summary.beyond = spread.beyond + closed_in_use.saturating_sub(limit.into());
-            spread.shares
-        }
-        Distribution::PerNode => {
-            let in_use = capacities.iter().map(|it| it.in_use).chain(closed.iter().copied());
-            summary.beyond = in_use.map(|in_use| u64::from(in_use.saturating_sub(limit))).sum();
-            capacities.iter().map(|it| it.in_use.max(limit)).collect()
-        }
-    };
-    let (least, most) = (shares.iter().min(), shares.iter().max());
-    summary.uneven = summary.beyond > 0
-        || closed_in_use > 0
-        || most.zip(least).is_some_and(|(most, least)| most - least > 1);
-    summary.without = shares.iter().filter(|share| **share == 0).count();
-    summary.closed = closed.len();
-    let (mut shares, mut closed) = (shares.into_iter(), closed.into_iter());
-    let mut share = |node| if is_closed(&node) { closed.next() } else { shares.next() };
-    // If the resource exists and is too small, a kubelet that restarts refuses running Pods. If it does not exist, the kubelet
-    // does not check it. So there is no share of 0.
-    owned.iter().map(|node| DesiredCapacity::Share(share(node).filter(|share| *share > 0))).collect()
-}
-
-/// Whether more peer pods may run on a node than it is going to advertise. That is impossible if the number does not become
-/// lower, as the scheduler assigned no more. A reset of the node is an exception: it ignores what runs there, also on a node that is
-/// going to have no share. `is_ours`: the node has the [mark](super::MARK) of the request.
-fn needs_count(desired: DesiredCapacity, level: Level, is_ours: bool) -> bool {
-    match desired {
-        DesiredCapacity::Share(share) => match level.capacity {
-            None => share.is_some() || is_ours,
-            Some(0) => true,
-            Some(_) => share < level.capacity,
-        },
-        DesiredCapacity::Nothing | DesiredCapacity::Withdraw | DesiredCapacity::Keep => false,
-    }
-}
-
-/// The write that makes a node as desired, if it differs. `resource` is that of its request.
-fn write(node: &Node, resource: Option<&str>, desired: DesiredCapacity) -> Option<NodeWrite> {
-    let marked = node.mark();
+/// The write that makes a node as planned, if it differs. `wanted`: the resource of the request that has the node, and what becomes
+/// of it.
+fn write(node: &Node, wanted: Option<(&str, Change)>) -> Option<NodeWrite> {
+    let (marked, resource) = (node.mark(), wanted.map(|(resource, _)| resource));
     let mut resources = BTreeMap::new();
     if let Some(former) = marked.filter(|mark| Some(*mark) != resource) {
         resources.insert(former.to_owned(), None);
     }
-    let mut mark = None;
-    if let Some(resource) = resource {
-        let is_ours = marked == Some(resource);
-        let level = node.level(resource);
-        let share = match desired {
-            DesiredCapacity::Share(share) => Some(share),
-            DesiredCapacity::Nothing => Some(None),
-            DesiredCapacity::Withdraw => is_ours.then_some(None),
-            // No resource is better than one that is too small.
-            DesiredCapacity::Keep => (is_ours && level.capacity == Some(0)).then_some(None),
-        };
-        mark = match share {
-            Some(share) => share.map(|_| resource.to_owned()),
-            None => is_ours.then(|| resource.to_owned()),
-        };
-        if let Some(share) = share {
-            resources.insert(resource.to_owned(), share);
+    let mark = match wanted {
+        Some((resource, Change::Set(vms))) => {
+            resources.insert(resource.to_owned(), Some(vms));
+            Some(resource)
         }
-    }
+        Some((resource, Change::Remove)) => {
+            resources.insert(resource.to_owned(), None);
+            None
+        }
+        Some((resource, Change::Keep)) => marked.filter(|mark| *mark == resource),
+        None => None,
+    };
     let differs = resources.iter().any(|(name, vms)| node.level(name) != Level::of(*vms));
-    (differs || marked != mark.as_deref()).then(|| NodeWrite {
+    (differs || marked != mark).then(|| NodeWrite {
         node: node.name().clone(),
         uid: node.uid().into(),
         resources,
-        mark,
+        mark: mark.map(str::to_owned),
     })
 }
 

@@ -6,15 +6,15 @@ use std::{
 };
 
 use super::{
+    assignment::Selected,
     limit::BadLimit,
-    node::Node,
     node_request::{BadResource, NodeRequest},
     write::Written,
 };
 use crate::{
     api::v1alpha1::Distribution,
     peerpodconfig::{
-        conditions::Reason,
+        conditions::{Finding, Reason},
         selection::{BadSelector, Selection},
     },
 };
@@ -63,24 +63,26 @@ pub struct Summary {
     pub contested: Vec<Arc<str>>,
 }
 
-/// What the condition `CapacityAdvertised` of a configuration says.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CapacityFinding {
-    /// Its reason.
-    pub reason: Reason,
-    /// Its message.
-    pub message: String,
-}
-
-impl CapacityFinding {
-    fn new(reason: Reason, message: impl Into<String>) -> Self {
-        Self { reason, message: message.into() }
-    }
-}
-
 impl Summary {
-    /// The summary of a request, without nodes yet.
-    pub fn of(request: &NodeRequest) -> Self {
+    /// The summary of a request that selects these nodes, before anything is planned.
+    pub(in super::super) fn of(request: &NodeRequest, selected: &[Selected<'_>]) -> Self {
+        let mut overlaps = BTreeMap::<_, usize>::new();
+        let (mut tainted, mut lost) = (Vec::new(), Vec::new());
+        let (mut marked, mut closed) = (0, 0);
+        for Selected { node, taken_by } in selected {
+            let taint = request.kept_off(node);
+            if let Some(older) = taken_by {
+                *overlaps.entry((*older).to_owned()).or_default() += 1;
+            } else {
+                marked += usize::from(node.mark() == Some(request.resource.as_str()));
+                closed += usize::from(taint.is_some());
+            }
+            if let Some(taint) = taint {
+                tainted.push((node.name().clone(), taint.clone()));
+            } else if !node.is_ready() {
+                lost.push(node.name().clone());
+            }
+        }
         Self {
             name: request.name.clone(),
             limit: request.limit.clone(),
@@ -88,12 +90,12 @@ impl Summary {
             selection: request.selection.clone(),
             resource: request.bad_resource(),
             withheld: request.withheld.clone(),
-            nodes: 0,
-            overlaps: BTreeMap::new(),
-            marked: 0,
-            tainted: Vec::new(),
-            closed: 0,
-            lost: Vec::new(),
+            nodes: selected.len(),
+            overlaps,
+            marked,
+            tainted,
+            closed,
+            lost,
             advertised: 0,
             without: 0,
             beyond: 0,
@@ -101,16 +103,6 @@ impl Summary {
             pending: Vec::new(),
             failed: Vec::new(),
             contested: Vec::new(),
-        }
-    }
-
-    /// Adds a node that its request selects.
-    pub(super) fn selects(&mut self, node: &Node, request: &NodeRequest) {
-        self.nodes += 1;
-        if let Some(taint) = request.kept_off(node) {
-            self.tainted.push((node.name().clone(), taint.clone()));
-        } else if !node.is_ready() {
-            self.lost.push(node.name().clone());
         }
     }
 
@@ -122,7 +114,7 @@ impl Summary {
     }
 
     /// The condition about the VMs that its nodes advertise: the first finding of these that there is.
-    pub fn capacity(&self) -> CapacityFinding {
+    pub fn capacity(&self) -> Finding {
         let (selection, limit) = match self.valid_request() {
             Ok(valid) => valid,
             Err(finding) => return finding,
@@ -134,61 +126,61 @@ impl Summary {
     }
 
     /// The selection and the limit, or what is invalid or not set.
-    fn valid_request(&self) -> Result<(&Selection, u32), CapacityFinding> {
+    fn valid_request(&self) -> Result<(&Selection, u32), Finding> {
         if let Some(problem) = &self.resource {
-            return Err(CapacityFinding::new(Reason::InvalidResource, problem.to_string()));
+            return Err(Finding::new(Reason::InvalidResource, problem.to_string()));
         }
         match (&self.selection, &self.limit) {
             (Err(problem), _) => {
                 let message = format!("{problem}; until then the operator does not change nodes");
-                Err(CapacityFinding::new(Reason::InvalidSelector, message))
+                Err(Finding::new(Reason::InvalidSelector, message))
             }
-            (_, Err(problem)) => Err(CapacityFinding::new(Reason::InvalidLimit, problem.to_string())),
+            (_, Err(problem)) => Err(Finding::new(Reason::InvalidLimit, problem.to_string())),
             (Ok(_), Ok(None)) => {
                 let message = "spec.limit is not set: no node advertises VMs, and no peer pod is scheduled";
-                Err(CapacityFinding::new(Reason::NoLimit, message))
+                Err(Finding::new(Reason::NoLimit, message))
             }
             (Ok(selection), Ok(Some(limit))) => Ok((selection, *limit)),
         }
     }
 
     /// It has no nodes.
-    fn without_nodes(&self, selection: &Selection) -> Option<CapacityFinding> {
+    fn without_nodes(&self, selection: &Selection) -> Option<Finding> {
         if self.nodes == 0 {
-            return Some(CapacityFinding::new(Reason::NoneSelected, selection.unmatched()));
+            return Some(Finding::new(Reason::NoneSelected, selection.unmatched()));
         }
         let message = "every selected node belongs to an older PeerPodConfig";
-        (self.owned() == 0).then(|| CapacityFinding::new(Reason::AllTaken, message))
+        (self.owned() == 0).then(|| Finding::new(Reason::AllTaken, message))
     }
 
     /// What its nodes should advertise is not written to them.
-    fn unwritten(&self) -> Option<CapacityFinding> {
+    fn unwritten(&self) -> Option<Finding> {
         if let Some(why) = &self.withheld {
             let message = format!("no node advertises VMs, because no cloud-api-adaptor is deployed: {why}");
-            return Some(CapacityFinding::new(Reason::NoAdaptor, message));
+            return Some(Finding::new(Reason::NoAdaptor, message));
         }
         if self.pending.is_empty() {
             return None;
         }
         let (reason, why) = self.hindrance();
         let message = format!("the operator has not yet written to {} nodes{why}", self.pending.len());
-        Some(CapacityFinding::new(reason, message))
+        Some(Finding::new(reason, message))
     }
 
     /// Its nodes advertise no VMs for further peer pods.
-    fn without_vms(&self, limit: u32) -> Option<CapacityFinding> {
+    fn without_vms(&self, limit: u32) -> Option<Finding> {
         if limit == 0 {
             let message = "spec.limit is 0: no node advertises VMs; running peer pods keep running";
-            return Some(CapacityFinding::new(Reason::LimitIsZero, message));
+            return Some(Finding::new(Reason::LimitIsZero, message));
         }
         (self.closed == self.owned()).then(|| {
             let message = self.kept_off().unwrap_or_default();
-            CapacityFinding::new(Reason::AllTainted, format!("no node may start peer pods: {message}"))
+            Finding::new(Reason::AllTainted, format!("no node may start peer pods: {message}"))
         })
     }
 
     /// Its nodes advertise VMs.
-    fn with_vms(&self, limit: u32) -> CapacityFinding {
+    fn with_vms(&self, limit: u32) -> Finding {
         let mut counted = match self.distribution {
             Distribution::Total => format!("{} VMs on {} nodes", self.advertised, self.owned()),
             Distribution::PerNode => format!("{limit} VMs on each of {} nodes", self.owned() - self.closed),
@@ -203,16 +195,16 @@ impl Summary {
                  until these peer pods have ended",
                 self.beyond
             );
-            return CapacityFinding::new(Reason::MoreInUse, message);
+            return Finding::new(Reason::MoreInUse, message);
         }
         if self.without == 0 {
-            return CapacityFinding::new(Reason::Advertised, counted);
+            return Finding::new(Reason::Advertised, counted);
         }
         let message = format!(
             "{counted}: {} of these nodes advertise none, because the limit is lower than the number of nodes",
             self.without
         );
-        CapacityFinding::new(Reason::FewerThanNodes, message)
+        Finding::new(Reason::FewerThanNodes, message)
     }
 
     /// How many nodes it has: it selects them, and no older configuration does.

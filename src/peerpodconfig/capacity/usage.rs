@@ -17,10 +17,11 @@ use tracing::debug;
 
 use super::{
     Capacity,
+    assignment::Assignment,
     count::{self, PodView},
     node::Node,
     node_request::NodeRequest,
-    plan::{InUse, shares},
+    plan::InUse,
 };
 use crate::metrics::{ConfigCapacity, Metrics, Usage};
 
@@ -100,7 +101,8 @@ impl Counts {
 
 /// The nodes whose Pods matter, and the extended resources that these request.
 fn to_count<'a>(requests: &'a [NodeRequest], nodes: &[Arc<Node>]) -> (Vec<Arc<str>>, BTreeSet<&'a str>) {
-    let limited = requests.iter().zip(shares(requests, nodes)).filter(|(request, _)| is_limited(request));
+    let assignment = Assignment::of(requests, nodes);
+    let limited = requests.iter().zip(assignment.shares()).filter(|(request, _)| is_limited(request));
     let (mut counted, mut resources) = (Vec::new(), BTreeSet::new());
     for (request, share) in limited.filter(|(_, share)| !share.is_empty()) {
         counted.extend(share.iter().map(|node| node.name().clone()));
@@ -120,12 +122,13 @@ fn capacities(
     nodes: &[Arc<Node>],
     in_use: Option<&InUse>,
 ) -> BTreeMap<String, ConfigCapacity> {
-    let shares = requests.iter().zip(shares(requests, nodes));
+    let assignment = Assignment::of(requests, nodes);
+    let shares = requests.iter().zip(assignment.shares());
     let shares = shares.filter(|(request, _)| !request.deleted);
     shares.map(|(request, share)| (request.name.clone(), capacity(request, &share, in_use))).collect()
 }
 
-fn capacity(request: &NodeRequest, share: &[&Node], in_use: Option<&InUse>) -> ConfigCapacity {
+fn capacity(request: &NodeRequest, share: &[&Arc<Node>], in_use: Option<&InUse>) -> ConfigCapacity {
     let advertised = |node: &Node| {
         let is_ours = node.mark() == Some(&*request.resource);
         node.level(&request.resource).allocatable.filter(|_| is_ours).unwrap_or(0)

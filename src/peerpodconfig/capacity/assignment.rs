@@ -1,0 +1,66 @@
+//! Which nodes each request selects, and which of these it has. Pure *(no client)*.
+
+use std::sync::Arc;
+
+use super::{node::Node, node_request::NodeRequest, summary::Summary};
+
+/// The nodes of all requests. Of those that select a node, the oldest has it.
+#[derive(Debug)]
+pub(super) struct Assignment<'a> {
+    requests: &'a [NodeRequest],
+    /// What each request selects, in the order of the requests.
+    selected: Vec<Vec<Selected<'a>>>,
+    /// The nodes that no request selects.
+    pub(super) unselected: Vec<&'a Arc<Node>>,
+}
+
+/// A node that a request selects.
+#[derive(Clone, Copy, Debug)]
+pub(in super::super) struct Selected<'a> {
+    pub(super) node: &'a Arc<Node>,
+    /// The name of the older request that has the node; `None`: the request itself has it.
+    pub(super) taken_by: Option<&'a str>,
+}
+
+impl<'a> Assignment<'a> {
+    pub(super) fn of(requests: &'a [NodeRequest], nodes: &'a [Arc<Node>]) -> Self {
+        let mut order: Vec<_> = (0..requests.len()).filter(|&index| !requests[index].deleted).collect();
+        order.sort_by_key(|&index| requests[index].precedence());
+        let selections: Vec<_> = order
+            .iter()
+            .filter_map(|&index| Some((index, requests[index].selection.as_ref().ok()?)))
+            .collect();
+        let (mut selected, mut unselected) = (vec![Vec::new(); requests.len()], Vec::new());
+        for node in nodes {
+            let mut selecting =
+                selections.iter().filter(|(_, selection)| selection.matches(|key| node.label(key)));
+            let Some(&(oldest, _)) = selecting.next() else {
+                unselected.push(node);
+                continue;
+            };
+            selected[oldest].push(Selected { node, taken_by: None });
+            let taken_by = Some(requests[oldest].name.as_str());
+            for &(younger, _) in selecting {
+                selected[younger].push(Selected { node, taken_by });
+            }
+        }
+        Self { requests, selected, unselected }
+    }
+
+    /// The nodes that each request has, in the order of the requests.
+    pub(super) fn shares(&self) -> impl Iterator<Item = Vec<&'a Arc<Node>>> {
+        self.selected.iter().map(|selected| {
+            selected.iter().filter(|it| it.taken_by.is_none()).map(|it| it.node).collect::<Vec<_>>()
+        })
+    }
+
+    /// The summary of each request, before anything is planned.
+    pub(super) fn summaries(&self) -> impl Iterator<Item = Summary> {
+        self.requests.iter().zip(&self.selected).map(|(request, selected)| Summary::of(request, selected))
+    }
+}
+
+/// Which nodes each request selects, and which of them an older request has, in the order of the requests.
+pub fn survey(requests: &[NodeRequest], nodes: &[Arc<Node>]) -> Vec<Summary> {
+    Assignment::of(requests, nodes).summaries().collect()
+}
