@@ -23,6 +23,11 @@ impl Configs {
         Self { store, namespace }
     }
 
+    /// The operator's own namespace.
+    pub(super) fn namespace(&self) -> &str {
+        &self.namespace
+    }
+
     /// A configuration as it is now.
     pub(super) fn latest(&self, config: &PeerPodConfig) -> Option<Arc<PeerPodConfig>> {
         self.store.get(&ObjectRef::from_obj(config))

@@ -19,7 +19,7 @@ use tracing::{info, warn};
 
 use super::{
     FINALIZER,
-    apply::Objects,
+    configs::Configs,
     resources::CONFIG_LABEL,
     rooms::{ReconcileError, Rooms},
     watches::CONFIG,
@@ -28,17 +28,20 @@ use crate::api::v1alpha1::PeerPodConfig;
 
 /// Collects the garbage.
 pub(super) struct GarbageCollector {
-    pub(super) client: Client,
-    pub(super) objects: Objects,
-    pub(super) rooms: Arc<Rooms>,
-    pub(super) leadership: Leadership,
+    client: Client,
+    rooms: Arc<Rooms>,
     /// The operator's own namespace.
-    pub(super) namespace: String,
+    namespace: String,
+    leadership: Leadership,
 }
 
 impl GarbageCollector {
+    pub(super) fn new(client: Client, rooms: Arc<Rooms>, configs: &Configs, leadership: Leadership) -> Self {
+        Self { client, rooms, namespace: configs.namespace().to_owned(), leadership }
+    }
+
     /// Collects garbage at each item of `asked` while this process leads, and again after a failure.
-    pub(super) async fn run(&self, asked: impl Stream<Item = ()>) -> Infallible {
+    pub(super) async fn run(self, asked: impl Stream<Item = ()>) -> Infallible {
         let backoff = Backoff::default();
         let mut again: Option<Duration> = None;
         let mut asked = std::pin::pin!(asked);
@@ -82,7 +85,7 @@ impl GarbageCollector {
             let Some(config) = object.labels().get(CONFIG_LABEL) else { continue };
             let of_that_name = || configs.iter().filter(|it| it.name_any() == *config);
             if of_that_name().next().is_none() {
-                self.objects.remove_unchanged(&kind, &object).await?;
+                self.rooms.objects.remove_unchanged(&kind, &object).await?;
             } else if !of_that_name().any(is_here) {
                 let (kind, name) = (kind.resource.kind, object.name_any());
                 info!(

@@ -13,11 +13,12 @@
 //!
 //! | file | what it does |
 //! |---|---|
-//! | `controller.rs` | the watches, and the controller that they feed |
-//! | `watches.rs` | which changes of the watched objects request a reconcile |
+//! | `options.rs` | where the operator is, and what it deploys |
+//! | `controller.rs` | the controller, and what runs beside it |
+//! | `watches.rs` | which changes of the watched objects request a reconcile, and of which configurations |
 //! | `configs.rs` | the configurations that the controller honours |
 //! | `reconcile.rs` | one reconcile: calls one room after another, and reports |
-//! | `rooms.rs` | the rooms together |
+//! | `rooms.rs` | the rooms together, and what they watch |
 //! | `cleanup.rs` | removes everything of a configuration that is being deleted |
 //! | `finalizer.rs` | sets and removes the finalizer |
 //! | `garbage_collect.rs` | removes what is left of configurations whose finalizer was removed by force |
@@ -50,6 +51,7 @@ mod drift;
 mod finalizer;
 mod findings;
 mod garbage_collect;
+mod options;
 mod qualified;
 mod reconcile;
 mod report;
@@ -63,7 +65,8 @@ mod watches;
 
 pub use self::{
     adaptor::Mounted,
-    controller::{NAME, NAMESPACE_PERMISSIONS, Options, PERMISSIONS, run},
+    controller::{NAME, NAMESPACE_PERMISSIONS, PERMISSIONS, run},
+    options::Options,
 };
 
 /// The finalizer of a configuration: while it is there, nodes may advertise VMs for it.

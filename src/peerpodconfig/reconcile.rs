@@ -6,35 +6,33 @@ use std::{
     time::{Duration, Instant},
 };
 
-use kube::{ResourceExt, runtime::controller::Action};
+use kube::{Client, ResourceExt, runtime::controller::Action};
+use operator_kit::status::Publisher;
 
 use super::{
     capacity::{Pass, Summary},
     cleanup::{NOT_YET_SEEN, clean_up},
     conditions::{Finding, Reason},
     configs::{Configs, has_finalizer},
-    drift::Drifts,
     finalizer::Finalizer,
     findings::Findings,
     report::{READ_BACK, Report, Reporter},
     rooms::{ReconcileError, Rooms},
     sources::Sources,
+    watches::CONFIG,
 };
-use crate::api::v1alpha1::PeerPodConfig;
+use crate::api::v1alpha1::{FIELD_MANAGER, PeerPodConfig};
 
 /// How often a configuration is reconciled without an event.
 const SLOW_RESYNC: Duration = Duration::from_secs(300);
 
 /// Reconciles one configuration at a time *(client required)*.
 pub(super) struct Reconciler {
-    pub(super) rooms: Arc<Rooms>,
-    pub(super) configs: Configs,
-    pub(super) finalizer: Finalizer,
-    pub(super) reporter: Reporter,
-    pub(super) drifts: Arc<Drifts>,
-    pub(super) client: kube::Client,
-    /// The operator's own namespace.
-    pub(super) namespace: String,
+    client: Client,
+    rooms: Arc<Rooms>,
+    configs: Configs,
+    finalizer: Finalizer,
+    reporter: Reporter,
 }
 
 /// The results of all rooms. A room that fails is reported and does not stop the others.
@@ -57,6 +55,12 @@ impl Results {
 }
 
 impl Reconciler {
+    pub(super) fn new(client: Client, rooms: Arc<Rooms>, configs: Configs) -> Self {
+        let finalizer = Finalizer::new(client.clone());
+        let reporter = Reporter::new(Publisher::new(&client, &CONFIG, FIELD_MANAGER, "Configuring"));
+        Self { client, rooms, configs, finalizer, reporter }
+    }
+
     pub(super) async fn reconcile(&self, config: &PeerPodConfig) -> Result<Action, ReconcileError> {
         let _turn = self.rooms.turn.lock().await;
         // It may have changed while this reconcile waited for its turn.
@@ -81,7 +85,7 @@ impl Reconciler {
     }
 
     async fn reconcile_spec(&self, config: &PeerPodConfig) -> Result<Action, ReconcileError> {
-        let Rooms { adaptor, admission, capacity, .. } = &*self.rooms;
+        let Rooms { adaptor, admission, capacity, drifts, .. } = &*self.rooms;
         let configs = self.configs.honoured();
         let Some(requests) = adaptor.node_requests(&configs).await else {
             return Ok(Action::requeue(NOT_YET_SEEN));
@@ -104,7 +108,7 @@ impl Reconciler {
         let pass = pass.map(|pass| capacity_findings(&summary, pass.as_ref()));
 
         let mut results = Results::default();
-        let (sources, tls) = match Sources::read(&self.client, &self.namespace, config).await {
+        let (sources, tls) = match Sources::read(&self.client, self.configs.namespace(), config).await {
             Ok(sources) => {
                 let tls = sources.tls.clone();
                 (Ok(sources), tls)
@@ -119,13 +123,13 @@ impl Reconciler {
         let admitted = admission.reconcile(config, &configs, tls).await;
         results.add(admitted, Reason::InvalidAdmission, Reason::AdmissionFailed);
         results.add(pass, Reason::CountFailed, Reason::CountFailed);
-        if let Some((drift, again)) = self.drifts.finding(&name, Instant::now()) {
+        if let Some((drift, again)) = drifts.finding(&name, Instant::now()) {
             results.findings.add(Findings { all: vec![drift], again: Some(again) });
         }
-        results.findings.all.extend(self.drifts.takeover_finding(&name));
+        results.findings.all.extend(drifts.takeover_finding(&name));
         let Results { findings: Findings { all, again }, failed } = results;
         self.reporter.report(config, &Report { findings: all, nodes: summary.nodes, advertised }).await?;
-        self.drifts.reported(&name);
+        drifts.reported(&name);
         let read_back = self.reporter.wrote_recently().then_some(READ_BACK);
         match failed {
             Some(error) => Err(error),
@@ -161,7 +165,7 @@ impl Reconciler {
         if !held {
             let message = format!(
                 "the operator ignores PeerPodConfigs outside its own namespace; create this one in {}",
-                self.namespace
+                self.configs.namespace()
             );
             let findings = vec![Finding::new(Reason::WrongNamespace, message)];
             self.reporter.report(config, &Report { findings, ..Report::default() }).await?;

@@ -5,13 +5,20 @@ use std::{
     hash::{DefaultHasher, Hash, Hasher},
 };
 
-use futures::{Stream, TryStreamExt};
+use futures::{Stream, TryStreamExt, stream::BoxStream};
+use k8s_openapi::api::{
+    admissionregistration::v1::MutatingWebhookConfiguration,
+    apps::v1::{DaemonSet, Deployment},
+    core::v1::{ConfigMap, Secret, Service},
+    node::v1::RuntimeClass,
+    policy::v1::PodDisruptionBudget,
+};
 use kube::{
-    Api, Client, Resource,
+    Api, Client, Resource, ResourceExt,
     api::{ObjectMeta, PartialObjectMeta},
     runtime::{
-        PredicateConfig, WatchStreamExt,
-        reflector::store::Writer,
+        Controller, PredicateConfig, WatchStreamExt,
+        reflector::{ObjectRef, store::Writer},
         watcher::{self, Event, watcher},
     },
 };
@@ -23,7 +30,10 @@ use operator_kit::{
 use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 
-use super::resources::CONFIG_LABEL;
+use super::{
+    configs::{Configs, is_in_conflict},
+    resources::{CONFIG_LABEL, runs_adaptor},
+};
 use crate::api::v1alpha1::{CRDS, PeerPodConfig};
 
 /// The fields of a configuration that the operator reads.
@@ -83,8 +93,73 @@ fn what_is_asked(config: &PeerPodConfig) -> u64 {
     hasher.finish()
 }
 
+/// The changes that the rooms watch.
+pub(super) struct Changes {
+    pub(super) nodes: BoxStream<'static, ()>,
+    /// DaemonSets of the operator's own namespace.
+    pub(super) daemon_sets: BoxStream<'static, Result<DaemonSet, watcher::Error>>,
+    pub(super) daemon_sets_elsewhere: BoxStream<'static, ()>,
+    /// Of the objects that all webhooks share.
+    pub(super) webhook_resources: BoxStream<'static, ()>,
+    /// The configurations whose admission policy or its binding changed.
+    pub(super) policies: BoxStream<'static, ObjectRef<PeerPodConfig>>,
+}
+
+/// Adds everything else that requests reconciles: the changes that the rooms watch, and those of the objects that a configuration
+/// consists of or uses.
+pub(super) fn add(
+    controller: Controller<PeerPodConfig>,
+    client: &Client,
+    changes: Changes,
+    configs: &Configs,
+) -> Controller<PeerPodConfig> {
+    let (client, own) = (reading(client, &LABELLED), configs.namespace());
+    let (conflicting, registered) = (configs.clone(), configs.clone());
+    let Changes { nodes, daemon_sets, daemon_sets_elsewhere, webhook_resources, policies } = changes;
+    controller
+        .reconcile_all_on(nodes)
+        .watches_stream(daemon_sets, move |daemon_set: DaemonSet| {
+            // A DaemonSet that no longer runs cloud-api-adaptor, or that belongs to another configuration, may have caused a conflict.
+            conflicting.matching(|config| runs_adaptor(&daemon_set) || is_in_conflict(config))
+        })
+        .reconcile_all_on(daemon_sets_elsewhere)
+        .reconcile_all_on(webhook_resources)
+        .reconcile_on(policies)
+        .owns_stream(labelled::<Deployment>(Api::namespaced(client.clone(), own)))
+        .owns_stream(labelled::<Service>(Api::namespaced(client.clone(), own)))
+        .owns_stream(labelled::<PodDisruptionBudget>(Api::namespaced(client.clone(), own)))
+        .watches_stream(labelled::<MutatingWebhookConfiguration>(Api::all(client.clone())), move |webhook| {
+            webhook.labels().get(CONFIG_LABEL).map(|name| registered.named(name))
+        })
+        // A reconcile reads them when it uses them.
+        .watches_stream(
+            all::<ConfigMap>(Api::namespaced(client.clone(), own)),
+            using::<ConfigMap>(configs, |config| &config.spec.config_map_name),
+        )
+        .watches_stream(
+            all::<Secret>(Api::namespaced(client.clone(), own)),
+            using::<Secret>(configs, |config| &config.spec.cloud_secret_name),
+        )
+        .watches_stream(
+            all::<RuntimeClass>(Api::all(client)),
+            using::<RuntimeClass>(configs, |config| &config.spec.admission.runtime_class_name),
+        )
+}
+
+/// Maps an object to the configurations that use it. `name`: that of the object that a configuration uses.
+fn using<K: Resource<DynamicType = ()>>(
+    configs: &Configs,
+    name: fn(&PeerPodConfig) -> &str,
+) -> impl Fn(PartialObjectMeta<K>) -> Vec<ObjectRef<PeerPodConfig>> + Send + Sync + use<K> {
+    let configs = configs.clone();
+    move |object: PartialObjectMeta<K>| {
+        let used = object.name_any();
+        configs.matching(|config| name(config) == used)
+    }
+}
+
 /// The objects of a kind that changed and have the label of a configuration, by metadata alone.
-pub(super) fn labelled<K>(
+fn labelled<K>(
     api: Api<PartialObjectMeta<K>>,
 ) -> impl Stream<Item = Result<PartialObjectMeta<K>, watcher::Error>> + Send
 where
@@ -94,7 +169,7 @@ where
 }
 
 /// All objects of a kind that changed, by metadata alone.
-pub(super) fn all<K>(
+fn all<K>(
     api: Api<PartialObjectMeta<K>>,
 ) -> impl Stream<Item = Result<PartialObjectMeta<K>, watcher::Error>> + Send
 where

@@ -43,6 +43,7 @@ use super::{
     capacity::{NodeRequest, Nodes, Summary},
     conditions::{Finding, Reason},
     findings::{Findings, RoomError, UNWATCHED_RESYNC},
+    options::Options,
     resources::{self, AdaptorSecrets, Inputs, Names, Owner},
     sources::Sources,
 };
@@ -61,25 +62,11 @@ pub const NAMESPACE_PERMISSIONS: &[Permission] = &[
 /// cloud-api-adaptor waits for. In a large cluster the lists are long.
 const OLDER_PODS_RESYNC: Duration = Duration::from_secs(60);
 
-/// What the room deploys.
-#[derive(Clone, Debug)]
-pub(super) struct Options {
-    /// The operator's own namespace.
-    pub(super) namespace: String,
-    /// cloud-api-adaptor's image if a configuration names none.
-    pub(super) image: String,
-    pub(super) ssh_key_secret: String,
-    pub(super) tls_secret: String,
-    pub(super) byom_host_keys_secret: String,
-    /// The settings with which this operator deletes VMs, if it does.
-    pub(super) mounted: Option<Mounted>,
-}
-
 /// Deploys cloud-api-adaptor *(client required)*.
 pub(super) struct Adaptor {
     observer: Observer,
     applier: Applier,
-    options: Options,
+    options: Arc<Options>,
 }
 
 impl Adaptor {
@@ -89,7 +76,7 @@ impl Adaptor {
         client: &Client,
         objects: Objects,
         nodes: Nodes,
-        options: Options,
+        options: Arc<Options>,
     ) -> (
         Self,
         impl Stream<Item = Result<DaemonSet, watcher::Error>> + Send + use<>,
@@ -233,7 +220,7 @@ impl Adaptor {
         Inputs {
             owner: Owner { config, namespace: &self.options.namespace },
             settings,
-            adaptor_image: &self.options.image,
+            adaptor_image: &self.options.adaptor_image,
             secrets: AdaptorSecrets {
                 ssh_key: &self.options.ssh_key_secret,
                 tls: &self.options.tls_secret,

@@ -34,7 +34,6 @@ use operator_kit::{Permission, api_call::ApiError};
 use tokio::sync::OnceCell;
 use tracing::warn;
 
-pub(super) use self::observe::Options;
 use self::{
     apply::Applier,
     desired::Desired,
@@ -51,6 +50,7 @@ use super::{
     conditions::Reason,
     drift::Drifts,
     findings::{Findings, RoomError},
+    options::Options,
     resources::Owner,
     sources::Sources,
     wanted::{Found, Kind},
@@ -104,7 +104,7 @@ impl Admission {
         client: &Client,
         objects: Objects,
         drifts: Arc<Drifts>,
-        options: Options,
+        options: Arc<Options>,
     ) -> (Self, impl Stream<Item = ()> + Send + use<>) {
         let namespace = options.namespace.clone();
         let (webhook_resources, changes) = WebhookResources::watch(client, &namespace, drifts);

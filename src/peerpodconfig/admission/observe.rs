@@ -22,6 +22,7 @@ use super::{
     super::{
         apply::Objects,
         findings::RoomError,
+        options::Options,
         resources::{
             CLASS_ANNOTATION, Names,
             program::{OPERATOR_CONTAINER, Placement, Program, replica_set_of},
@@ -39,22 +40,10 @@ use crate::{
     settings::tls::{TlsError, TlsOptions},
 };
 
-/// What the webhook runs.
-#[derive(Clone, Debug)]
-pub(in super::super) struct Options {
-    /// The operator's own namespace.
-    pub(in super::super) namespace: String,
-    /// The name of the operator's own Pod, if it runs in one.
-    pub(in super::super) pod: Option<String>,
-    /// The image; `None`: that of the operator's own Pod.
-    pub(in super::super) image: Option<String>,
-    pub(in super::super) secure_metrics: bool,
-}
-
 pub(super) struct Observer {
     pub(super) client: Client,
     pub(super) objects: Objects,
-    pub(super) options: Options,
+    pub(super) options: Arc<Options>,
     pub(super) policies: PolicySupport,
     /// The Secret and the Lease of all webhooks.
     pub(super) watched: Watched,
@@ -176,7 +165,7 @@ impl Observer {
     /// What the webhook runs and where: the same as the operator, unless another image is set.
     async fn program(&self) -> Result<&Program, RoomError> {
         let asked = async || {
-            let Options { namespace, pod, image, secure_metrics } = &self.options;
+            let Options { namespace, pod, image, secure_metrics, .. } = &*self.options;
             let as_operator = |program| Program { secure_metrics: *secure_metrics, ..program };
             let Some(name) = pod else {
                 return Ok(as_operator(Program::public(image.as_deref().unwrap_or(DEFAULT_IMAGE))));

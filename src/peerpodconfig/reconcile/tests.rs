@@ -1,24 +1,15 @@
 use futures::StreamExt;
 use kube::runtime::{reflector, watcher::Event};
-use operator_kit::{
-    status::Publisher,
-    testing::{Answer, ApiServer, Call},
-};
+use operator_kit::testing::{Answer, ApiServer, Call};
 use serde_json::{Value, json};
-use tokio::sync::Mutex;
 
 use super::{
     super::{
-        adaptor::{self, Adaptor},
-        admission::{self, Admission},
-        apply::Objects,
-        capacity::Capacity,
+        options::Options,
         resources::{CLASS_ANNOTATION, policy},
-        watches::CONFIG,
     },
     *,
 };
-use crate::api::v1alpha1::FIELD_MANAGER;
 
 const NAMESPACE: &str = "ns";
 const ADMISSION: &str = "/apis/admissionregistration.k8s.io/v1";
@@ -40,45 +31,22 @@ fn config(name: &str, second: u32, deleted: bool) -> PeerPodConfig {
 
 /// A reconciler that knows these configurations, no node and no DaemonSet: the first two calls list these.
 async fn reconciler(server: &ApiServer, configs: &[&PeerPodConfig]) -> Reconciler {
-    let (client, namespace) = (server.client(), NAMESPACE.to_owned());
     let (store, mut writer) = reflector::store();
     writer.apply_watcher_event(&Event::Init);
     for config in configs {
         writer.apply_watcher_event(&Event::InitApply((*config).clone()));
     }
     writer.apply_watcher_event(&Event::InitDone);
-    let drifts = Arc::new(Drifts::default());
-    let objects = Objects::new(client.clone(), drifts.clone());
-    let (capacity, nodes_changed) = Capacity::watch(&client);
-    Box::pin(nodes_changed).next().await.unwrap();
-    let adaptor_options = adaptor::Options {
-        namespace: namespace.clone(),
-        image: "adaptor".to_owned(),
-        ssh_key_secret: "key".to_owned(),
-        tls_secret: "tls".to_owned(),
-        byom_host_keys_secret: "hosts".to_owned(),
-        mounted: None,
-    };
-    let (adaptor, daemon_sets, _) =
-        Adaptor::watch(&client, objects.clone(), capacity.nodes().clone(), adaptor_options);
-    let listed = adaptor.wait_until_listed();
+    let client = server.client();
+    let (rooms, mut changes) = Rooms::watch(&client, &Arc::new(Options::new(NAMESPACE)));
+    changes.nodes.next().await.unwrap();
+    let listed = rooms.adaptor.wait_until_listed();
     tokio::select! {
         biased;
         is_listed = listed => assert!(is_listed),
-        _ = daemon_sets.collect::<Vec<_>>() => {}
+        _ = changes.daemon_sets.collect::<Vec<_>>() => {}
     }
-    let admission_options =
-        admission::Options { namespace: namespace.clone(), pod: None, image: None, secure_metrics: false };
-    let (admission, _) = Admission::watch(&client, objects, drifts.clone(), admission_options);
-    Reconciler {
-        rooms: Arc::new(Rooms { adaptor, admission, capacity, turn: Mutex::default() }),
-        configs: Configs::new(store, namespace.clone()),
-        finalizer: Finalizer::new(client.clone()),
-        reporter: Reporter::new(Publisher::new(&client, &CONFIG, FIELD_MANAGER, "Configuring")),
-        drifts,
-        client,
-        namespace,
-    }
+    Reconciler::new(client, Arc::new(rooms), Configs::new(store, NAMESPACE.to_owned()))
 }
 
 /// Nodes and DaemonSets are listed before the first reconcile.
