@@ -22,7 +22,7 @@ mod preconditions;
 mod settings;
 mod waiting;
 
-use std::{ops::ControlFlow, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use futures::Stream;
 use jiff::Timestamp;
@@ -110,12 +110,18 @@ impl Adaptor {
         summary: &Summary,
         sources: &Sources,
     ) -> Result<Findings, RoomError> {
-        let observed = self.observer.observe(config);
-        let mut findings = match self.check(config, summary, sources, &observed) {
-            ControlFlow::Continue(findings) => findings,
-            ControlFlow::Break(findings) => return Ok(findings),
-        };
-        let current = observed.current.as_ref();
+        let Observed { current, unmanaged } = self.observer.observe(config);
+        let unmet = preconditions::unmet(config, summary, sources, unmanaged.as_ref());
+        let withheld = unmet.as_ref().and_then(|unmet| preconditions::withheld(unmet, current.is_some()));
+        let mounted = self.options.mounted.as_ref();
+        let diverging =
+            mounted.and_then(|mounted| settings::not_mounted(&config.spec, sources.settings.cloud, mounted));
+        let mut findings = Findings { all: unmet.into_iter().chain(diverging).collect(), again: None };
+        if let Some(withheld) = withheld {
+            findings.add(withheld);
+            return Ok(findings);
+        }
+        let current = current.as_ref();
         let since = settings::since(current, &sources.settings.hash, Timestamp::now());
         let older = self.observer.pods_older_than(config, since).await?;
         let restarts = config.spec.adaptor.restart_on_settings_change;
@@ -145,33 +151,6 @@ impl Adaptor {
             findings.again.get_or_insert(OLDER_PODS_RESYNC);
         }
         Ok(findings)
-    }
-
-    /// What is wrong before anything is written. `Break`: the operator does not deploy cloud-api-adaptor.
-    fn check(
-        &self,
-        config: &PeerPodConfig,
-        summary: &Summary,
-        sources: &Sources,
-        observed: &Observed,
-    ) -> ControlFlow<Findings, Findings> {
-        let unmet = preconditions::unmet(config, summary, sources, observed.unmanaged.as_ref());
-        let is_obstructed = unmet.is_some();
-        let mounted = self.options.mounted.as_ref();
-        let cloud = sources.settings.cloud;
-        let diverging = mounted.and_then(|mounted| settings::not_mounted(&config.spec, cloud, mounted));
-        let mut findings = Findings { all: unmet.into_iter().chain(diverging).collect(), again: None };
-        if findings.all.iter().any(|it| matches!(it.reason, Reason::InvalidSpec | Reason::SettingsMissing)) {
-            return ControlFlow::Break(findings);
-        }
-        // A cloud-api-adaptor that runs keeps running: without it, its VMs would be lost.
-        if is_obstructed && observed.current.is_none() {
-            let withheld = "the operator does not deploy cloud-api-adaptor; the condition Conflict says why";
-            findings.all.push(Finding::new(Reason::AdaptorWithheld, withheld));
-            findings.again = Some(UNWATCHED_RESYNC);
-            return ControlFlow::Break(findings);
-        }
-        ControlFlow::Continue(findings)
     }
 
     /// The state of the rollout. `missing`: the settings that cloud-api-adaptor may lack.

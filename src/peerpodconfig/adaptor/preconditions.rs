@@ -11,6 +11,7 @@ use super::{
     super::{
         capacity::{NodeRequest, Summary, survey},
         conditions::{ConditionType, Finding, Reason},
+        findings::{Findings, UNWATCHED_RESYNC},
         resources::{CONFIG_LABEL, Unmanaged},
         sources::Sources,
     },
@@ -72,6 +73,22 @@ pub(super) fn unmet(
     unmanaged.map(|it| Finding::new(Reason::AnotherAdaptor, it.to_string()))
 }
 
+/// What else there is to say if the operator does not deploy cloud-api-adaptor because of this precondition; `None`: it does. `runs`:
+/// whether there is a DaemonSet.
+pub(super) fn withheld(unmet: &Finding, runs: bool) -> Option<Findings> {
+    match unmet.reason {
+        // The DaemonSet cannot be built.
+        Reason::InvalidSpec | Reason::SettingsMissing => Some(Findings::default()),
+        // A cloud-api-adaptor that runs keeps running: without it, its VMs would be lost.
+        _ if runs => None,
+        _ => {
+            let message = "the operator does not deploy cloud-api-adaptor; the condition Conflict says why";
+            let findings = Findings::of(Reason::AdaptorWithheld, message);
+            Some(Findings { again: Some(UNWATCHED_RESYNC), ..findings })
+        }
+    }
+}
+
 /// Why a DaemonSet is missing although all preconditions are met. `None` while its nodes advertise VMs: a DaemonSet that was
 /// deleted by hand is created again in a moment, and until then the nodes keep what they advertise.
 fn missing(config: &PeerPodConfig, summary: &Summary) -> Option<String> {
@@ -93,4 +110,24 @@ fn missing(config: &PeerPodConfig, summary: &Summary) -> Option<String> {
 fn is_of(daemon_set: &DaemonSet, config: &PeerPodConfig) -> bool {
     let uid = config.meta().uid.as_ref();
     uid.is_some() && daemon_set.owner_references().iter().any(|owner| Some(&owner.uid) == uid)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_that_runs_is_deployed_despite_a_conflict_but_not_without_settings() {
+        let said = |reason, runs| {
+            let findings = withheld(&Finding::new(reason, ""), runs)?;
+            Some((findings.all.into_iter().map(|it| it.reason).collect::<Vec<_>>(), findings.again.is_some()))
+        };
+        for (reason, runs) in [(Reason::InvalidSpec, true), (Reason::SettingsMissing, false)] {
+            assert_eq!(said(reason, runs), Some((vec![], false)));
+        }
+        for reason in [Reason::NodesTaken, Reason::AnotherAdaptor] {
+            assert_eq!(said(reason, true), None);
+            assert_eq!(said(reason, false), Some((vec![Reason::AdaptorWithheld], true)));
+        }
+    }
 }
