@@ -70,6 +70,7 @@ pub mod cluster;
 pub mod install;
 pub mod metrics;
 pub mod names;
+mod own_pods;
 pub mod peerpod;
 pub mod peerpodconfig;
 pub mod provider;

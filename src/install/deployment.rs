@@ -15,10 +15,8 @@ use kube::api::ObjectMeta;
 use super::{Component, NAME, Options};
 use crate::{
     cli::{CREDENTIALS_DIR, ControllerName, SETTINGS_DIR},
-    peerpodconfig::resources::{
-        own_pods::{self, HEALTH_PORT, METRICS_PORT, USER, port, probe},
-        program::OPERATOR_CONTAINER,
-    },
+    own_pods::{self, HEALTH_PORT, METRICS_PORT, USER, port, probe},
+    peerpodconfig::resources::program::OPERATOR_CONTAINER,
     provider::{
         CLOUDS,
         cloud::{AdaptorSecret, VolumeSource},

@@ -11,7 +11,7 @@ use kube::api::ObjectMeta;
 use super::{Component, NAME, Options, deployment, rights::Rights, samples::CONFIG};
 use crate::{
     cli::{APPLY_PERMISSION, ROLLOUT_PERMISSION},
-    peerpodconfig::resources::own_pods,
+    own_pods,
 };
 
 /// The name of the Job that drains.

@@ -10,9 +10,9 @@ use k8s_openapi::{
 };
 
 use super::{Component, NAME, Options};
-use crate::peerpodconfig::resources::{
+use crate::{
     own_pods::{self, METRICS_PORT},
-    webhook,
+    peerpodconfig::resources::webhook,
 };
 
 /// The name of the Service with the operator's metrics.

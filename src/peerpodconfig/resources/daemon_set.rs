@@ -25,10 +25,12 @@ use super::{
     cloud::{self, AdaptorSecrets, Mounted},
     instance_type,
     names::Part,
-    own_pods::field,
     settings::BUILT_FROM_ANNOTATION,
 };
-use crate::api::v1alpha1::{ImagePullPolicy, PeerPodConfig};
+use crate::{
+    api::v1alpha1::{ImagePullPolicy, PeerPodConfig},
+    own_pods::field,
+};
 
 /// The default image of cloud-api-adaptor.
 pub const DEFAULT_ADAPTOR_IMAGE: &str = "quay.io/confidential-containers/cloud-api-adaptor";

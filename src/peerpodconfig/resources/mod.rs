@@ -9,7 +9,6 @@
 //! webhook/       tls.rs: the settings that the webhook gets
 //! policy/        the same admission without a webhook: MutatingAdmissionPolicy and its binding
 //! program.rs     the image and the placement of the webhook, the same as the operator's
-//! own_pods.rs    what all Pods that run this program have in common
 //! names.rs       names and labels of the objects
 //! differs.rs     whether writing an object would change anything
 //! unmanaged.rs   cloud-api-adaptors that this configuration does not manage
@@ -21,7 +20,6 @@
 mod cloud;
 mod daemon_set;
 mod names;
-pub mod own_pods;
 pub mod policy;
 pub mod program;
 mod selection;

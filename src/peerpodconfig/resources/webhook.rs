@@ -21,15 +21,11 @@ use k8s_openapi::{
 };
 use kube::api::ObjectMeta;
 
-use super::{
-    Names, Owner,
-    names::Part,
-    own_pods::{self, HEALTH_PORT, METRICS_PORT, port, probe},
-    program::Program,
-};
+use super::{Names, Owner, names::Part, program::Program};
 use crate::{
     api::v1alpha1::Sizing,
     names::NAMESPACE_LABEL,
+    own_pods::{self, HEALTH_PORT, METRICS_PORT, port, probe},
     settings::tls::TlsOptions,
     webhook::server::{self, PATH},
 };

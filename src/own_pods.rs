@@ -14,13 +14,13 @@ use k8s_openapi::{
 };
 
 /// Where `/healthz` and `/readyz` are served.
-pub const HEALTH_PORT: i32 = 8081;
+pub(crate) const HEALTH_PORT: i32 = 8081;
 
 /// Where metrics are served.
-pub const METRICS_PORT: i32 = 8080;
+pub(crate) const METRICS_PORT: i32 = 8080;
 
 /// A user other than root; the image has one with this number.
-pub const USER: i64 = 65_532;
+pub(crate) const USER: i64 = 65_532;
 
 /// A new Pod is ready before an old one is removed.
 pub(crate) fn strategy() -> DeploymentStrategy {
