@@ -1,15 +1,13 @@
 //! The watch of all DaemonSets: the owners and the nodes of those that may conflict *(client required)*.
 
-use std::{collections::BTreeMap, future::ready};
+mod view;
+
+use std::future::ready;
 
 use futures::{Stream, StreamExt, TryStreamExt};
-use k8s_openapi::api::{
-    apps::v1::{DaemonSet, DaemonSetSpec, DaemonSetStatus},
-    core::v1::{Affinity, Container, HostPathVolumeSource, PodSpec, PodTemplateSpec, Volume},
-};
+use k8s_openapi::api::apps::v1::DaemonSet;
 use kube::{
-    Api, Client, Resource,
-    api::ObjectMeta,
+    Api, Client,
     runtime::{
         WatchStreamExt,
         reflector::{ObjectRef, Store, store::Writer},
@@ -18,66 +16,16 @@ use kube::{
 };
 use operator_kit::{
     changes::changes,
-    metadata,
-    projection::{Members, Part, Projection, reading},
+    projection::reading,
     watch::{paged, retry_watch},
 };
-use serde::{Deserialize, de::IgnoredAny};
 use tokio::{sync::watch, time::sleep};
 
-use super::{
-    super::{
-        findings::UNWATCHED_RESYNC,
-        resources::{
-            BUILT_FROM_ANNOTATION, CONFIG_LABEL, has_pods, is_adaptor_image, may_conflict, runs_adaptor,
-        },
-    },
-    settings,
+use self::view::{DAEMON_SET, DaemonSetView};
+use super::super::{
+    findings::UNWATCHED_RESYNC,
+    resources::{has_pods, may_conflict},
 };
-
-/// What is read of each field: enough for an affinity of a hundred names of nodes. Tenants may create many DaemonSets.
-const MOST: usize = 8 << 10;
-
-/// The fields of a DaemonSet that the operator reads.
-static DAEMON_SET: Projection = Projection {
-    metadata: &[
-        ("labels", Part::Only(&[(CONFIG_LABEL, Part::All), ("app", Part::All)])),
-        (
-            "annotations",
-            Part::Only(&[
-                (BUILT_FROM_ANNOTATION, Part::All),
-                (settings::SETTINGS, Part::All),
-                (settings::SETTINGS_SINCE, Part::All),
-            ]),
-        ),
-        ("ownerReferences", Part::All),
-    ],
-    rest: &[
-        ("spec", Part::Only(&[("template", Part::Only(&[("spec", Part::Only(POD))]))])),
-        ("status", Part::Only(STATUS)),
-    ],
-    most: MOST,
-};
-
-const STATUS: Members = &[
-    ("currentNumberScheduled", Part::All),
-    ("desiredNumberScheduled", Part::All),
-    ("numberMisscheduled", Part::All),
-];
-
-const POD: Members = &[
-    ("volumes", Part::Only(&[("hostPath", Part::Only(&[]))])),
-    ("hostNetwork", Part::All),
-    ("nodeSelector", Part::All),
-    (
-        "affinity",
-        Part::Only(&[(
-            "nodeAffinity",
-            Part::Only(&[("requiredDuringSchedulingIgnoredDuringExecution", Part::All)]),
-        )]),
-    ),
-    ("containers", Part::Only(&[("name", Part::All), ("image", Part::All)])),
-];
 
 /// Stores the owner and the nodes of each DaemonSet that matters to configurations in `namespace`. Yields those in that namespace that
 /// changed, and an item after changes of those elsewhere. The first stream must be polled, or the second one yields nothing.
@@ -154,89 +102,6 @@ fn wants_pods(daemon_set: &DaemonSet) -> bool {
     daemon_set.status.as_ref().is_some_and(|status| status.desired_number_scheduled > 0)
 }
 
-/// The part of a DaemonSet that the operator reads. The rest may be of any size, in the template's metadata too.
-#[derive(Clone, Debug, Resource, Deserialize)]
-#[resource(inherit = DaemonSet)]
-struct DaemonSetView {
-    #[serde(with = "metadata::Stored")]
-    metadata: ObjectMeta,
-    spec: SpecView,
-    #[serde(default)]
-    status: StatusView,
-}
-
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct StatusView {
-    current_number_scheduled: i32,
-    desired_number_scheduled: i32,
-    number_misscheduled: i32,
-}
-
-#[derive(Clone, Debug, Deserialize)]
-struct SpecView {
-    template: TemplateView,
-}
-
-#[derive(Clone, Debug, Deserialize)]
-struct TemplateView {
-    spec: PodView,
-}
-
-#[derive(Clone, Debug, Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct PodView {
-    node_selector: Option<BTreeMap<String, String>>,
-    affinity: Option<Affinity>,
-    containers: Vec<ContainerView>,
-    #[serde(default)]
-    host_network: Option<bool>,
-    #[serde(default)]
-    volumes: Vec<VolumeView>,
-}
-
-#[derive(Clone, Debug, Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct VolumeView {
-    host_path: Option<IgnoredAny>,
-}
-
-#[derive(Clone, Debug, Deserialize)]
-struct ContainerView {
-    name: String,
-    image: Option<String>,
-}
-
-impl From<DaemonSetView> for DaemonSet {
-    /// Its nodes and its Pods matter only if it runs cloud-api-adaptor, in whichever container.
-    fn from(DaemonSetView { metadata, spec, status }: DaemonSetView) -> Self {
-        let PodView { node_selector, affinity, mut containers, host_network, volumes } = spec.template.spec;
-        containers.retain(|it| it.image.as_deref().is_some_and(is_adaptor_image));
-        let container = |ContainerView { name, image }| Container { name, image, ..Container::default() };
-        let containers = containers.into_iter().next().map(container).into_iter().collect();
-        // One says as much as many.
-        let host_path = || Volume { host_path: Some(HostPathVolumeSource::default()), ..Volume::default() };
-        let volumes = volumes.iter().any(|it| it.host_path.is_some()).then(|| vec![host_path()]);
-        let pod =
-            PodSpec { node_selector, affinity, containers, host_network, volumes, ..PodSpec::default() };
-        let template = PodTemplateSpec { metadata: None, spec: Some(pod) };
-        let spec = DaemonSetSpec { template, ..DaemonSetSpec::default() };
-        let StatusView { current_number_scheduled, desired_number_scheduled, number_misscheduled } = status;
-        let status = DaemonSetStatus {
-            current_number_scheduled,
-            desired_number_scheduled,
-            number_misscheduled,
-            ..DaemonSetStatus::default()
-        };
-        let daemon_set = Self { metadata, spec: spec.into(), status: Some(status) };
-        if runs_adaptor(&daemon_set) {
-            daemon_set
-        } else {
-            Self { metadata: daemon_set.metadata, ..Self::default() }
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::pin::pin;
@@ -247,66 +112,7 @@ mod tests {
     use serde_json::{Value, json};
     use tokio::time::Instant;
 
-    use super::*;
-
-    #[test]
-    fn the_projection_keeps_owner_image_and_placement_of_a_daemon_set() {
-        let far = "9999-12-31T00:00:00Z";
-        let fields = json!([{ "manager": "m", "time": far }]);
-        let affinity = json!({ "nodeAffinity": { "requiredDuringSchedulingIgnoredDuringExecution": {
-            "nodeSelectorTerms": [{ "matchExpressions": [{ "key": "k", "operator": "Exists" }] }],
-        } } });
-        let kept = |image: &str| {
-            let [_, projected] = read_and_projected::<DaemonSetView>(
-                &DAEMON_SET,
-                &json!({
-                    "metadata": {
-                        "name": "a", "labels": { "app": "x", "fat": "x" }, "managedFields": fields,
-                        "annotations": { (BUILT_FROM_ANNOTATION): "b", (settings::SETTINGS): "s", (settings::SETTINGS_SINCE): "t", "fat": "x" },
-                        "ownerReferences": [{ "apiVersion": "v1", "kind": "x", "name": "o", "uid": "u" }],
-                    },
-                    "spec": {
-                        "selector": {},
-                        "template": {
-                            "metadata": { "creationTimestamp": far, "managedFields": fields },
-                            "spec": {
-                                "nodeSelector": { "zone": "1" }, "affinity": affinity, "hostNetwork": true,
-                                "volumes": [
-                                    { "name": "a", "emptyDir": {} }, { "name": "b", "hostPath": { "path": "/" } },
-                                ],
-                                "containers": [{ "name": "y", "image": "z" }, { "name": "x", "image": image, "env": [] }],
-                            },
-                        },
-                    },
-                    "status": {
-                        "currentNumberScheduled": 2, "numberMisscheduled": 1, "numberReady": 2,
-                        "conditions": [{ "type": "t", "status": "True", "lastTransitionTime": far }],
-                    },
-                }),
-            );
-            json!(DaemonSet::from(projected))
-        };
-        let mut expected = json!({
-            "apiVersion": "apps/v1", "kind": "DaemonSet",
-            "metadata": {
-                "name": "a", "labels": { "app": "x" },
-                "annotations": { (BUILT_FROM_ANNOTATION): "b", (settings::SETTINGS): "s", (settings::SETTINGS_SINCE): "t" },
-                "ownerReferences": [{ "apiVersion": "v1", "kind": "x", "name": "o", "uid": "u" }],
-            },
-            "spec": { "selector": {}, "template": { "spec": {
-                "nodeSelector": { "zone": "1" }, "affinity": affinity, "hostNetwork": true,
-                "volumes": [{ "name": "", "hostPath": { "path": "" } }],
-                "containers": [{ "name": "x", "image": "r/cloud-api-adaptor:v1" }],
-            } } },
-            "status": {
-                "currentNumberScheduled": 2, "numberMisscheduled": 1,
-                "desiredNumberScheduled": 0, "numberReady": 0,
-            },
-        });
-        assert_eq!(kept("r/cloud-api-adaptor:v1"), expected);
-        expected.as_object_mut().unwrap().retain(|field, _| !["spec", "status"].contains(&field.as_str()));
-        assert_eq!(kept("another"), expected, "one that runs something else");
-    }
+    use super::{super::settings, *};
 
     fn view(namespace: &str, labels: &Value, pod: &Value, pods: i32) -> DaemonSetView {
         let annotations = json!({ (settings::SETTINGS): "s" });

@@ -3,6 +3,7 @@
 //! ```text
 //! observe.rs        reads: its DaemonSet, those of others, Pods on older settings
 //! daemon_sets.rs    the watch of all DaemonSets
+//! daemon_sets/      view.rs: what is read of them
 //! preconditions.rs  why it is not deployed (pure)
 //! desired.rs        the wanted DaemonSet (pure)
 //! apply.rs          writes the DaemonSet and the annotations of the ServiceAccount
