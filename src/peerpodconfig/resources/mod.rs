@@ -10,7 +10,6 @@
 //! policy/        the same admission without a webhook: MutatingAdmissionPolicy and its binding
 //! program.rs     the image and the placement of the webhook, the same as the operator's
 //! names.rs       names and labels of the objects
-//! differs.rs     whether writing an object would change anything
 //! unmanaged.rs   cloud-api-adaptors that this configuration does not manage
 //! ```
 //!
