@@ -190,7 +190,6 @@ where
 
 #[cfg(test)]
 mod tests {
-    use k8s_openapi::api::apps::v1::DaemonSet;
     use operator_kit::testing::read_and_projected;
     use serde_json::{Value, json};
 
