@@ -129,7 +129,7 @@ impl Peer for Docker {
                 self.answer(removes, 409, r#"{"message":"removal of container x is already in progress"}"#);
                 let Example { id, name } = example;
                 let shown = format!(
-                    r#"{{"Id":"{id}","Name":"/{name}","Created":"","State":{{"Status":"removing"}}}}"#
+                    r#"{{"Id":"{id}","Name":"/{name}","Created":"","State":{{"Status":"removing"}},"Config":{{}}}}"#
                 );
                 self.answer(move |_| removing.load(Relaxed), 200, &shown);
             }
