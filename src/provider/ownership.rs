@@ -48,7 +48,9 @@ pub enum NotOwn {
         name: String,
     },
     /// It was made long before the PeerPod, which cloud-api-adaptor makes together with the VM.
-    #[error("the VM {id} is much older than this PeerPod, which may come from a backup or from another cluster")]
+    #[error(
+        "the VM {id} is much older than this PeerPod, which may come from a backup or from another cluster"
+    )]
     Older {
         /// Its identifier.
         id: String,

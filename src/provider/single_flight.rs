@@ -7,7 +7,7 @@ use tokio::{sync::Mutex, time::Instant};
 use super::{Error, ErrorClass};
 
 /// A caller that waited for longer than this makes no call: the rest of its minute may be too short, and all others would wait in vain.
-const LONGEST_WAIT: Duration = Duration::from_secs(20);
+pub(super) const LONGEST_WAIT: Duration = Duration::from_secs(20);
 
 /// A call that many may ask for at once: one of them makes it, and the others wait for its result, a failure too.
 pub(super) struct SingleFlight<T>(Mutex<Option<Latest<T>>>);

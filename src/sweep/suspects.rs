@@ -98,8 +98,9 @@ impl Suspects {
     /// The PeerPods that may be lost or left, by the listing and the Pods that have ended.
     fn suspected(&self, round: &Round<'_>, ended: Option<Vec<Arc<PeerPod>>>) -> Vec<Suspected> {
         let Round { target, listing, peerpods, .. } = *round;
-        let had_ended = |it: &&Arc<PeerPod>| self.of(it).is_some_and(|it| it.suspicion == Suspicion::Ended);
-        let ended = ended.unwrap_or_else(|| peerpods.iter().filter(had_ended).cloned().collect());
+        let ended_before =
+            |it: &&Arc<PeerPod>| self.of(it).is_some_and(|it| it.suspicion == Suspicion::Ended);
+        let ended = ended.unwrap_or_else(|| peerpods.iter().filter(ended_before).cloned().collect());
         let has_ended: HashSet<_> = ended.iter().filter_map(|it| number(it)).collect();
         let ended = ended.into_iter().map(|peerpod| (peerpod, Suspicion::Ended));
         let lost = suspects(target.cloud, listing, peerpods).into_iter();

@@ -115,7 +115,7 @@ async fn deleted_peerpods_that_another_finalizer_keeps_do_not_claim_a_vm_for_eve
         metadata.deletion_timestamp = metadata.creation_timestamp.clone();
         other
     };
-    let others: Vec<_> = (0..2 * MOST_PODS + 1).map(kept).collect();
+    let others: Vec<_> = (0..=2 * MOST_PODS).map(kept).collect();
     let pod = || Call::get("/api/v1/namespaces/bank/pods/web-0").answer(Answer::not_found("pods", "web-0"));
     let observer = observer(&own, &others, others.iter().map(|_| pod()));
     for is_claimed in [true, true, false] {

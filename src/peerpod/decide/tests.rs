@@ -111,7 +111,7 @@ fn remains_of_a_vm_are_deleted_and_supersede_nothing() {
 
 #[test]
 fn a_vm_that_is_much_older_than_its_record_is_not_deleted() {
-    let made = |before| Facts { vm: present(Some(-before)), ..dangling() };
+    let made = |before: i64| Facts { vm: present(Some(-before)), ..dangling() };
     assert!(matches!(decide(made(3600)), Decision::Delete(_)));
     assert!(matches!(decide(made(-60)), Decision::Delete(_)), "the cloud's clock is ahead");
     let Decision::Refuse(blocked) = decide(made(3601)) else { panic!("it is deleted") };

@@ -38,7 +38,7 @@ use super::{
     Provider, Resource, Stage, Vm, VmRef,
     cloud::{Cloud, InstanceTypeKey, Opening},
     cluster_proof::cluster_uid,
-    http::{Authorized, Call, Reply, each_page, encoded, identity::variable},
+    http::{Authorized, Call, MOST_PAGES, Reply, encoded, identity::variable, too_many_pages},
 };
 use crate::settings::Values;
 
@@ -129,20 +129,19 @@ impl Azure {
         let doing = "listing the VMs";
         let filter = format!("substringof('{POD_VM}',name)");
         let query = encoded([("api-version", RESOURCES), ("$filter", &filter), ("$expand", EXPAND)]);
-        let first = format!("{}{}/resources?{query}", self.manager, id::path(self.group()?));
-        each_page(doing, first, async |url: String| {
+        let mut url = format!("{}{}/resources?{query}", self.manager, id::path(self.group()?));
+        for _ in 0..MOST_PAGES {
             let reply = accepted(self.api.send(Call::to(doing, Method::GET, &url)?).await?)?;
             let page: Page<ArmResource> = reply.json()?;
             take(page.value);
-            let next = page.next_link.filter(|link| !link.is_empty());
-            let path = next.as_ref().map(|url| url.strip_prefix(&self.manager).unwrap_or_default());
+            let Some(next) = page.next_link.filter(|link| !link.is_empty()) else { return Ok(()) };
             // The token is for no other host.
-            if path.is_some_and(|path| !path.starts_with('/')) {
+            if !next.strip_prefix(&self.manager).is_some_and(|path| path.starts_with('/')) {
                 return Err(reply.unreadable("list", "its next page is at another host"));
             }
-            Ok(next)
-        })
-        .await
+            url = next;
+        }
+        Err(too_many_pages(doing))
     }
 
     /// Asks for the resource with this identifier. `None`: it does not exist.

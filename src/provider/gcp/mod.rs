@@ -37,7 +37,7 @@ use super::{
     Resource, Stage, Vm,
     cloud::{Cloud, InstanceTypeKey, Opening},
     cluster_proof::cluster_uid,
-    http::{Authorized, Call, each_page, encoded, identity::is_safe},
+    http::{Authorized, Call, MOST_PAGES, encoded, identity::is_safe, too_many_pages},
 };
 use crate::settings::Values;
 
@@ -104,13 +104,16 @@ impl Gcp {
     /// Reads a list of all zones to its last page.
     async fn instances(&self, doing: &'static str, filter: &str, size: &str) -> Result<Vec<Instance>, Error> {
         let mut all = Vec::new();
-        let read = each_page(doing, String::new(), async |token: String| {
+        let mut token = String::new();
+        for _ in 0..MOST_PAGES {
             let mut page = self.page(doing, filter, size, &token).await?;
-            let next = mem::take(&mut page.next_page_token);
+            token = mem::take(&mut page.next_page_token);
             all.extend(page.into_instances());
-            Ok((!next.is_empty()).then_some(next))
-        });
-        read.await.map(|()| all)
+            if token.is_empty() {
+                return Ok(all);
+            }
+        }
+        Err(too_many_pages(doing))
     }
 
     /// Reads a page of a list of all zones. Fails if it may lack VMs, for instance because a zone is unreachable.

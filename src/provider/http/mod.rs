@@ -6,7 +6,7 @@
 //! request.rs    how most clouds make a Call
 //! reply.rs      Reply: what came back, and the error that it means
 //! failure.rs    Failure: an error with the cloud's own code
-//! pages.rs      lists that clouds give page by page
+//! pages.rs      the limit of lists that clouds give page by page
 //! pinned.rs     trust in one certificate, by its fingerprint
 //! pacing.rs     how many requests a second a cloud takes, learnt from its refusals
 //! token.rs      Tokens: a credential that expires, fetched once for all callers
@@ -58,7 +58,7 @@ pub(super) use self::{
     access::{Authorized, TokenSource},
     access_key::{AccessKey, TemporaryKey},
     failure::Failure,
-    pages::{MOST_PAGES, each_page, too_many_pages},
+    pages::{MOST_PAGES, too_many_pages},
     pinned::Fingerprint,
     reply::{Reply, texts},
     signed::{CALLER, Signed, SignedAnswer, SignedApi},

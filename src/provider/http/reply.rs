@@ -67,7 +67,7 @@ impl Reply {
     /// An answer with this status and this body.
     #[cfg(test)]
     pub fn of(status: StatusCode, body: &str) -> Self {
-        let mut answer = Response::new(Bytes::from(body.to_owned()));
+        let mut answer = Response::new(Body { bytes: Bytes::from(body.to_owned()), place: None });
         *answer.status_mut() = status;
         Self::new("asking", None, answer, Vec::new(), Arc::default())
     }

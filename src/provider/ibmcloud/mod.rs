@@ -50,7 +50,7 @@ use super::{
     ParsedId, Provider, Resource, Stage, Vm,
     cloud::{Cloud, InstanceTypeKey, Opening},
     error::release_advice,
-    http::{Authorized, Call, Reply, each_page, encoded},
+    http::{Authorized, Call, MOST_PAGES, Reply, encoded, too_many_pages},
     ibm_iam::{self, Iam},
 };
 use crate::settings::Values;
@@ -138,15 +138,18 @@ impl IbmCloud {
         doing: &'static str,
         mut enough: impl FnMut(Vec<Instance>) -> bool + Send,
     ) -> Result<(), Error> {
-        each_page(doing, None, async |start: Option<String>| {
+        let mut start: Option<String> = None;
+        for _ in 0..MOST_PAGES {
             let mut query = vec![("limit", PAGE)];
             query.extend(start.as_deref().map(|start| ("start", start)));
             let reply = accepted(self.call(doing, Method::GET, "instances", &query).await?)?;
             let page: Page = reply.json()?;
-            let next = page.next().map_err(|problem| reply.unreadable("list", problem))?;
-            Ok(if enough(page.instances) { None } else { next.map(Some) })
-        })
-        .await
+            start = page.next().map_err(|problem| reply.unreadable("list", problem))?;
+            if enough(page.instances) || start.is_none() {
+                return Ok(());
+            }
+        }
+        Err(too_many_pages(doing))
     }
 
     async fn find(&self, id: &str) -> Result<Instance, Error> {

@@ -8,7 +8,7 @@ use hyper::Method;
 use jiff::{SignedDuration, Timestamp};
 use operator_kit::Message;
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::{
     ACTIONS,
@@ -16,7 +16,7 @@ use super::{
 };
 use crate::provider::{
     Error, ErrorClass, POD_VM,
-    http::{Authorized, Call, Client, Options, each_page},
+    http::{Authorized, Call, Client, MOST_PAGES, Options, too_many_pages},
     ibm_iam::Iam,
     ownership::is_pod_vm,
 };
@@ -65,8 +65,8 @@ impl Search {
 
     pub(super) async fn tags(&self, api: &Authorized<Iam>) -> Result<Tags, Error> {
         let mut tags = HashMap::new();
-        let first = json!({ "query": QUERY, "fields": ["crn", "name", "tags"] });
-        let read = each_page(DOING, first, async |mut question: Value| {
+        let mut question = json!({ "query": QUERY, "fields": ["crn", "name", "tags"] });
+        for _ in 0..MOST_PAGES {
             let call = Call::to(DOING, Method::POST, &self.url)?.json(&question);
             let reply = api.send_by(&self.client, call.header("accept", "application/json")?).await?;
             let reply = reply.success_or(|reply| {
@@ -78,12 +78,10 @@ impl Search {
             let next = search_cursor.filter(|_| !items.is_empty());
             let pod_vms = items.into_iter().filter(|item| item.name.starts_with(POD_VM));
             tags.extend(pod_vms.map(|item| (item.crn, item.tags.iter().map(|it| tag(it)).collect())));
-            Ok(next.map(|cursor| {
-                question["search_cursor"] = cursor.into();
-                question
-            }))
-        });
-        read.await.map(|()| Tags(tags))
+            let Some(cursor) = next else { return Ok(Tags(tags)) };
+            question["search_cursor"] = cursor.into();
+        }
+        Err(too_many_pages(DOING))
     }
 }
 

@@ -66,13 +66,16 @@ impl SharedList {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+    use std::{
+        sync::atomic::{AtomicU32, Ordering::Relaxed},
+        time::Duration,
+    };
 
     use futures::future::{join, join_all, join3};
     use tokio::time::{sleep, timeout};
 
     use super::*;
-    use crate::provider::Resource;
+    use crate::provider::{ErrorClass, Resource, single_flight::LONGEST_WAIT};
 
     const ID: &str = "0dd2f0c5-6a3d-44a7-9b5e-2f7a6c2f9a11";
 
