@@ -94,14 +94,13 @@ struct IbmCloud {
 
 fn open(values: &Values, opening: Opening<'_>) -> Result<Box<dyn Provider>, Error> {
     let address = opening.address(settings::check(values))?;
-    let (address, group) = match address.split_once(' ') {
-        Some((address, group)) => (address, Some(group.to_owned())),
-        // Former versions recorded no group.
-        None => (&*address, None),
-    };
-    let (vpc, recorded) = Vpc::new(address, &opening)?;
+    let (vpc, recorded) = Vpc::new(&address, &opening)?;
     let opening = Opening { recorded, ..opening };
-    let Settings { api_key, profile, iam_endpoint, search_endpoint, .. } = Settings::read(values);
+    let Settings { api_key, profile, iam_endpoint, search_endpoint, resource_group, .. } =
+        Settings::read(values);
+    // It is not recorded which resource group the settings named with an earlier endpoint.
+    let is_former = opening.recorded.as_ref().is_some_and(|recorded| recorded.moved.is_none());
+    let group = resource_group.filter(|_| !is_former);
     Ok(Box::new(IbmCloud {
         api: Authorized::new(Iam::new(&iam_endpoint, api_key, profile, &opening)?)?,
         search: Search::new(&search_endpoint)?,

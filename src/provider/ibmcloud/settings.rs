@@ -61,10 +61,9 @@ settings! {
     }
 }
 
-/// Where these settings look for VMs: the VPC API of one region, and the resource group, if they name one. To credentials without
-/// rights in that group, the API shows none of its VMs.
+/// Where these settings look for VMs: the VPC API of one region.
 pub(super) fn check(values: &Values) -> Result<Endpoint, Vec<Malformed>> {
-    let Settings { api_key, profile, vpc_endpoint, iam_endpoint, search_endpoint, resource_group, .. } =
+    let Settings { api_key, profile, vpc_endpoint, iam_endpoint, search_endpoint, .. } =
         Settings::read(values);
     let mut malformed: Vec<_> = unsafe_url("IBMCLOUD_IAM_ENDPOINT", &iam_endpoint).into_iter().collect();
     malformed.extend(unsafe_url("IBMCLOUD_GLOBAL_SEARCH_ENDPOINT", &search_endpoint));
@@ -74,10 +73,7 @@ pub(super) fn check(values: &Values) -> Result<Endpoint, Vec<Malformed>> {
     }
     let address = vpc_endpoint.as_deref().map_or_else(|| Ok(OF_THE_NODES.to_owned()), base);
     match address {
-        Ok(address) if malformed.is_empty() => {
-            let address = [address].into_iter().chain(resource_group).collect::<Vec<_>>().join(" ");
-            return Ok(Endpoint { setting: VPC, address });
-        }
+        Ok(address) if malformed.is_empty() => return Ok(Endpoint { setting: VPC, address }),
         Ok(_) => {}
         Err(problem) => malformed.push(problem),
     }

@@ -47,22 +47,6 @@ fn settings_that_name_no_endpoint_mean_the_region_of_the_nodes() {
 }
 
 #[test]
-fn the_resource_group_is_a_part_of_the_place() {
-    for (endpoint, group, address) in [
-        ("https://eu-de.iaas.cloud.ibm.com/v1", "rg-1", "https://eu-de.iaas.cloud.ibm.com/v1 rg-1"),
-        ("", "rg-1", "region-of-the-nodes rg-1"),
-        ("", "", "region-of-the-nodes"),
-    ] {
-        let snapshot = parse(&[
-            ("IBMCLOUD_VPC_ENDPOINT", endpoint),
-            ("IBMCLOUD_RESOURCE_GROUP_ID", group),
-            ("IBMCLOUD_API_KEY", "k"),
-        ]);
-        assert_eq!(snapshot.endpoint().unwrap().address, address);
-    }
-}
-
-#[test]
 fn settings_that_name_no_region_or_send_a_key_anywhere_are_refused() {
     let good = [("IBMCLOUD_VPC_ENDPOINT", "https://eu-de.iaas.cloud.ibm.com/v1"), ("IBMCLOUD_API_KEY", "k")];
     assert!(parse(&good).endpoint().is_ok());
