@@ -94,7 +94,9 @@ pub(super) async fn probe<A: SignedApi>(
 ) -> Finding {
     let answer = signed.call(Query::new("asking for a right", action, parameters)).await;
     if answer.as_ref().is_err_and(<A::Answer as SignedAnswer>::names_nothing) {
-        let why = format!("to {action} the cloud answered only that there is no such thing");
+        let why = format!(
+            "{action} of what does not exist shows nothing: the cloud looks for it before it checks rights"
+        );
         return Finding::untried(subject, why);
     }
     dry_run(subject, action, answer)

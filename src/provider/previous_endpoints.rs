@@ -28,8 +28,8 @@ pub(super) struct PreviousEndpoint {
 }
 
 /// A provider that reports a VM as absent only if it cannot be at another endpoint. That holds if the VM was seen here before, if
-/// its identifier says where it is, or if no previous endpoint has it, the host here never changed and there are no newer settings.
-/// The provider only reads at previous endpoints.
+/// its identifier says where it is, or if no previous endpoint has it, the host here never changed, and no newer settings
+/// were rejected. The provider only reads at previous endpoints.
 ///
 /// The age of a PeerPod proves nothing: cloud-api-adaptor keeps the settings with which it was started, so it may create VMs at a
 /// previous endpoint long after the change.

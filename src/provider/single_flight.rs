@@ -6,9 +6,6 @@ use tokio::{sync::Mutex, time::Instant};
 
 use super::{Error, ErrorClass};
 
-/// A caller that waited for longer than this makes no call: the rest of its minute may be too short, and all others would wait in vain.
-pub(super) const LONGEST_WAIT: Duration = Duration::from_secs(20);
-
 /// A call that many may ask for at once: one of them makes it, and the others wait for its result, a failure too.
 pub(super) struct SingleFlight<T>(Mutex<Option<Latest<T>>>);
 
@@ -51,11 +48,12 @@ impl<T: Clone> SingleFlight<T> {
         result
     }
 
-    /// The result of a call that began after `asked`, or failed after it. `late` is the error of a caller that waited too long for
-    /// another one's call.
+    /// The result of a call that began after `asked`, or failed after it. A caller that waited longer than `longest` for another one's
+    /// call makes none and gets the error `late`: the rest of its minute may be too short, and all others would wait in vain.
     pub(super) async fn after(
         &self,
         asked: Instant,
+        longest: Duration,
         late: &'static str,
         call: impl Future<Output = Result<T, Error>>,
     ) -> Result<T, Error> {
@@ -63,7 +61,7 @@ impl<T: Clone> SingleFlight<T> {
             if let Some(last) = last.filter(|last| last.since() >= asked) {
                 return Some(last.result.clone());
             }
-            (asked.elapsed() > LONGEST_WAIT).then(|| Err(Error::new(ErrorClass::Transient, late)))
+            (asked.elapsed() > longest).then(|| Err(Error::new(ErrorClass::Transient, late)))
         };
         self.get(known, call).await
     }

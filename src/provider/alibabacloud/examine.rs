@@ -47,7 +47,7 @@ impl Alibaba {
         let to_delete = if honours_dry_run { vm } else { NONE };
         let deletion = [("DryRun", "true"), ("Force", "true"), ("InstanceId", to_delete)];
         let itself = [("InstanceId", vm)];
-        findings.push(probe(&self.0, "read a machine", "DescribeInstanceAttribute", &itself).await);
+        findings.push(probe(&self.0, "read a VM", "DescribeInstanceAttribute", &itself).await);
         findings.push(probe(&self.0, DELETE, "DeleteInstance", &deletion).await);
         for (subject, action, parameters) in CHANGES {
             let parameters = [&[self.region()], parameters].concat();

@@ -101,7 +101,9 @@ impl Instance {
     fn read(item: &Node) -> Option<Self> {
         let attachments = items(item, "networkInterfaceSet").filter_map(|it| it.child("attachment"));
         let mut first = attachments.filter(|it| it.text_of("deviceIndex") == "0");
-        let tag = |it: &Node| Some((it.non_empty("key")?, it.text_of("value").to_owned()));
+        // White space is a part of a tag, and may distinguish a name from a pod VM's.
+        let exact = |it: &Node, part| it.child(part).map(|it| it.exact().to_owned());
+        let tag = |it: &Node| Some((exact(it, "key")?, exact(it, "value").unwrap_or_default()));
         Some(Self {
             id: item.non_empty("instanceId")?,
             state: item.child("instanceState")?.non_empty("name")?,

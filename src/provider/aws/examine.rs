@@ -17,16 +17,16 @@ impl Aws {
     }
 
     async fn examined_rights(&self) -> Vec<Finding> {
-        let mut machines = Vec::new();
-        let listed = self.instances(&mut |page| machines.extend(page.into_iter().map(|vm| vm.id))).await;
-        let shown = counted(machines.len(), "instance");
+        let mut ids = Vec::new();
+        let listed = self.instances(&mut |page| ids.extend(page.into_iter().map(|vm| vm.id))).await;
+        let shown = counted(ids.len(), "instance");
         let listed = listed.map(|()| format!("EC2 shows {shown} named {POD_VM}…"));
         // Another cloud with the same API may ignore `DryRun`, and terminate what it is asked about.
-        let machine = machines.first().filter(|_| self.0.api.place.endpoint.is_none());
-        let machine = machine.map_or("i-00000000000000000", String::as_str);
+        let id = ids.first().filter(|_| self.0.api.place.endpoint.is_none());
+        let id = id.map_or("i-00000000000000000", String::as_str);
         // The purpose, the action, and parameters that otherwise name nothing.
         let needed: [(_, _, Parameters<'_>); 6] = [
-            (DELETE, "TerminateInstances", &[("InstanceId.1", machine)]),
+            (DELETE, "TerminateInstances", &[("InstanceId.1", id)]),
             ("look up tags", "DescribeTags", &[("MaxResults", "5")]),
             ("look up addresses", "DescribeAddresses", &[]),
             ("look up interfaces", "DescribeNetworkInterfaces", &[("MaxResults", "5")]),

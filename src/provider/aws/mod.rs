@@ -77,7 +77,7 @@ const NAMES: [&str; 2] = ["eip-", "nic-"];
 /// How many instances or tags a page of a list may have.
 const PAGE: &str = "100";
 
-/// How something is read that may be left of an instance: what is being done, the action, a filter by identifiers, and the list.
+/// How to read interfaces or addresses by identifier: what is being done, the action, its filter, and the list in its answer.
 type Lookup = [&'static str; 4];
 
 const INTERFACES: Lookup =

@@ -67,6 +67,7 @@ struct Container {
     name: String,
     created: String,
     state: State,
+    #[serde(default)]
     config: Config,
 }
 
@@ -76,7 +77,7 @@ struct State {
     status: String,
 }
 
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 struct Config {
     labels: Option<BTreeMap<String, String>>,

@@ -313,7 +313,8 @@ impl Client {
             }
             bytes.extend_from_slice(&data);
         }
-        Ok(Body { bytes: bytes.into(), place })
+        // Without the room to grow.
+        Ok(Body { bytes: bytes.into_boxed_slice().into(), place })
     }
 }
 

@@ -95,6 +95,11 @@ impl Node {
         Some(self.text_of(name)).filter(|text| !text.is_empty()).map(str::to_owned)
     }
 
+    /// The text in it.
+    pub fn exact(&self) -> &str {
+        &self.text
+    }
+
     /// The text in it, without surrounding white space.
     pub fn text(&self) -> &str {
         self.text.trim()

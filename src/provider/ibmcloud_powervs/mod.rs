@@ -67,6 +67,9 @@ const DELETION: Duration = Duration::from_secs(10);
 /// How long an answer may take. IBM's own client waits for two minutes; a call of a provider has one.
 const PATIENCE: Duration = Duration::from_secs(50);
 
+/// A caller that waited for another one's list for longer than this makes none: its minute would be too short for a slow one.
+const LONGEST_WAIT: Duration = Duration::from_secs(5);
+
 /// One workspace.
 struct PowerVs {
     api: Authorized<Iam>,
@@ -177,6 +180,8 @@ impl PowerVs {
     async fn find(&self, id: &InstanceId) -> Result<Server, Error> {
         let reply = self.call("reading the server", Method::GET, Some(id.as_str())).await?;
         if [StatusCode::NOT_FOUND, StatusCode::GONE].contains(&reply.status) {
+            // A long answer would keep the list waiting for its turn.
+            drop(reply);
             return Err(self.missing(id).await);
         }
         let reply = accepted(reply)?;
@@ -196,7 +201,7 @@ impl PowerVs {
         };
         let late = "another list of the workspace took long; the operator looks again";
         // Boxed, as a future this large would be held twice.
-        match self.listed.after(Instant::now(), late, Box::pin(list)).await {
+        match self.listed.after(Instant::now(), LONGEST_WAIT, late, Box::pin(list)).await {
             Err(error) => error,
             Ok(listed) if listed.contains(id.as_str()) => {
                 let message = "the workspace lists the VM, but does not show it";

@@ -3,7 +3,7 @@
 //! The proof that a VM is absent lists the whole folder. Many deletions may end together, and a tenant may write thousands of PeerPods
 //! that name no VM.
 
-use std::{collections::HashSet, sync::Arc};
+use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 use uuid::Uuid;
@@ -13,6 +13,9 @@ use crate::provider::{Error, InstanceId, Listed, POD_VM, ownership::stem_of, sin
 
 /// The most VMs without a known UUID whose names are kept. Each has 80 characters at most.
 const MOST_UNKNOWN: usize = 1_000;
+
+/// How long a caller waits for another one's list, and may still make its own.
+const LONGEST_WAIT: Duration = Duration::from_secs(20);
 
 /// What a whole list of the folder has shown. It takes 20 to 39 bytes for each VM: 1.1 MB for 50,000. A list has 500,000 at most.
 #[derive(Debug, Default)]
@@ -60,22 +63,19 @@ impl SharedList {
         list: impl Future<Output = Result<Shown, Error>> + Send,
     ) -> Result<Arc<Shown>, Error> {
         let late = "another list of the folder of pod VMs took long; the operator looks again";
-        self.0.after(searched, late, async { list.await.map(Arc::new) }).await
+        self.0.after(searched, LONGEST_WAIT, late, async { list.await.map(Arc::new) }).await
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::{
-        sync::atomic::{AtomicU32, Ordering::Relaxed},
-        time::Duration,
-    };
+    use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
     use futures::future::{join, join_all, join3};
     use tokio::time::{sleep, timeout};
 
     use super::*;
-    use crate::provider::{ErrorClass, Resource, single_flight::LONGEST_WAIT};
+    use crate::provider::{ErrorClass, Resource};
 
     const ID: &str = "0dd2f0c5-6a3d-44a7-9b5e-2f7a6c2f9a11";
 

@@ -12,13 +12,11 @@ use super::{
     session::in_the_middle,
     shared_list::Shown,
 };
-use crate::{
-    api::v1alpha1::{RELEASE_ABANDON, RELEASE_ANNOTATION},
-    provider::{
-        Error, ErrorClass, Finding, InstanceId, Listed, POD_VM,
-        finding::{DELETE, LOOK_UP, answered, counted, ensure_rights, examine},
-        http::{MOST_PAGES, Pace::Read, too_many_pages},
-    },
+use crate::provider::{
+    Error, ErrorClass, Finding, InstanceId, Listed, POD_VM,
+    error::release_advice,
+    finding::{DELETE, LOOK_UP, answered, counted, ensure_rights, examine},
+    http::{MOST_PAGES, Pace::Read, too_many_pages},
 };
 
 /// How many VMs a page of a list may have.
@@ -48,7 +46,8 @@ impl Vsphere {
         if shown.may_hide(pod) {
             return doubt(format!(
                 "vCenter does not know the UUID of a pod VM at present, which may be this one; it may just be made, or its host or its \
-                 datastore be down; if the VM is gone, annotate the PeerPod {RELEASE_ANNOTATION}={RELEASE_ABANDON}"
+                 datastore be down; if the VM is gone, {}",
+                release_advice()
             ));
         }
         Ok(())
