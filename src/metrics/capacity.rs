@@ -25,7 +25,8 @@ const ADVERTISED: Description = Description {
     name: "peerpod_operator_capacity_advertised_vms",
     kind: "gauge",
     labels: &["config"],
-    help: "VMs that the operator advertises on the nodes of a PeerPodConfig, as the scheduler reads them.",
+    help: "VMs that the operator advertises on the nodes of a PeerPodConfig, as the scheduler reads them. Absent while the nodes are \
+           not known.",
 };
 
 const USED: Description = Description {
@@ -53,8 +54,8 @@ pub(super) const DESCRIPTIONS: [Description; 4] = [READY, ADVERTISED, USED, FREE
 pub struct ConfigCapacity {
     /// Whether all of it is ready.
     pub ready: bool,
-    /// As many they advertise together.
-    pub advertised: u64,
+    /// As many they advertise together; `None`: the nodes are not known.
+    pub advertised: Option<u64>,
     /// What Pods take of it; `None`: unknown.
     pub usage: Option<Usage>,
 }
@@ -88,7 +89,7 @@ impl Collector for Capacities {
         let capacities = self.lock();
         let value_of: [fn(&ConfigCapacity) -> Option<u64>; 4] = [
             |it| Some(it.ready.into()),
-            |it| Some(it.advertised),
+            |it| it.advertised,
             |it| it.usage.map(|usage| usage.used),
             |it| it.usage.map(|usage| usage.free),
         ];

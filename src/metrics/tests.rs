@@ -33,7 +33,9 @@ fn record_everything(metrics: &Metrics) {
     metrics.settings_usable(DEFAULT_SETTINGS, Some(true));
     metrics.lists("libvirt", Duration::from_secs(300), ["vm"]);
     let usage = Some(Usage { used: 7, free: 3 });
-    metrics.capacities([("config".to_owned(), ConfigCapacity { ready: true, advertised: 10, usage })].into());
+    metrics.capacities(
+        [("config".to_owned(), ConfigCapacity { ready: true, advertised: Some(10), usage })].into(),
+    );
 }
 
 #[test]
@@ -128,8 +130,8 @@ fn a_throttled_cloud_shows_until_when() {
 fn a_configuration_shows_what_is_known_of_it_and_nothing_once_it_is_gone() {
     let (registry, metrics) = metrics();
     assert!(!scrape(&registry).contains("capacity"), "there is none");
-    let known = ConfigCapacity { ready: true, advertised: 4, usage: Some(Usage { used: 4, free: 0 }) };
-    let uncounted = ConfigCapacity { ready: false, advertised: 2, usage: None };
+    let known = ConfigCapacity { ready: true, advertised: Some(4), usage: Some(Usage { used: 4, free: 0 }) };
+    let uncounted = ConfigCapacity { ready: false, advertised: Some(2), usage: None };
     metrics.capacities([("a".to_owned(), known), ("b".to_owned(), uncounted)].into());
     let text = scrape(&registry);
     for line in [

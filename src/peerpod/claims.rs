@@ -35,7 +35,7 @@ const SKEW: SignedDuration = SignedDuration::from_mins(2);
 const NAMESAKES: u32 = 20;
 
 impl Observer {
-    /// Whether a PeerPod that is not being deleted may have the VM, too. Always false for a cloud that does not reuse identifiers.
+    /// Whether a PeerPod that is not being deleted may have the VM, too. Only clouds that reuse identifiers are told.
     pub(super) fn is_contested(&self, peerpod: &PeerPod) -> bool {
         reuses_ids(peerpod) && self.index.claimants(peerpod, 0).living.is_some()
     }
@@ -76,26 +76,25 @@ impl Observer {
         } else {
             self.index.claimants(peerpod, MOST_PODS + 1)
         };
-        if let Some(claimant) = living {
-            return Ok(Some((*claimant).clone()));
+        if let Some(claimant) = living.as_ref().or(going.get(MOST_PODS)) {
+            return Ok(Some((**claimant).clone()));
         }
         let Ok(id) = InstanceId::parse(peerpod.cloud_provider(), peerpod.instance_id()) else {
             return Ok(None);
         };
-        for key in going.iter().take(MOST_PODS) {
+        for key in &going {
             let other = self.store.get(key).filter(|other| is_namesake(other, peerpod, &id));
             let Some(other) = other else { continue };
-            match claim(&other, peerpod) {
-                Claim::WhileRuns(pod) if self.pod_state(&other, pod).await?.owner.may_run().is_none() => {
-                    // Its own reconcile does not find that out if it lacks the operator's finalizer.
-                    self.requeues.add(self.index.pod_has_ended(&other, true));
-                }
-                Claim::Stands | Claim::WhileRuns(_) => return Ok(Some((**key).clone())),
-                Claim::Void => {}
+            let needed = match claim(&other, peerpod) {
+                Claim::Stands => true,
+                Claim::WhileRuns(pod) => self.pod_state(&other, pod).await?.owner.may_run().is_some(),
+                Claim::Void => false,
+            };
+            if needed {
+                return Ok(Some((**key).clone()));
             }
         }
-        // Each look drops those whose Pods have ended. Until few are left, the next one may need the VM.
-        Ok(going.get(MOST_PODS).map(|key| (**key).clone()))
+        Ok(None)
     }
 
     /// Another Pod of the name of this PeerPod's, in any namespace, that may have the VM although no PeerPod says so.

@@ -99,12 +99,12 @@ fn delete(vm: Vm, facts: Facts) -> Decision {
     }
     match ownership::verify(vm, &pod, facts.name_limit) {
         Err(not_own) => Decision::Refuse(Blocked::NotOwn(not_own)),
+        Ok(own) if facts.deletion_accepted || own.vm().stage == Stage::Leaving => {
+            Decision::Wait(Wait::VmDeletion(Duration::ZERO))
+        }
         Ok(own) if is_older_than_its_record(own.vm(), facts.recorded) => {
             let (id, name) = (own.vm().id.to_string(), own.vm().name.clone());
             Decision::Refuse(Blocked::NotOwn(ownership::NotOwn::Older { id, name }))
-        }
-        Ok(own) if facts.deletion_accepted || own.vm().stage == Stage::Leaving => {
-            Decision::Wait(Wait::VmDeletion(Duration::ZERO))
         }
         Ok(_) if facts.developer_mode => Decision::Refuse(Blocked::DeveloperMode),
         Ok(own) => Decision::Delete(own),

@@ -13,7 +13,7 @@ use operator_kit::{
 
 use super::{
     decide::{
-        Facts, InSandbox, Owner, Phase, Sibling, VmState, is_left_by_an_ended_pod, is_superseded,
+        Decision, Facts, InSandbox, Owner, Phase, Sibling, VmState, is_left_by_an_ended_pod, is_superseded,
         wait_for_pod,
     },
     findings::{PeerPodFinding, PeerPodFindings},
@@ -73,6 +73,11 @@ impl Observer {
         let mut facts = self.known(peerpod, &siblings);
         let observation = Observation { observer: self, peerpod, provider, turn, siblings };
         match Phase::of(&facts) {
+            Phase::Settled(Decision::Release(_)) => {}
+            // Whatever keeps a deleted PeerPod, it claims no VM once its Pod has ended.
+            Phase::Settled(_) if facts.deleted.is_some() => {
+                observation.note_end(&mut facts).await?;
+            }
             Phase::Settled(_) => {}
             Phase::Released => observation.released(&mut facts).await?,
             Phase::Live => observation.live(&mut facts).await?,
@@ -168,16 +173,10 @@ impl Observation<'_> {
     /// While the Pod of a deleted PeerPod may run, only a newer sibling can change the decision. Then the VM matters, and what else
     /// needs it.
     async fn deleting(&self, facts: &mut Facts) -> Result<(), Interrupted> {
-        let Observer { index, requeues, .. } = self.observer;
-        if let Some(pod) = owner(self.peerpod) {
-            self.read_pod(pod, facts).await?;
-            let has_ended = facts.owner.may_run().is_none();
-            requeues.add(index.pod_has_ended(self.peerpod, has_ended));
-            if !has_ended {
-                self.ask_for_siblings(facts).await?;
-                if wait_for_pod(facts).is_some() {
-                    return Ok(());
-                }
+        if !self.note_end(facts).await? {
+            self.ask_for_siblings(facts).await?;
+            if wait_for_pod(facts).is_some() {
+                return Ok(());
             }
         }
         match facts.instance {
@@ -194,6 +193,16 @@ impl Observation<'_> {
             Err(_) => {}
         }
         Ok(())
+    }
+
+    /// Reads the Pod of a deleted PeerPod, and notes whether it has ended. Without a Pod there is nothing to note.
+    async fn note_end(&self, facts: &mut Facts) -> Result<bool, ApiError> {
+        let Some(pod) = owner(self.peerpod) else { return Ok(true) };
+        self.read_pod(pod, facts).await?;
+        let has_ended = facts.owner.may_run().is_none();
+        let Observer { index, requeues, .. } = self.observer;
+        requeues.add(index.pod_has_ended(self.peerpod, has_ended));
+        Ok(has_ended)
     }
 
     /// Takes a slot at the cloud, unless this turn has one. A cloud that cannot be asked answers at once and needs no slot.

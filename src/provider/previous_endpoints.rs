@@ -55,7 +55,7 @@ impl WithPrevious {
         if id.scope().is_some() || self.sightings.has(id, claim) {
             return Ok(());
         }
-        if let Some(rejected) = &self.settings.borrow().rejected {
+        if let Some(rejected) = self.settings.borrow().unusable() {
             let there = rejected.message().map(|problem| {
                 format!("it may be where newer settings point, which the operator cannot use: {problem}")
             });

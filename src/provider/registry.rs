@@ -178,7 +178,8 @@ pub(crate) struct Target {
     pub(crate) settings: Arc<Snapshot>,
     /// The provider of these settings.
     pub(crate) provider: Result<Arc<dyn Provider>, Error>,
-    /// Whether VMs may also be in places that the settings named before, which a listing does not show.
+    /// Whether VMs may also be in places that the settings named before, or that newer ones name which cannot be used. A listing does
+    /// not show these.
     pub(crate) has_former_places: bool,
     /// Whether another host or account answers here than before. What the settings declare was said of the former one.
     pub(crate) has_moved: bool,
@@ -211,7 +212,9 @@ impl Source {
         let built = built.as_ref().filter(|it| it.generation == generation);
         // If the provider could not be built, nothing is known about it.
         let has_moved = built.is_none_or(|it| it.known.moved.is_some());
-        let has_former_places = has_moved || built.is_none_or(|it| !it.known.former.is_empty());
+        // VMs may be where newer settings point, too.
+        let is_behind = self.served.settings.state.borrow().unusable().is_some();
+        let has_former_places = has_moved || is_behind || built.is_none_or(|it| !it.known.former.is_empty());
         Some(Target { cloud, settings, provider, has_former_places, has_moved })
     }
 

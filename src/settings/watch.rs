@@ -39,6 +39,12 @@ impl State {
         }
     }
 
+    /// Why newer settings, by which cloud-api-adaptor may make VMs already, are not in force. `None`: there are none, or they are for
+    /// a provider on which nothing is deleted.
+    pub fn unusable(&self) -> Option<&SettingsError> {
+        self.rejected.as_deref().filter(|it| !matches!(it, SettingsError::UnsupportedProvider { .. }))
+    }
+
     /// Why deletions cannot use the present content of the folders, if that is so. Every client may read this at `/readyz`, so it
     /// quotes no secret and no path.
     pub fn problem(&self) -> Option<String> {

@@ -57,7 +57,7 @@ pub(super) enum Suspicion {
 /// A PeerPod, and what may be wrong with it.
 type Suspected = (Arc<PeerPod>, Suspicion);
 
-/// What one round goes by.
+/// The input of one round.
 pub(super) struct Round<'a> {
     pub(super) sweeper: &'a Sweeper,
     pub(super) target: &'a Target,

@@ -6,13 +6,15 @@ use operator_kit::{
     projection::reading,
     testing::{Answer, ApiServer, Call, not_of},
 };
+use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
 
 use super::*;
 use crate::{
     cluster::Cluster,
-    peerpod::{PeerPodFindings, index::Index, pod::POD, requeue::Requeues},
-    provider::{clouds_in_memory, contract::memory::Memory},
+    metrics::Metrics,
+    peerpod::{PeerPodFindings, index::Index, object::key, parking::Parking, pod::POD, requeue::Requeues},
+    provider::{Error, ErrorClass, clouds_in_memory, contract::memory::Memory},
 };
 
 /// A PeerPod in this namespace of a Pod with this name and UID.
@@ -44,11 +46,11 @@ async fn claimant(
     others: &[PeerPod],
     calls: impl IntoIterator<Item = Call>,
 ) -> Result<Option<Message>, ApiError> {
-    observer(peerpod, others, calls).claimant(peerpod, &VmState::Present(vm)).await
+    let server = ApiServer::expecting(calls);
+    observer(peerpod, others, &server).claimant(peerpod, &VmState::Present(vm)).await
 }
 
-fn observer(peerpod: &PeerPod, others: &[PeerPod], calls: impl IntoIterator<Item = Call>) -> Observer {
-    let server = ApiServer::expecting(calls);
+fn observer(peerpod: &PeerPod, others: &[PeerPod], server: &ApiServer) -> Observer {
     let (store, mut writer) = store();
     let index = Arc::new(Index::default());
     for one in others.iter().chain([peerpod]) {
@@ -115,13 +117,18 @@ async fn deleted_peerpods_that_another_finalizer_keeps_do_not_claim_a_vm_for_eve
         metadata.deletion_timestamp = metadata.creation_timestamp.clone();
         other
     };
-    let others: Vec<_> = (0..=2 * MOST_PODS).map(kept).collect();
+    let others: Vec<_> = (0..=MOST_PODS).map(kept).collect();
     let pod = || Call::get("/api/v1/namespaces/bank/pods/web-0").answer(Answer::not_found("pods", "web-0"));
-    let observer = observer(&own, &others, others.iter().map(|_| pod()));
-    for is_claimed in [true, true, false] {
-        let claimant = observer.claimant(&own, &VmState::Present(vm(&own))).await.unwrap();
-        assert_eq!(claimant.is_some(), is_claimed, "{claimant:?}");
+    let server = ApiServer::expecting(others.iter().map(|_| pod()));
+    let observer = observer(&own, &others, &server);
+    let vm = VmState::Present(vm(&own));
+    assert!(observer.claimant(&own, &vm).await.unwrap().is_some(), "not all of their Pods are read");
+    let parking = Parking::new(1, Requeues::default(), Metrics::new(&mut Registry::default()));
+    for other in &others {
+        let (key, provider) = (Arc::new(key(other)), Err(Error::new(ErrorClass::Transient, "not asked")));
+        assert!(observer.observe(other, &provider, &parking.turn("libvirt", &key)).await.is_ok());
     }
+    assert_eq!(observer.claimant(&own, &vm).await.unwrap(), None, "their Pods have ended");
 }
 
 /// The Pod `web-0` of another namespace, as it starts on a node, with this merged into it.

@@ -7,7 +7,8 @@
 //! ```
 //!
 //! It observes in `nodes.rs` and `count.rs`, computes the desired numbers in `assignment.rs` (which nodes a configuration has) and
-//! `plan.rs` (what these advertise), applies them in `write.rs`, and says what it found in `summary.rs`. Beside that, `usage.rs` shows in the metrics what peer pods use.
+//! `plan.rs` (what these advertise), applies them in `write.rs`, and says what it found in `summary.rs`. Beside that, `usage.rs` shows in
+//! the metrics what peer pods use.
 //!
 //! A node's number is an extended resource in its capacity and its allocatable resources. The operator writes both: the scheduler
 //! reads the latter, and the kubelet derives it from the former only at its next status. The same write leaves a [mark](MARK) on

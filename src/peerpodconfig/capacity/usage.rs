@@ -12,7 +12,7 @@ use std::{
 
 use kube::Api;
 use operator_kit::Leadership;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 use tracing::debug;
 
 use super::{
@@ -36,8 +36,7 @@ const REST: u32 = 100;
 
 impl Capacity {
     /// Shows in the metrics, while this process leads, which configurations are ready, what their nodes advertise and what peer pods
-    /// use of it.
-    /// `requests`: those of all configurations that the controller honours.
+    /// use of it. `requests`: those of all configurations that the controller honours.
     pub async fn show_usage(
         &self,
         requests: impl Fn() -> Vec<NodeRequest>,
@@ -50,14 +49,19 @@ impl Capacity {
     }
 
     async fn follow_usage(&self, requests: &impl Fn() -> Vec<NodeRequest>, metrics: &Metrics) -> Infallible {
-        self.nodes.wait_until_known().await;
+        // Whether a configuration is ready is shown even if the nodes cannot be listed: then none is.
+        let _ = timeout(REFRESH, self.nodes.wait_until_known()).await;
         let mut counts = Counts::default();
         loop {
             let requests = requests();
-            if let Some(nodes) = self.nodes.snapshot() {
-                counts.refresh(&self.pods, &requests, &nodes).await;
-                metrics.capacities(capacities(&requests, &nodes, counts.latest.as_ref()));
-            }
+            let capacities = match self.nodes.snapshot() {
+                Some(nodes) => {
+                    counts.refresh(&self.pods, &requests, &nodes).await;
+                    capacities(&requests, &nodes, counts.latest.as_ref())
+                }
+                None => without_nodes(&requests),
+            };
+            metrics.capacities(capacities);
             sleep(REFRESH).await;
         }
     }
@@ -128,6 +132,13 @@ fn capacities(
     shares.map(|(request, share)| (request.name.clone(), capacity(request, &share, in_use))).collect()
 }
 
+/// The same while the nodes are not known.
+fn without_nodes(requests: &[NodeRequest]) -> BTreeMap<String, ConfigCapacity> {
+    let shown = requests.iter().filter(|request| !request.deleted);
+    let unknown = |ready| ConfigCapacity { ready, ..ConfigCapacity::default() };
+    shown.map(|request| (request.name.clone(), unknown(request.ready))).collect()
+}
+
 fn capacity(request: &NodeRequest, share: &[&Arc<Node>], in_use: Option<&InUse>) -> ConfigCapacity {
     let advertised = |node: &Node| {
         let is_ours = node.mark() == Some(&*request.resource);
@@ -144,7 +155,7 @@ fn capacity(request: &NodeRequest, share: &[&Arc<Node>], in_use: Option<&InUse>)
     };
     ConfigCapacity {
         ready: request.ready,
-        advertised: share.iter().map(|node| u64::from(advertised(node))).sum(),
+        advertised: Some(share.iter().map(|node| u64::from(advertised(node))).sum()),
         usage: is_limited(request).then(usage).flatten(),
     }
 }

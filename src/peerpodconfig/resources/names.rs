@@ -19,7 +19,7 @@ pub const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
 /// See [`MANAGED_BY`].
 pub const MANAGER: &str = "peerpod-operator";
 
-/// The label that names the configuration, as people look for it.
+/// The label that names the configuration: one of those that Kubernetes recommends for people and other programs.
 const INSTANCE: &str = "app.kubernetes.io/instance";
 
 /// The names of one configuration's objects.

@@ -96,6 +96,25 @@ async fn a_provider_that_an_embedding_program_brings_serves_its_cloud() {
 }
 
 #[tokio::test]
+async fn while_newer_settings_cannot_be_used_a_listing_does_not_show_all_vms() {
+    let rejected = |error| State {
+        current: Some(Arc::new(snapshot().unwrap())),
+        rejected: Some(Arc::new(error)),
+        generation: 1,
+    };
+    for (state, shows_all) in [
+        (rejected(SettingsError::NotText { path: "REGION".into() }), false),
+        (State { rejected: None, ..rejected(SettingsError::NotText { path: "REGION".into() }) }, true),
+    ] {
+        let places = Places::only(state.current.as_ref().unwrap().endpoint().unwrap().clone());
+        let served = Served { settings: CloudSettings::any(watch::channel(state).1), places };
+        let openers = Openers::default().with(CLOUD, |_, _| Ok(Box::new(Region::default())));
+        let clouds = Clouds::new([served], &openers, 1, &Metrics::new(&mut Registry::default()));
+        assert_eq!(clouds.target(0).await.unwrap().has_former_places, !shows_all);
+    }
+}
+
+#[tokio::test]
 async fn another_cloud_than_that_of_the_settings_is_not_served() {
     let refused = async |clouds: &Clouds, cloud: &str| {
         let error = clouds.provider(cloud).await.map(|_| ()).unwrap_err();

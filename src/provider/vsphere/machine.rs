@@ -124,7 +124,8 @@ impl Properties {
     }
 
     fn created(&self) -> Option<Timestamp> {
-        self.text("config.createDate").parse().ok()
+        // vCenter gives the beginning of the epoch for VMs that an old version made.
+        self.text("config.createDate").parse().ok().filter(|created| *created > Timestamp::UNIX_EPOCH)
     }
 }
 

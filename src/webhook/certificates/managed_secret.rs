@@ -35,7 +35,7 @@ pub const FINGERPRINT: &str = "peerpods.confidentialcontainers.org/certificate-s
 /// The annotation with the names in the certificate, separated by commas.
 const NAMES: &str = "peerpods.confidentialcontainers.org/names";
 
-/// How far the clocks of API servers may at least be behind.
+/// The least clock skew that a certificate allows for.
 const LEAST_CLOCK_SKEW: Duration = Duration::from_secs(300);
 
 /// The wanted properties of a managed certificate.

@@ -40,7 +40,7 @@ fn counted(nodes: &[(&str, u32)]) -> InUse {
 }
 
 fn known(advertised: u64, used: u64, free: u64) -> ConfigCapacity {
-    ConfigCapacity { ready: false, advertised, usage: Some(Usage { used, free }) }
+    ConfigCapacity { ready: false, advertised: Some(advertised), usage: Some(Usage { used, free }) }
 }
 
 #[test]
@@ -62,7 +62,7 @@ fn each_configuration_has_what_its_own_nodes_advertise_and_their_pods_take() {
 #[test]
 fn usage_without_a_complete_count_is_unknown() {
     let nodes = [node("a-0", "a", "3"), node("a-1", "a", "2")];
-    let unknown = ConfigCapacity { ready: false, advertised: 5, usage: None };
+    let unknown = ConfigCapacity { ready: false, advertised: Some(5), usage: None };
     let limited = [request("a", &json!({ "limit": 5 }))];
     for in_use in [None, Some(counted(&[("a-0", 1)]))] {
         assert_eq!(capacities(&limited, &nodes, in_use.as_ref()), [("a".to_owned(), unknown)].into());
