@@ -7,12 +7,12 @@ use k8s_openapi::api::{
     core::v1::{Namespace, Pod},
 };
 use kube::{
-    Api, Resource, ResourceExt as _,
-    api::{DeleteParams, PostParams},
-    core::NamespaceResourceScope,
+    Api, Client, Resource, ResourceExt as _,
+    api::{DeleteParams, ObjectMeta, PostParams},
+    core::Request,
 };
 use peerpod_operator::{NAMESPACE, api::v1alpha1::PeerPod, install::NAME};
-use serde::{Serialize, de::DeserializeOwned};
+use serde::Deserialize;
 use serde_json::{Value, json};
 use testbed::{
     peerpod_object,
@@ -36,18 +36,33 @@ const GOING: usize = 100;
 /// Objects made at the same time.
 const CONCURRENCY: usize = 8;
 
-/// Creates so many objects, and returns them as the API server stored them.
-async fn make<K>(api: &Api<K>, count: usize, object: impl Fn(usize) -> Value) -> Result<Vec<K>>
-where
-    K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
-        + Clone
-        + std::fmt::Debug
-        + Serialize
-        + DeserializeOwned,
-{
+/// What is read of a new object.
+#[derive(Deserialize)]
+struct Made {
+    metadata: Identity,
+}
+
+#[derive(Deserialize)]
+struct Identity {
+    name: String,
+    uid: String,
+}
+
+/// Creates so many objects. They go out as bytes, and only their identities are read: to decode a megabyte for each would take most of
+/// the time.
+async fn make<K: Resource>(
+    client: &Client,
+    api: &Api<K>,
+    count: usize,
+    object: impl Fn(usize) -> Value,
+) -> Result<Vec<Identity>> {
     let made = (0..count).map(|index| {
-        let object = serde_json::from_value(object(index));
-        async move { anyhow::Ok(api.create(&PostParams::default(), &object?).await?) }
+        let body = object(index).to_string().into_bytes();
+        let request = Request::new(api.resource_url()).create(&PostParams::default(), body);
+        async move {
+            let Made { metadata } = client.request(request?).await?;
+            anyhow::Ok(metadata)
+        }
     });
     stream::iter(made).buffered(CONCURRENCY).try_collect().await.context("making fat objects")
 }
@@ -74,20 +89,25 @@ fn fat_objects_of_tenants_neither_kill_nor_delay_an_operator_that_starts() -> Re
             let spec = json!({ "nodeSelector": { "such-a-node": "is-not-there" }, "containers": containers(1_050_000) });
             let template = json!({ "metadata": { "labels": labels }, "spec": spec });
             let spec = json!({ "selector": { "matchLabels": labels }, "template": template });
-            json!({ "metadata": metadata("set", index), "spec": spec })
+            json!({ "apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": metadata("set", index), "spec": spec })
         };
         let pod = |index| {
             // A scheduler that tries to place the Pod would write to it.
             let gates = json!([{ "name": "tests/never" }]);
             let spec = json!({ "schedulingGates": gates, "containers": containers(750_000) });
-            json!({ "metadata": metadata("pod", index), "spec": spec })
+            json!({ "apiVersion": "v1", "kind": "Pod", "metadata": metadata("pod", index), "spec": spec })
         };
-        make(&daemon_sets, DAEMON_SETS, daemon_set).await?;
-        let owners = make(&pods, PODS, pod).await?;
+        make(&client, &daemon_sets, DAEMON_SETS, daemon_set).await?;
+        let owners = make(&client, &pods, PODS, pod).await?;
+        let owner = |index: usize| {
+            let Identity { name, uid } = &owners[index % PODS];
+            let (name, namespace, uid) = (Some(name.clone()), Some(namespace.clone()), Some(uid.clone()));
+            Pod { metadata: ObjectMeta { name, namespace, uid, ..ObjectMeta::default() }, ..Pod::default() }
+        };
         let peerpod = |index: usize| {
             // The machines do not exist.
             let instance = format!("0dd2f0c5-6a3d-44a7-9b5e-{index:012x}");
-            let mut object = peerpod_object(&owners[index % PODS], "libvirt", &instance);
+            let mut object = peerpod_object(&owner(index), "libvirt", &instance);
             if index >= GOING {
                 object["metadata"].as_object_mut().expect("an object").remove("finalizers");
                 object["spec"] = json!({});
@@ -95,10 +115,10 @@ fn fat_objects_of_tenants_neither_kill_nor_delay_an_operator_that_starts() -> Re
             object["metadata"]["annotations"] = metadata("", index)["annotations"].clone();
             object
         };
-        let made = make(&peerpods, PEERPODS, peerpod).await?;
+        let made = make(&client, &peerpods, PEERPODS, peerpod).await?;
         scale(installation, 0).await?;
         for peerpod in &made[..GOING] {
-            peerpods.delete(&peerpod.name_any(), &DeleteParams::default()).await?;
+            peerpods.delete(&peerpod.name, &DeleteParams::default()).await?;
         }
 
         scale(installation, 2).await?;
@@ -124,13 +144,15 @@ fn fat_objects_of_tenants_neither_kill_nor_delay_an_operator_that_starts() -> Re
             conditions.into_iter().any(|condition| condition.reason == "WaitingForPod")
         };
         for peerpod in &made[..GOING] {
-            wait::present(&peerpods, &peerpod.name_any(), "it waits for its Pod", DEADLINE, waits).await?;
+            wait::present(&peerpods, &peerpod.name, "it waits for its Pod", DEADLINE, waits).await?;
         }
         for pod in &owners {
-            pods.delete(&pod.name_any(), &DeleteParams::default().grace_period(0)).await?;
+            // The answer, the whole Pod, is not decoded.
+            let at_once = DeleteParams::default().grace_period(0);
+            client.request_text(Request::new(pods.resource_url()).delete(&pod.name, &at_once)?).await?;
         }
         for peerpod in &made[..GOING] {
-            wait::gone(&peerpods, &peerpod.name_any(), DEADLINE).await?;
+            wait::gone(&peerpods, &peerpod.name, DEADLINE).await?;
         }
         for pod in operators.list().await? {
             let memory = installation.testbed.cluster().memory_of_pod(&pod.uid().unwrap_or_default())?;
