@@ -18,10 +18,11 @@ use kube::{
 use peerpod_operator::webhook::certificates::{managed_secret::blank, rotation::SECRET};
 use serde_json::{Value, json};
 use testbed::wait::{self, DEADLINE};
+use tokio::time::{Instant, sleep};
 
 use self::{
     injector::Injector,
-    stage::{VM, Webhook, asks, create, dry_run, peer_pod, register, resources, share, sizes},
+    stage::{LOAD_PAUSE, VM, Webhook, asks, create, dry_run, peer_pod, register, resources, share, sizes},
 };
 use crate::support::{Scene, beside_others};
 
@@ -190,9 +191,9 @@ fn certificates_are_renewed_under_load_and_no_request_fails() -> Result<()> {
             certificate.filter(|certificate| !certificate.0.is_empty()).context("a certificate")
         };
         let mut seen = vec![shown().await?];
-        let until = tokio::time::Instant::now() + 3 * DEADLINE;
+        let until = Instant::now() + 3 * DEADLINE;
         while seen.len() < 3 {
-            ensure!(tokio::time::Instant::now() < until, "it is not renewed\n{}", webhook.process.log_tail());
+            ensure!(Instant::now() < until, "it is not renewed\n{}", webhook.process.log_tail());
             let pod = dry_run(scene, &peer_pod("load", &json!([asks("a", &json!({}))]))).await;
             pod.with_context(|| {
                 format!("after {} certificates: {}", seen.len(), webhook.process.log_tail())
@@ -201,18 +202,16 @@ fn certificates_are_renewed_under_load_and_no_request_fails() -> Result<()> {
             if seen.last() != Some(&now) {
                 seen.push(now);
             }
+            sleep(LOAD_PAUSE).await;
         }
         // Deleting the Secret makes the webhook issue another certificate, again without a failed call.
         secrets.delete(SECRET, &DeleteParams::default()).await?;
         secrets.create(&PostParams::default(), &blank(SECRET)).await?;
         let deleted = seen.last().context("a certificate")?.clone();
         while shown().await.ok().is_none_or(|shown| shown == deleted) {
-            ensure!(
-                tokio::time::Instant::now() < until,
-                "there is no other one\n{}",
-                webhook.process.log_tail()
-            );
+            ensure!(Instant::now() < until, "there is no other one\n{}", webhook.process.log_tail());
             dry_run(scene, &peer_pod("load", &json!([asks("a", &json!({}))]))).await?;
+            sleep(LOAD_PAUSE).await;
         }
         webhook.stop().await
     })

@@ -26,11 +26,12 @@ use testbed::{
 use tokio::{
     net::TcpStream,
     sync::{OnceCell, RwLock},
+    time::sleep,
 };
 
 use crate::{
     support::{PROGRAM, run_dir, run_on},
-    webhook::trust,
+    webhook::{stage::LOAD_PAUSE, trust},
 };
 
 static SHARED: OnceCell<Shared> = OnceCell::const_new();
@@ -160,7 +161,7 @@ impl<'a> Stage<'a> {
         Ok(self.pods.create(&PostParams { dry_run: true, ..PostParams::default() }, pod).await?)
     }
 
-    /// Does `work` while clients create peer pods without a pause. Fails if one creation does. Returns the number of creations.
+    /// Does `work` while clients create peer pods again and again. Fails if one creation does. Returns the number of creations.
     pub async fn under_load(&self, work: impl Future<Output = Result<()>>) -> Result<usize> {
         self.loaded(work, |_| false).await
     }
@@ -180,6 +181,7 @@ impl<'a> Stage<'a> {
         let (done, count) = (AtomicBool::new(false), AtomicUsize::new(0));
         let client = async || {
             while !done.load(Ordering::Relaxed) {
+                sleep(LOAD_PAUSE).await;
                 let pod = match self.dry_run(&self.peer_pod()?).await {
                     Err(refusal) if may_fail_so(&format!("{refusal:#}")) => continue,
                     pod => pod?,
@@ -224,6 +226,7 @@ impl<'a> Stage<'a> {
                 let name = format!("{}-webhook.{NAMESPACE}.svc", self.name);
                 trust::connect((address, 9443), name, &authorities.0).await?;
             }
+            sleep(LOAD_PAUSE).await;
         }
     }
 
