@@ -19,6 +19,9 @@ REGION = "eu-west-1"
 # What cloud-api-adaptor tags every instance with.
 TAG = {"Key": "cluster", "Value": "test"}
 
+# moto takes any image.
+IMAGE = "ami-12345678"
+
 
 class Cloud:
     """EC2 as its owner sees it."""
@@ -40,11 +43,10 @@ class Cloud:
         # From now on signatures and rights count.
         settings.INITIAL_NO_AUTH_ACTION_COUNT = 0.0
         self.iam, self.ec2 = client("iam", owner), client("ec2", owner)
-        self.image = self.ec2.describe_images(Owners=["amazon"])["Images"][0]["ImageId"]
 
     def make(self, name, kind):
         made = self.ec2.run_instances(
-            ImageId=self.image,
+            ImageId=IMAGE,
             MinCount=1,
             MaxCount=1,
             InstanceType="t3.micro",
