@@ -170,6 +170,7 @@ async fn with_own_cluster(work: impl AsyncFnOnce(&mut Testbed) -> Result<()>) ->
         None => new_testbed(None).await?,
     };
     clear(&mut testbed).await.context("clearing away what the test before left")?;
+    testbed.audit()?.mark()?;
     work(&mut testbed).await?;
     // Only a test that succeeded returns its cluster. After a failure the state of a cluster is unknown.
     FREE.lock().await.push(testbed);

@@ -59,8 +59,7 @@ struct Hundred {
 
 impl Hundred {
     async fn start(alone: &Alone<'_>) -> Result<Self> {
-        let mut logged = 0;
-        alone.testbed.audit()?.requests(&mut logged)?;
+        let logged = alone.testbed.audit()?.end()?;
         let scene = alone.scene();
         let living = scene.pod_with_vm("living").await?;
         let data = scene.host.volume("data.qcow2", "qcow2", "").await?;

@@ -53,12 +53,15 @@ struct Stage<'a> {
     summaries: watch::Receiver<Vec<Summary>>,
     /// Ends with the stage.
     _tasks: JoinSet<()>,
+    /// The position in the audit log at the start.
+    logged: u64,
     /// How many writes the method `written` has returned so far.
     written: usize,
 }
 
 impl<'a> Stage<'a> {
     async fn new(testbed: &'a Testbed) -> Result<Self> {
+        let logged = testbed.audit()?.end()?;
         let (capacity, changes) = Capacity::watch(&client(testbed).await?);
         let known = capacity.nodes().clone();
         let (requests, mut wanted) = watch::channel(Vec::new());
@@ -88,8 +91,7 @@ impl<'a> Stage<'a> {
             }
         });
         let nodes = Api::all(testbed.client());
-        let written = writes(testbed)?.len();
-        Ok(Self { testbed, nodes, known, requests, summaries, _tasks: tasks, written })
+        Ok(Self { testbed, nodes, known, requests, summaries, _tasks: tasks, logged, written: 0 })
     }
 
     /// Adds a worker without a kubelet, so it is never ready. Returns when the part that advertises has seen it.
@@ -161,7 +163,7 @@ impl<'a> Stage<'a> {
 
     /// How often the audit log has this verb and resource so far.
     fn asked(&self, (verb, resource): (&str, &str)) -> Result<usize> {
-        let all = requests(self.testbed)?;
+        let all = self.logged()?;
         Ok(all.iter().filter(|it| (it.verb.as_str(), it.resource.as_str()) == (verb, resource)).count())
     }
 
@@ -171,7 +173,8 @@ impl<'a> Stage<'a> {
         let settled = |summaries: &Vec<Summary>| summaries.iter().all(|summary| summary.pending.is_empty());
         tokio::time::timeout(DEADLINE, self.summaries.wait_for(settled)).await??;
         let logged = async || {
-            let requests = writes(self.testbed)?;
+            let mut requests = self.logged()?;
+            requests.retain(Request::is_write);
             ensure!(requests.len() >= self.written + at_least, "no more than {requests:?}");
             Ok(requests)
         };
@@ -184,6 +187,14 @@ impl<'a> Stage<'a> {
         let mut names: Vec<_> = new.iter().map(|request| request.name.clone()).collect();
         names.sort();
         Ok(names)
+    }
+
+    /// All requests under the ServiceAccount so far, also refused ones.
+    fn logged(&self) -> Result<Vec<Request>> {
+        let user = format!("system:serviceaccount:{NAMESPACE}:{ACCOUNT}");
+        let mut requests = self.testbed.audit()?.requests(&mut { self.logged })?;
+        requests.retain(|request| request.user == user);
+        Ok(requests)
     }
 }
 
@@ -207,21 +218,6 @@ async fn client(testbed: &Testbed) -> Result<kube::Client> {
     ];
     testbed.apply("capacity", &objects).await?;
     testbed.client_of(ACCOUNT).await
-}
-
-/// All writes under the ServiceAccount so far, also refused ones.
-fn writes(testbed: &Testbed) -> Result<Vec<Request>> {
-    let mut requests = requests(testbed)?;
-    requests.retain(Request::is_write);
-    Ok(requests)
-}
-
-/// All requests under the ServiceAccount so far.
-fn requests(testbed: &Testbed) -> Result<Vec<Request>> {
-    let user = format!("system:serviceaccount:{NAMESPACE}:{ACCOUNT}");
-    let mut requests = testbed.audit()?.requests(&mut 0)?;
-    requests.retain(|request| request.user == user);
-    Ok(requests)
 }
 
 fn node_request(spec: &Value) -> Result<NodeRequest> {
