@@ -3,7 +3,7 @@
 use anyhow::{Context as _, Result, anyhow};
 use serde_json::{Value, json};
 
-use super::{Cluster, START_DEADLINE};
+use super::{Cluster, START_DEADLINE, asked};
 use crate::component::{Component, FAKE_NODE, FAKE_NODE_VALUE};
 use crate::pki;
 
@@ -22,12 +22,14 @@ impl Cluster {
         pki::write(&file, &json!({"apiVersion": "v1", "kind": "List", "items": nodes}).to_string())?;
         let file = file.to_str().context("the cluster's folder has no UTF-8 name")?;
         self.kubectl(&["create", "-f", file]).await?;
-        let probe = || async {
-            let nodes: Value =
-                serde_json::from_str(&self.kubectl(&["get", "nodes", "--output=json"]).await?)?;
-            let nodes = nodes["items"].as_array().context("a list of nodes without items")?;
-            let ready = nodes.iter().filter(|node| is_ready(node)).count();
-            if ready >= count { Ok(()) } else { Err(anyhow!("{ready} of {count} are ready")) }
+        let probe = || {
+            asked(async {
+                let nodes: Value =
+                    serde_json::from_str(&self.kubectl(&["get", "nodes", "--output=json"]).await?)?;
+                let nodes = nodes["items"].as_array().context("a list of nodes without items")?;
+                let ready = nodes.iter().filter(|node| is_ready(node)).count();
+                if ready >= count { Ok(()) } else { Err(anyhow!("{ready} of {count} are ready")) }
+            })
         };
         self.running(Component::Kwok)?.wait_until("the fake nodes are ready", START_DEADLINE, probe).await
     }

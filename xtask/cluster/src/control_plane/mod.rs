@@ -29,8 +29,17 @@ pub(crate) const START_DEADLINE: Duration = Duration::from_secs(120);
 /// How long a component may take to end in order. API server and etcd would wait much longer for clients that hold connections. Nothing
 /// is lost if that wait is cut short.
 const STOP_GRACE: Duration = Duration::from_secs(2);
-/// The pause after a kubectl that found the API server not ready: each costs the processor time that the API server needs to start.
+/// The pause after a program that found something not ready: each costs the processor time that the other needs to start.
 const ASK_AGAIN: Duration = Duration::from_millis(250);
+
+/// The answer of a program. Returns a failure only after a pause.
+pub(crate) async fn asked<T>(answer: impl Future<Output = Result<T>>) -> Result<T> {
+    let answer = answer.await;
+    if answer.is_err() {
+        sleep(ASK_AGAIN).await;
+    }
+    answer
+}
 
 /// A running cluster. Dropping it ends it if its lifetime is [`Owned`](crate::process::Lifetime::Owned); the folder stays.
 #[derive(Debug)]
@@ -206,11 +215,7 @@ impl Cluster {
                 let probe = || async {
                     // Much cheaper than kubectl while nothing listens.
                     TcpStream::connect(address)?;
-                    let ready = self.kubectl(&["get", "--raw", "/readyz"]).await;
-                    if ready.is_err() {
-                        sleep(ASK_AGAIN).await;
-                    }
-                    ready.map(drop)
+                    asked(self.kubectl(&["get", "--raw", "/readyz"])).await.map(drop)
                 };
                 process.wait_until("the API server is ready", START_DEADLINE, probe).await
             }

@@ -26,7 +26,7 @@ pub(crate) use self::network::Network;
 pub use self::tools::PAUSE_IMAGE;
 use self::{cgroups::Cgroup, config::Files, network::output, tools::NodeTools};
 use crate::component::{Component, Plan, flag};
-use crate::control_plane::{Cluster, START_DEADLINE, is_ready};
+use crate::control_plane::{Cluster, START_DEADLINE, asked, is_ready};
 use crate::process::{Lifetime, Process};
 
 /// The node's name, also in its certificate.
@@ -205,22 +205,26 @@ impl Cluster {
         match component {
             Component::Containerd => {
                 let pid = self.running(Component::Namespaces)?.identity().pid;
-                let probe = || async {
-                    let mut ctr = namespaces::enter(pid, &node.tools.ctr);
-                    ctr.args(["--address", config::SOCKET, "--connect-timeout=1s", "version"]);
-                    tokio::task::spawn_blocking(move || output(&mut ctr)).await?.map(drop)
+                let probe = || {
+                    asked(async {
+                        let mut ctr = namespaces::enter(pid, &node.tools.ctr);
+                        ctr.args(["--address", config::SOCKET, "--connect-timeout=1s", "version"]);
+                        tokio::task::spawn_blocking(move || output(&mut ctr)).await?.map(drop)
+                    })
                 };
                 process.wait_until("containerd answers", START_DEADLINE, probe).await
             }
             Component::Kubelet => {
                 let healthz = format!("/api/v1/nodes/{NAME}/proxy/healthz");
-                let probe = || async {
-                    // The node's conditions may still be those of an earlier kubelet, so ask this one first.
-                    self.kubectl(&["get", "--raw", &healthz]).await?;
-                    let node = self.kubectl(&["get", "node", NAME, "--output=json"]).await?;
-                    let node: Value = serde_json::from_str(&node)?;
-                    ensure!(is_ready(&node), "its conditions are {:#}", node["status"]["conditions"]);
-                    Ok(())
+                let probe = || {
+                    asked(async {
+                        // The node's conditions may still be those of an earlier kubelet, so ask this one first.
+                        self.kubectl(&["get", "--raw", &healthz]).await?;
+                        let node = self.kubectl(&["get", "node", NAME, "--output=json"]).await?;
+                        let node: Value = serde_json::from_str(&node)?;
+                        ensure!(is_ready(&node), "its conditions are {:#}", node["status"]["conditions"]);
+                        Ok(())
+                    })
                 };
                 process.wait_until("the node is ready", START_DEADLINE, probe).await
             }
