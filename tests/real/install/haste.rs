@@ -6,8 +6,9 @@ use anyhow::{Context as _, Result, ensure};
 use cluster::Cluster;
 use k8s_openapi::api::core::v1::Namespace;
 use kube::{
-    Api, CustomResourceExt as _, ResourceExt as _,
-    api::{Patch, PatchParams, PostParams},
+    Api, Client, CustomResourceExt as _, ResourceExt as _,
+    api::{DeleteParams, Patch, PatchParams, PostParams},
+    core::Request,
 };
 use peerpod_operator::{
     NAMESPACE,
@@ -18,7 +19,7 @@ use peerpod_operator::{
 };
 use serde_json::json;
 use testbed::{
-    Operator, OperatorOptions, Settings,
+    Operator, OperatorOptions, Settings, Testbed,
     wait::{self, DEADLINE},
 };
 
@@ -210,13 +211,29 @@ async fn until_refused(cluster: &Cluster, object: &str) -> Result<()> {
     .await
 }
 
+/// Fails if the API server refuses to delete this object of the operator's namespace, or of none.
+async fn may_be_deleted(client: &Client, object: &str) -> Result<()> {
+    let (kind, name) = object.split_once('/').context("a kind and a name")?;
+    let rbac = "/apis/rbac.authorization.k8s.io/v1";
+    let path = match kind {
+        "namespace" => "/api/v1/namespaces".to_owned(),
+        "serviceaccount" => format!("/api/v1/namespaces/{NAMESPACE}/serviceaccounts"),
+        "deployment" => format!("/apis/apps/v1/namespaces/{NAMESPACE}/deployments"),
+        "role" | "rolebinding" => format!("{rbac}/namespaces/{NAMESPACE}/{kind}s"),
+        _ => format!("{rbac}/{kind}s"),
+    };
+    let request = Request::new(path).delete(name, &DeleteParams::background().dry_run())?;
+    client.request_text(request).await?;
+    Ok(())
+}
+
 /// Waits until the API server refuses to delete exactly these of the needed objects and of another Deployment.
-async fn until_kept(cluster: &Cluster, expected: &[&str]) -> Result<()> {
+async fn until_kept(testbed: &Testbed, expected: &[&str]) -> Result<()> {
+    let client = testbed.client();
     wait::eventually(&format!("{expected:?} stay"), DEADLINE, async || {
         let mut kept = Vec::new();
         for object in NEEDED.into_iter().chain(["deployment/another"]) {
-            let delete = ["delete", object, "--namespace", NAMESPACE, "--dry-run=server"];
-            if let Err(refusal) = cluster.kubectl(&delete).await {
+            if let Err(refusal) = may_be_deleted(&client, object).await {
                 let refusal = format!("{refusal:#}");
                 ensure!(refusal.contains("the PeerPodConfig config exists"), "{object}: {refusal}");
                 kept.push(object);
@@ -258,7 +275,7 @@ fn the_guard_keeps_an_operator_with_configurations_and_allows_changes() -> Resul
                 ["create", "deployment", name, "--image=any", "--replicas=0", "--namespace", NAMESPACE];
             cluster.kubectl(&create).await?;
         }
-        until_kept(cluster, &[]).await?;
+        until_kept(testbed, &[]).await?;
         let configure = async |namespace: &str, finalizer: &str| {
             let configs: Api<PeerPodConfig> = Api::namespaced(testbed.client(), namespace);
             let config = serde_json::from_value(json!({
@@ -273,7 +290,7 @@ fn the_guard_keeps_an_operator_with_configurations_and_allows_changes() -> Resul
             configs.patch("config", &PatchParams::default(), &patch).await
         };
         let here = configure(NAMESPACE, FINALIZER).await?;
-        until_kept(cluster, &NEEDED).await?;
+        until_kept(testbed, &NEEDED).await?;
         let deployments = format!("/apis/apps/v1/namespaces/{NAMESPACE}/deployments");
         let refusal = collection_refused(cluster, &deployments, "app=peerpod-operator").await?;
         ensure!(refusal.contains("the PeerPodConfig config exists"), "{refusal}");
@@ -289,16 +306,16 @@ fn the_guard_keeps_an_operator_with_configurations_and_allows_changes() -> Resul
         // The guard ignores configurations that wait only for other programs, or for an operator in another namespace.
         let elsewhere = configure(&testbed.namespace("elsewhere").await?, FINALIZER).await?;
         finalizers(&here, &["example.com/other"]).await?;
-        until_kept(cluster, &[]).await?;
+        until_kept(testbed, &[]).await?;
         finalizers(&here, &[FINALIZER]).await?;
-        until_kept(cluster, &NEEDED).await?;
+        until_kept(testbed, &NEEDED).await?;
 
         // Without the definition there is no configuration.
         for configs in [&here, &elsewhere] {
             finalizers(configs, &[]).await?;
         }
         cluster.kubectl(&["delete", "crd", definition, "--timeout=180s"]).await?;
-        until_kept(cluster, &[]).await?;
+        until_kept(testbed, &[]).await?;
         let both = ["delete", "deployment", "peerpod-operator", "another", "--namespace", NAMESPACE];
         cluster.kubectl(&both).await?;
         cluster.kubectl(&["annotate", "namespace", NAMESPACE, &format!("{allow}-")]).await?;
