@@ -1,6 +1,6 @@
 //! A cluster with the operator's generated installation in it.
 
-use std::{collections::BTreeSet, fs, io::Write as _, path::PathBuf, time::Duration};
+use std::{collections::BTreeSet, fs, path::PathBuf, time::Duration};
 
 use anyhow::{Context as _, Result};
 use cluster::{Cluster, ClusterOptions, Component, NODE_LEASE, process::Lifetime};
@@ -21,7 +21,7 @@ use stage::{Audit, client};
 use tokio::sync::Mutex;
 
 use crate::{
-    installed::{Installed, dynamic},
+    installed::{self, Installed, dynamic},
     wait::{self, DEADLINE},
 };
 
@@ -163,23 +163,14 @@ impl Testbed {
         Ok(())
     }
 
-    /// Applies objects as the administrator by `kubectl apply --server-side`, also where other field managers changed them. `name` is
-    /// part of the name of the file.
-    pub async fn apply(&self, name: &str, objects: &[Value]) -> Result<()> {
-        let list = json!({ "apiVersion": "v1", "kind": "List", "items": objects });
-        // A file of its own: tests that share the cluster apply at the same time.
-        let mut file = tempfile::Builder::new()
-            .prefix(name)
-            .suffix(".json")
-            .tempfile_in(self.cluster.dir())
-            .with_context(|| format!("making a file in {}", self.cluster.dir().display()))?;
-        file.write_all(list.to_string().as_bytes())
-            .with_context(|| format!("writing {}", file.path().display()))?;
-        let file = file.path().to_str().context("the testbed's folder has no UTF-8 name")?;
-        self.cluster
-            .kubectl(&["apply", "--server-side", "--force-conflicts", "--filename", file])
-            .await
-            .map(drop)
+    /// Applies objects in their order as the administrator does by `kubectl apply --server-side --force-conflicts`. `what` they are is
+    /// part of an error.
+    pub async fn apply(&self, what: &str, objects: &[Value]) -> Result<()> {
+        for object in objects {
+            let applied = installed::apply(&self.client, &dynamic(object.clone())?).await;
+            applied.with_context(|| format!("applying the objects of {what}"))?;
+        }
+        Ok(())
     }
 
     /// The cluster.

@@ -31,7 +31,7 @@ impl Installed {
         let mut changed = false;
         for objects in [namespaces, others] {
             let versions: Vec<_> = stream::iter(objects)
-                .map(|object| apply(client, object, &self.0))
+                .map(|object| apply_changed(client, object, &self.0))
                 .buffer_unordered(AT_A_TIME)
                 .try_collect()
                 .await?;
@@ -45,28 +45,38 @@ impl Installed {
 }
 
 /// Applies this one if it is not as it was; gives its key and its resource version then.
-async fn apply(
+async fn apply_changed(
     client: &Client,
     object: DynamicObject,
     applied: &BTreeMap<[String; 3], String>,
 ) -> Result<Option<([String; 3], String)>> {
-    let (key, name) = (key(&object), object.name_any());
-    let types = object.types.as_ref().context("an object without a kind")?;
-    let resource = ApiResource::from_gvk(&types.try_into().context("an object without a version")?);
-    let api: Api<DynamicObject> = match object.namespace() {
-        Some(namespace) => Api::namespaced_with(client.clone(), &namespace, &resource),
-        None => Api::all_with(client.clone(), &resource),
-    };
+    let key = key(&object);
     if let Some(version) = applied.get(&key) {
-        let there = api.get_metadata_opt(&name).await.with_context(|| format!("reading {key:?}"))?;
+        let there = api(client, &object)?.get_metadata_opt(&object.name_any()).await;
+        let there = there.with_context(|| format!("reading {key:?}"))?;
         if there.and_then(|there| there.resource_version()).as_ref() == Some(version) {
             return Ok(None);
         }
     }
-    let params = PatchParams::apply(FIELD_MANAGER).force().validation_strict();
-    let written = api.patch(&name, &params, &Patch::Apply(&object)).await;
-    let written = written.with_context(|| format!("applying {key:?}"))?;
+    let written = apply(client, &object).await?;
     Ok(Some((key, written.resource_version().context("an object without a resource version")?)))
+}
+
+/// Applies an object, also where other field managers changed it. A field that its kind does not have is an error.
+pub(crate) async fn apply(client: &Client, object: &DynamicObject) -> Result<DynamicObject> {
+    let params = PatchParams::apply(FIELD_MANAGER).force().validation_strict();
+    let written = api(client, object)?.patch(&object.name_any(), &params, &Patch::Apply(object)).await;
+    written.with_context(|| format!("applying {:?}", key(object)))
+}
+
+/// Where the objects of its kind are.
+fn api(client: &Client, object: &DynamicObject) -> Result<Api<DynamicObject>> {
+    let types = object.types.as_ref().context("an object without a kind")?;
+    let resource = ApiResource::from_gvk(&types.try_into().context("an object without a version")?);
+    Ok(match object.namespace() {
+        Some(namespace) => Api::namespaced_with(client.clone(), &namespace, &resource),
+        None => Api::all_with(client.clone(), &resource),
+    })
 }
 
 /// Kind, namespace and name.
