@@ -156,49 +156,62 @@ fn a_providers_values_are_its_overlays_settings() -> Result<()> {
 fn wrong_values_are_refused_by_their_name() -> Result<()> {
     beside_others(async |scene| {
         let helm = Helm::of(scene.testbed.cluster()).await?;
-        for (value, told) in [
-            ("provider=awz", "at '/provider': value must be one of"),
-            ("operator.replicas=many", "at '/operator/replicas': got string, want integer"),
-            (
-                "operator.image.digest=sha256:0123",
-                "at '/operator/image/digest': 'sha256:0123' does not match",
-            ),
-            ("peerPodConfig.name=My_Config", "at '/peerPodConfig/name': 'My_Config' does not match"),
-            (&format!("peerPodConfig.name={}", "x".repeat(41)), "at '/peerPodConfig/name': maxLength"),
-            ("guard.action=Never", "at '/guard/action': value must be one of 'Warn', 'Deny', 'None'"),
-            ("secrets.mode=new", "at '/secrets/mode': value must be one of 'create', 'reference'"),
-            ("limit=-1", "at '/limit'"),
-            ("operator.replica=1", "'replica' not allowed"),
-            ("operator.imagePullSecrets={a}", "at '/operator/imagePullSecrets/0': got string, want object"),
-            (
-                "peerPodConfig.spec.limitt=3",
-                "at '/peerPodConfig/spec': additional properties 'limitt' not allowed",
-            ),
-            ("providerConfigs.amazon.A=b", "'amazon' not allowed"),
-            ("providerConfigs.aws.TAGS.a=b", "at '/providerConfigs/aws/TAGS'"),
-            ("webhook.replicas=0", "at '/webhook/replicas': minimum"),
-            ("drain.timeout=soon", "at '/drain/timeout'"),
-            ("drain.timeout=500ms", "at '/drain/timeout'"),
-            ("drain.timeout=0m 0s", "at '/drain/timeout'"),
-            ("drain.timeout=30h", "at '/drain/timeout'"),
-            ("drain.timeout=24h 1s", "at '/drain/timeout'"),
-            ("drain.timeout=1m1m", "at '/drain/timeout'"),
-            ("operator.leaseName=mine", "at '/operator/leaseName': value must be one of"),
-            (
-                "commonLabels.app\\.kubernetes\\.io/part-of=mine",
-                "at '/commonLabels/app.kubernetes.io~1part-of': false schema",
-            ),
-            (
-                "operator.podLabels.app\\.kubernetes\\.io/name=mine",
-                "at '/operator/podLabels/app.kubernetes.io~1name': false schema",
-            ),
-            (
-                "metrics.alerts.labels.app\\.kubernetes\\.io/name=mine",
-                "at '/metrics/alerts/labels/app.kubernetes.io~1name': false schema",
-            ),
+        let long = format!("peerPodConfig.name={}", "x".repeat(41));
+        // helm names each wrong value. Of several values of one key it sees the last.
+        for values in [
+            &[
+                ("provider=awz", "at '/provider': value must be one of"),
+                ("operator.replicas=many", "at '/operator/replicas': got string, want integer"),
+                (
+                    "operator.image.digest=sha256:0123",
+                    "at '/operator/image/digest': 'sha256:0123' does not match",
+                ),
+                ("peerPodConfig.name=My_Config", "at '/peerPodConfig/name': 'My_Config' does not match"),
+                ("guard.action=Never", "at '/guard/action': value must be one of 'Warn', 'Deny', 'None'"),
+                ("secrets.mode=new", "at '/secrets/mode': value must be one of 'create', 'reference'"),
+                ("limit=-1", "at '/limit'"),
+                ("operator.replica=1", "'replica' not allowed"),
+                (
+                    "operator.imagePullSecrets={a}",
+                    "at '/operator/imagePullSecrets/0': got string, want object",
+                ),
+                (
+                    "peerPodConfig.spec.limitt=3",
+                    "at '/peerPodConfig/spec': additional properties 'limitt' not allowed",
+                ),
+                ("providerConfigs.amazon.A=b", "'amazon' not allowed"),
+                ("providerConfigs.aws.TAGS.a=b", "at '/providerConfigs/aws/TAGS'"),
+                ("webhook.replicas=0", "at '/webhook/replicas': minimum"),
+                ("drain.timeout=soon", "at '/drain/timeout'"),
+                ("operator.leaseName=mine", "at '/operator/leaseName': value must be one of"),
+                (
+                    "commonLabels.app\\.kubernetes\\.io/part-of=mine",
+                    "at '/commonLabels/app.kubernetes.io~1part-of': false schema",
+                ),
+                (
+                    "operator.podLabels.app\\.kubernetes\\.io/name=mine",
+                    "at '/operator/podLabels/app.kubernetes.io~1name': false schema",
+                ),
+                (
+                    "metrics.alerts.labels.app\\.kubernetes\\.io/name=mine",
+                    "at '/metrics/alerts/labels/app.kubernetes.io~1name': false schema",
+                ),
+            ][..],
+            &[
+                (&*long, "at '/peerPodConfig/name': maxLength"),
+                ("drain.timeout=500ms", "at '/drain/timeout'"),
+            ],
+            &[("drain.timeout=0m 0s", "at '/drain/timeout'")],
+            &[("drain.timeout=30h", "at '/drain/timeout'")],
+            &[("drain.timeout=24h 1s", "at '/drain/timeout'")],
+            &[("drain.timeout=1m1m", "at '/drain/timeout'")],
         ] {
-            let refusal = helm.rendered(&["--set", value]).await.err().with_context(|| value.to_owned())?;
-            ensure!(format!("{refusal:#}").contains(told), "{value}: {refusal:#}");
+            let options: Vec<_> = values.iter().flat_map(|(value, _)| ["--set", *value]).collect();
+            let refusal = helm.rendered(&options).await.err().with_context(|| format!("{values:?}"))?;
+            let refusal = format!("{refusal:#}");
+            for (value, told) in values {
+                ensure!(refusal.contains(told), "{value}: {refusal}");
+            }
         }
         Ok(())
     })
