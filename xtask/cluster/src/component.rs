@@ -21,6 +21,30 @@ pub(crate) const SERVICE_RANGE: &str = "10.96.0.0/16";
 /// How long after the end of its lease a node counts as lost: Kubernetes' own value.
 const LOST_AFTER: Duration = Duration::from_secs(10);
 
+/// The controllers that no test, demo or measurement needs. Each costs a ServiceAccount, a token and watches at every start.
+const OMITTED_CONTROLLERS: [&str; 20] = [
+    "certificatesigningrequest-approving-controller",
+    "certificatesigningrequest-cleaner-controller",
+    "certificatesigningrequest-signing-controller",
+    "cronjob-controller",
+    "device-taint-eviction-controller",
+    "endpointslice-mirroring-controller",
+    "ephemeral-volume-controller",
+    "horizontal-pod-autoscaler-controller",
+    "legacy-serviceaccount-token-cleaner-controller",
+    "persistentvolume-attach-detach-controller",
+    "persistentvolume-binder-controller",
+    "persistentvolume-expander-controller",
+    "persistentvolume-protection-controller",
+    "persistentvolumeclaim-protection-controller",
+    "podcertificaterequest-cleaner-controller",
+    "replicationcontroller-controller",
+    "resourceclaim-controller",
+    "storage-version-migrator-controller",
+    "ttl-after-finished-controller",
+    "volumeattributesclass-protection-controller",
+];
+
 /// One of the programs of a cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -230,6 +254,7 @@ impl Plan {
         flag(command, "root-ca-file", self.ca());
         // Each controller has its own rights, as in production: the garbage collector's are part of what is tested.
         flag(command, "use-service-account-credentials", "true");
+        flag(command, "controllers", format!("*,-{}", OMITTED_CONTROLLERS.join(",-")));
         // The default, 20 requests a second, makes it take 5 s to start and slows the deletion of many Pods.
         flag(command, "kube-api-qps", "1000");
         flag(command, "kube-api-burst", "1000");
