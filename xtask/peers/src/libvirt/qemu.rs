@@ -1,7 +1,9 @@
 //! A daemon for the QEMU driver.
 
+use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use anyhow::{Context as _, Result, ensure};
 use cluster::process::{Lifetime, Process};
@@ -11,6 +13,11 @@ use super::host::{Host, Hypervisor};
 
 /// The emulator, its tool for disk images, and the firmware that cloud-api-adaptor uses.
 const QEMU_PACKAGES: [&str; 3] = ["ovmf", "qemu-system-x86", "qemu-utils"];
+
+/// The folder, in the daemon's, of what it found out about the emulators.
+const CAPABILITIES: &str = "cache/qemu/capabilities";
+/// The files that the first daemon of this program made there.
+static PROBED: OnceLock<Vec<(OsString, Vec<u8>)>> = OnceLock::new();
 
 /// A private libvirtd that serves `qemu:///system`: domains are QEMU processes without KVM, volumes are files.
 ///
@@ -33,11 +40,13 @@ impl QemuLibvirtd {
         );
         cluster::packages::ensure(&[PACKAGES.as_slice(), QEMU_PACKAGES.as_slice()].concat())?;
         daemon::prepare(dir, NO_LISTENER)?;
+        provide_capabilities(&dir.join(CAPABILITIES))?;
         let pool = dir.join("pool");
         fs::create_dir_all(&pool).with_context(|| format!("creating {}", pool.display()))?;
         let process = daemon::start(dir, Purpose::Qemu, Lifetime::Owned)?;
         let client =
             daemon::connect(&process, &daemon::uri(&daemon::socket(dir), "qemu", "/system")?).await?;
+        keep_capabilities(&dir.join(CAPABILITIES))?;
         let pool = pool.to_str().context("the folder's path is not UTF-8")?.to_owned();
         let host = Host::new(client, Hypervisor::Qemu, pool).await?;
         Ok(Self { dir: dir.to_owned(), process, host })
@@ -57,4 +66,31 @@ impl QemuLibvirtd {
     pub async fn stop(&mut self) -> Result<()> {
         self.process.kill().await
     }
+}
+
+/// Saves a daemon the second in which it starts every emulator to see what it can do. It does so all the same if an emulator has changed.
+fn provide_capabilities(folder: &Path) -> Result<()> {
+    let Some(files) = PROBED.get() else { return Ok(()) };
+    fs::create_dir_all(folder).with_context(|| format!("creating {}", folder.display()))?;
+    for (name, content) in files {
+        let file = folder.join(name);
+        fs::write(&file, content).with_context(|| format!("writing {}", file.display()))?;
+    }
+    Ok(())
+}
+
+/// Keeps the files of the first daemon that answers.
+fn keep_capabilities(folder: &Path) -> Result<()> {
+    // A daemon that makes no such files does without.
+    if PROBED.get().is_some() || !folder.exists() {
+        return Ok(());
+    }
+    let mut files = Vec::new();
+    for entry in fs::read_dir(folder).with_context(|| format!("reading {}", folder.display()))? {
+        let file = entry?;
+        files.push((file.file_name(), fs::read(file.path())?));
+    }
+    // Another daemon may have been faster.
+    let _ = PROBED.set(files);
+    Ok(())
 }
