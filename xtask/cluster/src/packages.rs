@@ -1,8 +1,10 @@
 //! Debian packages: finds those that are missing, and installs them if possible or else names them.
 
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::progress::Progress;
 use anyhow::{Context as _, Result, bail, ensure};
@@ -14,6 +16,13 @@ const QUIET: [(&str, &str); 2] = [("DEBIAN_FRONTEND", "noninteractive"), ("RUNLE
 /// another user.
 const LOCK: &str = "/run/peerpod-operator-packages.lock";
 const LOG: &str = "/run/peerpod-operator-packages.log";
+
+/// The packages that this program found installed, or installed. To ask for them takes a process each time.
+static INSTALLED: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+
+fn installed() -> MutexGuard<'static, BTreeSet<String>> {
+    INSTALLED.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// Those of `packages` that are not installed.
 pub fn missing<'a>(packages: &[&'a str]) -> Result<Vec<&'a str>> {
@@ -32,6 +41,15 @@ pub fn missing<'a>(packages: &[&'a str]) -> Result<Vec<&'a str>> {
 /// Makes sure that all `packages` are installed. As root on Debian it installs the missing ones; else it fails with the command that
 /// does. Programs that call this at the same time wait for one another.
 pub fn ensure(packages: &[&str]) -> Result<()> {
+    if packages.iter().all(|package| installed().contains(*package)) {
+        return Ok(());
+    }
+    install_missing(packages)?;
+    installed().extend(packages.iter().map(|package| (*package).to_owned()));
+    Ok(())
+}
+
+fn install_missing(packages: &[&str]) -> Result<()> {
     let before = missing(packages)?;
     if before.is_empty() {
         return Ok(());

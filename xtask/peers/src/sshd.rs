@@ -10,6 +10,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use cluster::address::loopback;
 use cluster::process::{Lifetime, Process, Signal};
+use tokio::sync::OnceCell;
 
 const PACKAGES: [&str; 3] = ["netcat-openbsd", "openssh-client", "openssh-server"];
 /// The default port.
@@ -18,6 +19,16 @@ const PORT: u16 = 2222;
 /// The root folder of sessions that are limited to SFTP. sshd requires that only root can write to the folders above it.
 const ROOT: &str = "/run/peer-sftp";
 const READY_DEADLINE: Duration = Duration::from_secs(60);
+
+/// A pair of keys: the names of its files, and their content.
+struct KeyPair {
+    name: String,
+    private: Vec<u8>,
+    public: String,
+}
+
+/// The keys of all sshds of this program. To make them for each one would take a second of processor time.
+static KEYS: OnceCell<Vec<KeyPair>> = OnceCell::const_new();
 
 /// What sessions of an sshd may do and see.
 #[derive(Clone, Debug, Default)]
@@ -62,10 +73,15 @@ impl Sshd {
         // sshd may check a login as another user, which must be able to read the folder.
         fs::set_permissions(dir, Permissions::from_mode(0o755))?;
         let mut known = String::new();
-        for kind in ["ed25519", "ecdsa", "rsa"] {
-            keygen(&dir.join(format!("id_{kind}")), kind, "")?;
-            keygen(&dir.join(format!("host_{kind}")), kind, "")?;
-            known += &fs::read_to_string(dir.join(format!("id_{kind}.pub")))?;
+        for KeyPair { name, private, public } in KEYS.get_or_try_init(|| async { make_keys(dir) }).await? {
+            let file = dir.join(name);
+            fs::write(&file, private)?;
+            // sshd takes no private key that others can read.
+            fs::set_permissions(&file, Permissions::from_mode(0o600))?;
+            fs::write(file.with_extension("pub"), public)?;
+            if name.starts_with("id_") {
+                known += public;
+            }
         }
         fs::write(dir.join("authorized_keys"), known)?;
         let (address, port) = (options.address.unwrap_or_else(loopback), options.port.unwrap_or(PORT));
@@ -129,6 +145,20 @@ impl Sshd {
     pub async fn stop(&mut self) -> Result<()> {
         self.process.kill().await
     }
+}
+
+/// Makes the keys of users and of the host, of each kind.
+fn make_keys(dir: &Path) -> Result<Vec<KeyPair>> {
+    let mut keys = Vec::new();
+    for kind in ["ed25519", "ecdsa", "rsa"] {
+        for name in [format!("id_{kind}"), format!("host_{kind}")] {
+            let file = dir.join(&name);
+            keygen(&file, kind, "")?;
+            let (private, public) = (fs::read(&file)?, fs::read_to_string(file.with_extension("pub"))?);
+            keys.push(KeyPair { name, private, public });
+        }
+    }
+    Ok(keys)
 }
 
 /// Makes a pair of keys, protected by a passphrase unless that is empty.
