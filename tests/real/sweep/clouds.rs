@@ -207,7 +207,7 @@ fn every_cloud_deletes_strays_reports_lost_vms_and_ignores_partial_lists() -> Re
         let all =
             CloudPeer::start_all(testbed, &[("SWEEP_CLUSTER", &uid), ("SWEEP_EXCLUSIVE", "true")]).await?;
         let mut options: OperatorOptions = CloudPeer::options(&all, dir)?;
-        let sweep = ["--sweep=delete", "--sweep-interval=1s", "--sweep-grace=3s", "--sweep-max=100"];
+        let sweep = ["--sweep=delete", "--sweep-interval=2s", "--sweep-grace=3s", "--sweep-max=100"];
         options.arguments.extend(sweep.map(str::to_owned));
         let operator = Operator::start(testbed, &options).await;
         ensure!(clouds.set(all).is_ok());
