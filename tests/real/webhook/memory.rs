@@ -40,7 +40,7 @@ const CLIENTS: usize = 150;
 const FOR: Duration = Duration::from_secs(5);
 
 /// How long a client waits after it was turned away.
-const AGAIN: Duration = Duration::from_millis(50);
+const AGAIN: Duration = Duration::from_millis(200);
 
 /// How long a call may wait on a slow machine. Without the webhook's limits it would wait as long as the malicious clients act.
 const PATIENCE: Duration = Duration::from_secs(30);
