@@ -40,6 +40,9 @@ const ACCOUNT: &str = "capacity";
 /// The request that lists Pods.
 const LIST: (&str, &str) = ("list", "pods");
 
+/// The pause of a program that fights after each of its writes. Without a pause it would take the processors from the operator.
+const FIGHT_PAUSE: Duration = Duration::from_millis(20);
+
 /// Too short for a timer to have fired.
 const SOON: Duration = Duration::from_secs(10);
 
@@ -316,6 +319,7 @@ fn a_reset_is_put_right_at_once_and_a_fight_is_not_taken_up() -> Result<()> {
         let mut resets = 0;
         while start.elapsed() < Duration::from_secs(3) {
             stage.reset("a", Some("0")).await?;
+            tokio::time::sleep(FIGHT_PAUSE).await;
             resets += 1;
         }
         stage.shares(&[("a", "3"), ("b", "3"), ("c", "3")]).await?;
@@ -354,6 +358,7 @@ fn many_nodes_in_a_fight_are_not_asked_about_while_they_wait() -> Result<()> {
         while start.elapsed() < Duration::from_secs(5) {
             for name in &names {
                 stage.reset(name, Some(["0", "1"][resets % 2])).await?;
+                tokio::time::sleep(FIGHT_PAUSE).await;
             }
             resets += 1;
         }
