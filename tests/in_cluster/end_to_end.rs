@@ -31,6 +31,7 @@ use crate::{
     configuration,
     installation::Way,
     reaping,
+    reinstall::holder,
     support::{Installation, alone},
 };
 
@@ -96,6 +97,21 @@ fn helm_installs_what_reaps_a_qemu_machine_by_ssh_and_brings_a_peer_pod_config()
         installation.forget_earlier_places().await?;
         installation.shell.set_libvirt(tcp);
         Ok(())
+    })
+}
+
+// It follows the test before in the order of names, and so finds the operator installed by helm.
+#[test]
+fn helm_reinstalls_an_operator_which_finds_the_lease_free() -> Result<()> {
+    alone(async |installation| {
+        installation.install(Way::Helm).await?;
+        let held = async || holder(installation).await?.context("nobody holds the lease");
+        wait::eventually("an operator holds the lease", DEADLINE, held).await?;
+        installation.remove().await?;
+        assert_eq!(holder(installation).await?, None);
+        installation.install(Way::Helm).await?;
+        let host = installation.host();
+        Box::pin(reaping::reaps_the_machine_of_a_pod_on_the_real_node(installation, host)).await
     })
 }
 

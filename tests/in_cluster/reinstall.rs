@@ -1,10 +1,9 @@
-//! The operator is removed and installed again.
+//! The operator is removed and installed in another way.
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Result, ensure};
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::Api;
 use peerpod_operator::{NAMESPACE, names};
-use testbed::wait::{self, DEADLINE};
 
 use crate::{
     installation::Way,
@@ -17,20 +16,6 @@ pub async fn holder(installation: &Installation) -> Result<Option<String>> {
     let leases: Api<Lease> = Api::namespaced(installation.testbed.client(), NAMESPACE);
     let lease = leases.get(names::LEASE).await?;
     Ok(lease.spec.and_then(|spec| spec.holder_identity).filter(|holder| !holder.is_empty()))
-}
-
-#[test]
-fn an_operator_that_helm_installs_again_finds_the_lease_free() -> Result<()> {
-    alone(async |installation| {
-        installation.install(Way::Helm).await?;
-        let held = async || holder(installation).await?.context("nobody holds the lease");
-        wait::eventually("an operator holds the lease", DEADLINE, held).await?;
-        installation.remove().await?;
-        assert_eq!(holder(installation).await?, None);
-        installation.install(Way::Helm).await?;
-        let host = installation.host();
-        Box::pin(reaping::reaps_the_machine_of_a_pod_on_the_real_node(installation, host)).await
-    })
 }
 
 #[test]
