@@ -12,7 +12,7 @@ use peerpod_operator::{
     install::guard::{self, Action},
 };
 use serde_json::{Value, json, to_value};
-use testbed::{Testbed, Vm, peerpod_object, wait};
+use testbed::{Kubelet, Testbed, Vm, peerpod_object, wait};
 
 use crate::{
     install::rights::all_decisions,
@@ -176,10 +176,18 @@ fn the_deny_mode_refuses_strangers_and_lets_the_usual_writers_pass() -> Result<(
         scene.caa.stop_vm(&vm, scene.host).await?;
         scene.pods.delete("stopped").await?;
         scene.released(&vm.name()).await?;
-        for cascade in ["background", "foreground"] {
-            let vm = delete_pod(&scene, cascade, cascade).await?;
-            scene.reaped(&vm).await?;
-        }
+        let vm = delete_pod(&scene, "background", "background").await?;
+        scene.reaped(&vm).await?;
+        let kubelet = Kubelet::join(scene.testbed.client(), "foreground").await?;
+        let pod = kubelet.run(&scene.namespace, "foreground", 300).await?;
+        let vm = scene.caa.start_vm(&pod, scene.host).await?;
+        scene.kubectl(&["delete", "pod", "foreground", "--cascade=foreground", "--wait=false"]).await?;
+        scene.held(&vm.name(), "WaitingForPod").await?;
+        kubelet.end(&pod).await?;
+        scene.reaped(&vm).await?;
+        kubelet.remove(&pod).await?;
+        wait::gone(scene.pods.api(), "foreground", wait::DEADLINE).await?;
+        kubelet.leave().await?;
         // The API server orphans the PeerPod. An administrator must decide what happens to it.
         let orphan = delete_pod(&scene, "orphan", "orphan").await?.name();
         let what = "the PeerPod is an orphan";
