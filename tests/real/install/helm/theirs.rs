@@ -81,12 +81,6 @@ pub async fn installed(helm: &Helm, values: &Value) -> Result<String> {
     Ok(notes.to_owned())
 }
 
-/// Fails if helm says that the operator deletes no VM of this provider.
-fn ensure_all_deleted(told: &str) -> Result<()> {
-    ensure!(!told.contains("DELETES NO VM"), "VMs of every provider are deleted: {told}");
-    Ok(())
-}
-
 /// The values that have no effect according to helm, in alphabetical order.
 pub fn in_vain(told: &str) -> Result<Vec<&str>> {
     let Some((_, list)) = told.split_once("have no effect here") else { return Ok(Vec::new()) };
@@ -140,11 +134,10 @@ fn values_of_the_adaptors_charts_are_taken_and_unused_ones_are_named() -> Result
         let expected: Vec<_> =
             expected.into_iter().filter(|it| !it.contains("peerPodConfig.create")).collect();
         ensure!(in_vain(&told)? == expected, "{told}");
-        let told = installed(&helm, &json!({ "provider": "aws" })).await?;
-        ensure!(!told.contains("have no effect here"), "{told}");
         // Another test installs the other providers.
-        for provider in ["docker", "ibmcloud-powervs"] {
-            ensure_all_deleted(&installed(&helm, &json!({ "provider": provider })).await?)?;
+        for provider in ["aws", "docker", "ibmcloud-powervs"] {
+            let told = installed(&helm, &json!({ "provider": provider })).await?;
+            ensure!(!told.contains("have no effect here"), "{told}");
         }
         Ok(())
     })
@@ -242,7 +235,6 @@ fn a_values_file_of_cloud_api_adaptors_chart_installs_for_each_provider() -> Res
         ] {
             let values = of_provider(name, &settings, &credentials);
             let told = installed(&helm, &values).await.with_context(|| name.to_owned())?;
-            ensure_all_deleted(&told)?;
             let strategy = "daemonset.updateStrategy (peerPodConfig.create is false)";
             ensure!(in_vain(&told)? == [strategy, "kata-deploy"], "{name}: {told}");
             let objects = helm.rendered(&["--values", &values_file(&helm, &values)?]).await?;
