@@ -24,7 +24,7 @@ pub(super) fn build() -> Result<Vec<Binary>> {
     let mut cargo = repository::cargo();
     cargo.args(["test", "--workspace", "--no-run", "--quiet", artifacts::FORMAT]);
     let built = artifacts::build(&mut cargo).context("building the tests")?;
-    let mut binaries: Vec<_> = built.into_iter().flat_map(Binary::of).collect();
+    let mut binaries: Vec<_> = built.iter().flat_map(Binary::of).collect();
     ensure!(!binaries.is_empty(), "cargo built no test");
     let mut examples = repository::cargo();
     examples.args(["test", "--workspace", "--doc"]);
@@ -34,7 +34,7 @@ pub(super) fn build() -> Result<Vec<Binary>> {
 
 impl Binary {
     /// The binary of this artifact, if it runs tests; twice if some of them run apart.
-    fn of(artifact: Artifact) -> Vec<Self> {
+    fn of(artifact: &Artifact) -> Vec<Self> {
         let executable = artifact.executable.as_ref().filter(|_| artifact.profile.test);
         let Some((executable, folder)) = executable.zip(artifact.manifest_path.parent()) else {
             return Vec::new();
