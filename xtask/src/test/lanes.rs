@@ -1,6 +1,6 @@
-//! Runs the test binaries, three at a time.
+//! Runs the test binaries, two at a time.
 //!
-//! Most tests wait for a cluster most of their time, so other binaries use the processors that the first leaves idle. Each binary has
+//! Most tests wait for a cluster most of their time, so a second binary uses the processors that the first leaves idle. Each binary has
 //! a log. For a failed one this prints the output of its failed tests, for a passed one its result.
 
 use std::{
@@ -20,7 +20,7 @@ use super::binaries::Binary;
 use crate::repository;
 
 /// How many binaries run at a time. Each of the large ones has several clusters.
-const LANES: usize = 3;
+const LANES: usize = 2;
 /// The binaries that take longest begin first. The others follow in the order in which cargo built them.
 const LONGEST: [&str; 7] = [
     "tests/real/main.rs",
