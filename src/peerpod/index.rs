@@ -7,6 +7,7 @@ mod relatives;
 use std::{
     collections::HashSet,
     hash::{BuildHasher, RandomState},
+    num::NonZeroI64,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
@@ -290,7 +291,9 @@ impl Index {
             created: created(peerpod).as_second(),
             cloud: cloud_label(cloud),
             queued: needs_resync,
-            deleted: deleted.filter(|_| has_finalizer(peerpod)).map(Timestamp::as_second),
+            deleted: deleted
+                .filter(|_| has_finalizer(peerpod))
+                .and_then(|it| NonZeroI64::new(it.as_second())),
             said: match deleted {
                 _ if has_reason(peerpod, Reason::WaitingForPod) => Said::WaitsForPod,
                 None if has_reason(peerpod, Reason::AmbiguousSiblings) => Said::Ambiguous,

@@ -1,6 +1,9 @@
 //! What is known of each PeerPod, and which other PeerPods a change affects *(no client)*.
 
-use std::collections::{BTreeMap, HashMap};
+use std::{
+    collections::{BTreeMap, HashMap},
+    num::NonZeroI64,
+};
 
 use kube::runtime::reflector::ObjectRef;
 
@@ -53,8 +56,8 @@ pub(super) struct Entry {
     pub(super) cloud: &'static str,
     /// Whether no reconcile has started since it changed.
     pub(super) queued: bool,
-    /// The second in which it was deleted, if its finalizer is still there.
-    pub(super) deleted: Option<i64>,
+    /// The second in which it was deleted, if its finalizer is still there. No API server is that old that it could be zero.
+    pub(super) deleted: Option<NonZeroI64>,
     pub(super) said: Said,
     /// A hash of all that decisions read from the object itself, except its status.
     pub(super) content: u64,
@@ -234,7 +237,7 @@ impl Links {
 impl Entry {
     /// The second since when it should be deleted.
     fn overdue_since(&self) -> Option<i64> {
-        self.deleted.filter(|_| self.said != Said::WaitsForPod)
+        self.deleted.filter(|_| self.said != Said::WaitsForPod).map(NonZeroI64::get)
     }
 }
 

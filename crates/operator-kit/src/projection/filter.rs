@@ -88,16 +88,32 @@ impl Filter {
     pub(super) fn take(&mut self, mut bytes: &[u8]) -> Vec<u8> {
         let mut out = Vec::new();
         loop {
-            if matches!(self.token, Token::SkippedText) && !self.escaped {
-                // Most of what is large.
-                let end = memchr::memchr2(b'"', b'\\', bytes);
-                bytes = &bytes[end.unwrap_or(bytes.len())..];
-            }
+            bytes = &bytes[self.plain(bytes)..];
             let Some((byte, rest)) = bytes.split_first() else { return out };
             let before = out.len();
             self.token = self.step(*byte, &mut out);
             self.used += out.len() - before;
             bytes = rest;
+        }
+    }
+
+    /// Takes the bytes at the beginning that do not change the state, and returns how many: most of what is large.
+    fn plain(&mut self, bytes: &[u8]) -> usize {
+        let until = |end: Option<usize>| end.unwrap_or(bytes.len());
+        match self.token {
+            Token::SkippedText if !self.escaped => until(memchr::memchr2(b'"', b'\\', bytes)),
+            Token::Name | Token::Text if !self.escaped => {
+                let end = until(memchr::memchr2(b'"', b'\\', bytes));
+                // One more than fit shows that it is too long.
+                let room = (LONGEST_TEXT + 1).saturating_sub(self.text.len());
+                self.text.extend_from_slice(&bytes[..end.min(room)]);
+                end
+            }
+            Token::Skipped if self.depth > 0 => {
+                let is_mark = |byte: &u8| matches!(byte, b'"' | b'{' | b'}' | b'[' | b']');
+                until(bytes.iter().position(is_mark))
+            }
+            _ => 0,
         }
     }
 
