@@ -56,6 +56,7 @@ reasons! {
     Unauthorized => Stalled, Warning;
     /// The cloud refuses the deletion in the present state of the VM, or of what belongs to it. The
     /// operator's log names the call and the answer. Change that state in the cloud. The operator tries again with growing pauses.
+    /// The operator itself refuses a VM whose tag `caa-cluster-uid` names another cluster.
     CloudRefused => Stalled, Warning;
     /// The operator cannot use the settings. The message names the key to correct. The operator reads changed files at
     /// once.
