@@ -31,10 +31,6 @@ const GIVEN_UP: SignedDuration = SignedDuration::from_mins(4);
 /// (`PROXY_TIMEOUT`).
 const STARTED_BY: SignedDuration = SignedDuration::from_mins(10);
 
-/// The longest time from the creation of a VM until its first record. cloud-api-adaptor records a VM as soon as the cloud has made
-/// it, which takes some clouds many minutes; and their clocks may be off.
-const RECORDED_BY: SignedDuration = SignedDuration::from_hours(1);
-
 /// What a PeerPod object alone says. It determines what else has to be observed, and how the decision is made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Phase {
@@ -102,19 +98,13 @@ fn delete(vm: Vm, facts: Facts) -> Decision {
         Ok(own) if facts.deletion_accepted || own.vm().stage == Stage::Leaving => {
             Decision::Wait(Wait::VmDeletion(Duration::ZERO))
         }
-        Ok(own) if is_older_than_its_record(own.vm(), facts.recorded) => {
+        Ok(own) if ownership::is_older_than_its_record(own.vm(), facts.recorded) => {
             let (id, name) = (own.vm().id.to_string(), own.vm().name.clone());
             Decision::Refuse(Blocked::NotOwn(ownership::NotOwn::Older { id, name }))
         }
         Ok(_) if facts.developer_mode => Decision::Refuse(Blocked::DeveloperMode),
         Ok(own) => Decision::Delete(own),
     }
-}
-
-/// Whether the VM was there long before it was recorded. Then another record may be the right one: this PeerPod was restored from a
-/// backup, or copied from the cluster that has the VM.
-fn is_older_than_its_record(vm: &Vm, recorded: Timestamp) -> bool {
-    vm.created.is_some_and(|created| recorded.duration_since(created) > RECORDED_BY)
 }
 
 /// Decides on a PeerPod without the finalizer. cloud-api-adaptor removes it after a start of the Pod that failed, and then makes

@@ -6,10 +6,7 @@ use futures::future::join;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::{Api, Client, ResourceExt, runtime::reflector::Store};
-use operator_kit::{
-    Message,
-    api_call::{self, ApiError},
-};
+use operator_kit::api_call::{self, ApiError};
 
 use super::{
     decide::{
@@ -29,8 +26,7 @@ use crate::{
     api::v1alpha1::PeerPod,
     cluster::Cluster,
     provider::{
-        self, CLUSTER_UID_TAG, Cloud, Clouds, Error, ErrorClass, IdProblem, InstanceId, NAME_LIMIT, Provider,
-        Vm,
+        self, Cloud, Clouds, Error, ErrorClass, IdProblem, InstanceId, NAME_LIMIT, Provider, ownership,
     },
 };
 
@@ -260,24 +256,13 @@ impl Observation<'_> {
     async fn vm_state(&self, peerpod: &PeerPod, recorded: Timestamp) -> VmState {
         let Observer { cluster, .. } = self.observer;
         match vm_state_of(peerpod, recorded, self.observer.is_contested(peerpod), self.provider).await {
-            VmState::Present(vm) if vm.cluster_uid.is_some() => in_cluster(vm, cluster.uid().await),
+            VmState::Present(vm) if vm.cluster_uid.is_some() => {
+                let checked = ownership::in_cluster(vm, cluster.uid().await);
+                checked.map_or_else(VmState::Unanswered, VmState::Present)
+            }
             state => state,
         }
     }
-}
-
-/// A VM that has the tag of its cluster, as the cluster with this UID sees it. A PeerPod that came from another cluster, as by a
-/// backup, names a VM there.
-fn in_cluster(vm: Vm, uid: Option<&str>) -> VmState {
-    if !vm.is_of_another_cluster(uid) {
-        return VmState::Present(vm);
-    }
-    let problem = match uid {
-        Some(_) => "is not this cluster's UID: the VM is another cluster's, or the tag in TAGS is wrong",
-        None => "cannot be compared: the UID of the namespace kube-system is not known",
-    };
-    let message = Message::public(format!("the value of the VM's tag {CLUSTER_UID_TAG} {problem}"));
-    VmState::Unanswered(Error::new(ErrorClass::Refused, message))
 }
 
 /// What the cloud answers about a PeerPod's VM. `contested`: see [`provider::Claim::contested`].

@@ -1,14 +1,20 @@
 //! The proof that a VM is one Pod's pod VM.
 //!
 //! The author of a PeerPod can write any identifier into it, so an identifier proves nothing. The operator deletes a VM only if it
-//! has the name that cloud-api-adaptor makes from the name of the owning Pod.
+//! has the name that cloud-api-adaptor makes from the name of the owning Pod, and if it is neither another cluster's nor much older
+//! than its record.
 
+use jiff::{SignedDuration, Timestamp};
 use operator_kit::Message;
 
-use super::{Bears, ClusterProof, Listed, Resource, Stage, Vm, VmRef};
+use super::{Bears, CLUSTER_UID_TAG, ClusterProof, Error, ErrorClass, Listed, Resource, Stage, Vm, VmRef};
 
 /// The first characters of the sandbox's id end the name.
 const SANDBOX_CHARACTERS: usize = 8;
+
+/// The longest time from the creation of a VM until its first record. cloud-api-adaptor records a VM as soon as the cloud has made
+/// it, which takes some clouds many minutes; and their clocks may be off.
+const RECORDED_BY: SignedDuration = SignedDuration::from_hours(1);
 
 /// The start of every pod VM's name.
 pub const POD_VM: &str = "podvm-";
@@ -86,6 +92,26 @@ pub fn verify(vm: Vm, pod: &str, name_limit: usize) -> Result<OwnVm, NotOwn> {
         return Err(NotOwn::Unmarked { id: vm.id.to_string(), name: vm.name });
     }
     Ok(OwnVm(vm))
+}
+
+/// Whether the VM was there long before it was recorded. Then another record may be the right one: the PeerPod was restored from a
+/// backup, or copied from the cluster that has the VM.
+pub fn is_older_than_its_record(vm: &Vm, recorded: Timestamp) -> bool {
+    vm.created.is_some_and(|created| recorded.duration_since(created) > RECORDED_BY)
+}
+
+/// The VM, unless it has the tag of a cluster and that is not the one with this UID. A PeerPod that came from another cluster, as by
+/// a backup, names a VM there.
+pub fn in_cluster(vm: Vm, uid: Option<&str>) -> Result<Vm, Error> {
+    if !vm.is_of_another_cluster(uid) {
+        return Ok(vm);
+    }
+    let problem = match uid {
+        Some(_) => "is not this cluster's UID: the VM is another cluster's, or the tag in TAGS is wrong",
+        None => "cannot be compared: the UID of the namespace kube-system is not known",
+    };
+    let message = Message::public(format!("the value of the VM's tag {CLUSTER_UID_TAG} {problem}"));
+    Err(Error::new(ErrorClass::Refused, message))
 }
 
 /// Proves that `vm`, as the cloud describes it, is what a list showed, and by `proof` that it is this cluster's. The caller must
@@ -246,6 +272,17 @@ mod tests {
     fn a_name_without_the_providers_sign_proves_nothing() {
         let unmarked = Vm { marked: false, ..vm("podvm-web-0-1a2b3c4d") };
         assert!(matches!(verified(unmarked, "web-0"), Err(NotOwn::Unmarked { .. })));
+    }
+
+    #[test]
+    fn a_vm_of_another_cluster_is_refused() {
+        let of = |uid: &str| Vm { cluster_uid: Some(uid.to_owned()), ..vm("podvm-web-1a2b3c4d") };
+        assert_eq!(in_cluster(of("uid-1"), Some("uid-1")), Ok(of("uid-1")));
+        for (uid, said) in [(Some("uid-2"), "another cluster's"), (None, "not known")] {
+            let error = in_cluster(of("uid-1"), uid).unwrap_err();
+            assert_eq!(error.class, ErrorClass::Refused);
+            assert!(error.message.for_status().contains(said), "{}", error.message.for_status());
+        }
     }
 
     #[test]

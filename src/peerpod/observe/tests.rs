@@ -2,7 +2,7 @@ use async_trait::async_trait;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::provider::{Accepted, Finding, OwnVm, Pages};
+use crate::provider::{Accepted, Finding, OwnVm, Pages, Vm};
 
 /// A cloud that gives each call a fixed answer.
 struct Answers {
@@ -66,19 +66,5 @@ async fn a_vm_is_absent_only_if_its_cloud_says_so() {
             let state = vm_state_of(&unreadable, Timestamp::default(), false, &provider).await;
             assert_eq!(state, VmState::NotAsked);
         }
-    }
-}
-
-#[test]
-fn a_vm_of_another_cluster_is_neither_deleted_nor_absent() {
-    let of = |uid: &str| Vm {
-        cluster_uid: Some(uid.to_owned()),
-        ..Vm::named(InstanceId::parse("aws", "i-0123456789abcdef0").unwrap(), "podvm-web-1a2b3c4d")
-    };
-    assert_eq!(in_cluster(of("uid-1"), Some("uid-1")), VmState::Present(of("uid-1")));
-    for (uid, said) in [(Some("uid-2"), "another cluster's"), (None, "not known")] {
-        let VmState::Unanswered(error) = in_cluster(of("uid-1"), uid) else { panic!("{uid:?}") };
-        assert_eq!(error.class, ErrorClass::Refused);
-        assert!(error.message.for_status().contains(said), "{}", error.message.for_status());
     }
 }
