@@ -1,8 +1,9 @@
 //! Leader election: of all candidates for a Lease, one process holds it and acts.
 //!
 //! ```text
-//! standby: watch the Lease ─► free, or unchanged for 15 s by this process's own clock ─► take it
-//! leader:  write it every 2 s ─► no write succeeded for 10 s, or another process took it ─► stop at once, stand by again
+//! standby: watch the Lease ─► free, or unchanged for DURATION by this process's own clock ─► take it
+//! leader:  write it every RETRY_PERIOD ─► no write succeeded for RENEW_DEADLINE, or another process took it
+//!          ─► stop at once, stand by again
 //! ```
 //!
 //! Each write replaces exactly the version of the Lease that was read (compare-and-swap by `resourceVersion`). The Lease has the
