@@ -8,7 +8,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, ensure};
-use peerpod_operator::provider::CLOUDS;
+use peerpod_operator::{peerpod::conditions::Reason, provider::CLOUDS};
 use pulldown_cmark::{Event, Options, Parser, Tag, TagEnd};
 use testbed::docs;
 
@@ -215,6 +215,16 @@ fn every_provider_is_listed_with_its_page() -> Result<()> {
     for provider in CLOUDS {
         let row = format!("| [`{provider}`]({provider}.md) |");
         ensure!(overview.lines().any(|line| line.starts_with(&row)), "{provider} is not listed");
+    }
+    Ok(())
+}
+
+#[test]
+fn troubleshooting_names_every_reason_of_a_peerpod() -> Result<()> {
+    let page = read("docs/src/operations/troubleshooting.md")?;
+    for reason in Reason::ALL {
+        let reason = reason.as_str();
+        ensure!(page.contains(&format!("`{reason}`")), "{reason} is missing");
     }
     Ok(())
 }
