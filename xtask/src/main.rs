@@ -40,7 +40,7 @@ enum Task {
     Undeploy(current::Deploy),
 
     // Without a cluster, or with one of their own.
-    /// Plays five stories with the operator on a real control plane and node, and prints them as they happen
+    /// Plays stories with the operator on a real control plane and node, and prints them as they happen
     Demo(demo::Task),
     /// Starts and ends a real Kubernetes control plane on this machine
     #[command(subcommand)]

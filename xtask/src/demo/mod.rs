@@ -1,4 +1,4 @@
-//! `cargo xtask demo`: five stories on a real control plane and a real libvirtd, printed as they are observed.
+//! `cargo xtask demo`: stories on a real control plane and a real libvirtd, printed as they are observed.
 
 mod build;
 mod columns;
@@ -54,7 +54,7 @@ pub(crate) struct Task {
 
 const INTRODUCTION: &str = "A peer pod is a Pod that runs in a VM of its own beside the node. cloud-api-adaptor creates the VM \
      and records it in a PeerPod object, which the Pod owns. If the Pod is deleted and the VM stays, this \
-     operator deletes the VM. Four stories show when it does so, and when it must not. A fifth story shows \
+     operator deletes the VM. The stories show when it does so, and when it must not. The last one shows \
      how the operator sets how many peer pods each node may run.";
 const PLAYED: &str = "Played: the Pods' kubelets, and cloud-api-adaptor under its own rights. The VMs are those of libvirt's test driver: \
     domains and volumes without a guest inside. Every line of a timeline was observed: by watches of the API server, in \

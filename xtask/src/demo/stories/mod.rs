@@ -1,4 +1,4 @@
-//! The five stories, and their common parts.
+//! The stories, and their common parts.
 
 mod capacity;
 mod crash;
