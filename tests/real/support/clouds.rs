@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result};
 use futures::future::try_join_all;
 use peerpod_operator::provider::{
     CLOUDS,
@@ -27,9 +27,7 @@ impl CloudPeer {
             played.settings.config_map.extend(settings);
             anyhow::Ok(Self { name: cloud.name(), played })
         });
-        let all = try_join_all(all).await?;
-        ensure!(all.len() == 10, "{} clouds", all.len());
-        Ok(all)
+        try_join_all(all).await
     }
 
     /// The options of an operator for all of them, the first by its ordinary settings.
