@@ -14,7 +14,7 @@ use super::{
 };
 use crate::settings::{Catalogue, Check, Endpoint, Key, Malformed, Schema, Values};
 
-/// The clouds of cloud-api-adaptor. This version deletes the VMs of those that can be [opened](Cloud::open).
+/// The clouds of cloud-api-adaptor.
 pub const CLOUDS: [&Cloud; 10] = [
     &libvirt::CLOUD,
     &aws::CLOUD,

@@ -42,8 +42,7 @@
 //! cloud.rs   Cloud: a schema, and what else differs from cloud to cloud; CLOUDS, and their CATALOGUE
 //! openers.rs the Cloud of a Snapshot's name, or what an embedding program brings for it  ->  open(values)  ->  Provider
 //! registry   the provider of the settings in force, within its limits
-//! aws/ …     mod.rs: its Cloud; settings.rs: its keys
-//! libvirt/   the same, and its typed settings and its Provider
+//! aws/ …     mod.rs: its Cloud and its Provider; settings.rs: its keys and typed settings
 //! ```
 //!
 //! [`settings`](crate::settings) depends on nothing here. It is given the catalogue, and keeps a cloud's values as text. The cloud
