@@ -49,8 +49,8 @@ families! {
     provider_throttled: Ahead = "provider_throttled" ["provider"],
     /// Until when a cloud asked for no calls, in seconds since 1970. 0 if it never asked.
     provider_throttled_until: Moment = "provider_throttled_until_timestamp_seconds" ["provider"],
-    /// Whether deletions use the mounted settings: 1, or 0 while deletions wait or use the last good settings. Absent if
-    /// this process deletes nothing: with the settings of an unsupported provider, or without the controller peerpod.
+    /// Whether deletions use the mounted settings: 1, or 0 while deletions wait or use the last good settings. Absent without
+    /// the controller peerpod, which deletes.
     settings_valid: Gauge = "settings_valid" ["settings"],
     /// Changes of the mounted settings, accepted or rejected.
     settings_reloads: Counter = "settings_reloads_total" ["settings", "result"],
