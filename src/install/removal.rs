@@ -52,7 +52,7 @@ pub fn policy(options: &Options) -> ValidatingAdmissionPolicy {
                     "oldObject.metadata.?annotations[?'{ALLOW_ANNOTATION}'].orValue('') == 'true'"
                 ),
                 message: Some(format!(
-                    "PeerPods record the VMs of running Pods, and only the operator deletes these VMs. If \
+                    "PeerPods record the VMs of Pods, and only the operator deletes these VMs. If \
                      you deleted the whole installation, install it again first. Then make sure that \
                      `kubectl get peerpods,peerpodconfigs -A` shows none, and annotate this object with \
                      {ALLOW_ANNOTATION}=true"
