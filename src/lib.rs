@@ -7,7 +7,7 @@
 //! | [`api`] | the custom resources that users, cloud-api-adaptor and this operator share |
 //! | [`settings`] | mounted folders become typed settings, reloaded while running |
 //! | [`provider`] | the contract with a cloud, and one folder for each cloud |
-//! | [`peerpod`] | the controller that deletes machines: observe, decide (pure), apply, report |
+//! | [`peerpod`] | the controller that deletes VMs: observe, decide (pure), apply, report |
 //! | [`peerpodconfig`] | the controller that sets peer pods up in a cluster: cloud-api-adaptor, admission, capacity of nodes |
 //! | [`sweep`] | VMs that no PeerPod tracks, and PeerPods whose VM is gone |
 //! | [`webhook`] | the admission: from a Pod to a peer pod, its server and its certificates |
@@ -34,10 +34,10 @@
 //! let shutdown = CancellationToken::new();
 //! let folders = settings::Folders { settings: "/etc/settings".into(), credentials: Some("/etc/credentials".into()) };
 //! let metrics = Metrics::new(&mut prometheus_client::registry::Registry::default());
-//! let told = metrics.clone();
+//! let recorded = metrics.clone();
 //! let on_change = move |state: &settings::State| {
-//!     told.settings_reloaded(DEFAULT_SETTINGS, state.rejected.is_none());
-//!     told.settings_usable(DEFAULT_SETTINGS, state.usable());
+//!     recorded.settings_reloaded(DEFAULT_SETTINGS, state.rejected.is_none());
+//!     recorded.settings_usable(DEFAULT_SETTINGS, state.usable());
 //! };
 //! let (settings, _) = settings::watch(folders, CATALOGUE, shutdown.clone(), on_change).await;
 //! let settings = CloudSettings::any(settings);

@@ -1,4 +1,4 @@
-//! Guards PeerPods. A PeerPod names a machine that the operator deletes with the cloud's credentials, so only users with a right
+//! Guards PeerPods. A PeerPod names a VM that the operator deletes with the cloud's credentials, so only users with a right
 //! for it may write its important fields. For every user the API server's own authorizer decides: there is no list of names.
 //!
 //! | what is written | the required verb on `peerpods` |
@@ -6,7 +6,7 @@
 //! | a new PeerPod, another spec, another owner | `record` |
 //! | no owner | `record`, or the right to delete Pods in the namespace (it lets a user orphan a PeerPod anyway, by the garbage collector) |
 //! | no finalizer of cloud-api-adaptor's | `release` |
-//! | the annotation that abandons the machine | `abandon` |
+//! | the annotation that abandons the VM | `abandon` |
 //!
 //! The ordinary rights decide about everything else. That includes a deletion, because the operator judges it by the Pod.
 
@@ -52,7 +52,7 @@ pub const ADMINISTRATOR: &str = "peerpod-administrator";
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Action {
     /// The write succeeds. Its author gets a warning, and the audit log has an entry. So an administrator learns of a
-    /// cloud-api-adaptor under an unexpected account, and all of its machines are recorded.
+    /// cloud-api-adaptor under an unexpected account, and all of its VMs are recorded.
     #[default]
     Warn,
     /// It is refused.

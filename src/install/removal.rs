@@ -26,7 +26,7 @@ use crate::{
     peerpodconfig::FINALIZER,
 };
 
-/// The name of the policy and of its binding, for what records machines.
+/// The name of the policy and of its binding, for what records VMs.
 pub const NAME: &str = "peerpod-removal";
 
 /// The name of the policy and of its binding, for the operator itself.
@@ -109,7 +109,7 @@ pub fn operator_policy(options: &Options) -> ValidatingAdmissionPolicy {
     }
 }
 
-/// Puts the policy for what records machines in force.
+/// Puts the policy for what records VMs in force.
 pub fn binding() -> ValidatingAdmissionPolicyBinding {
     bound(NAME, None)
 }

@@ -94,7 +94,7 @@ impl Metrics {
         self.0.reconcile_duration.with([controller]).observe(duration.as_secs_f64());
     }
 
-    /// A look at a PeerPod ended with this decision.
+    /// A reconcile of a PeerPod ended with this decision.
     pub fn decided(&self, decision: &'static str) {
         self.0.decisions.with([decision]).inc();
     }
@@ -168,7 +168,7 @@ impl Metrics {
         Counted::up(self.0.peerpods_held.with([reason]))
     }
 
-    /// A look at a PeerPod ended with an error of its cloud.
+    /// A reconcile of a PeerPod ended with an error of its cloud.
     pub fn provider_error(&self, provider: &'static str, class: &'static str) {
         self.0.provider_errors.with([provider, class]).inc();
     }

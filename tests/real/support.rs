@@ -32,7 +32,7 @@ use tokio::{
 use self::clear::clear;
 pub use self::scene::Scene;
 
-/// The annotation that makes the operator give the machine of a PeerPod up.
+/// The annotation that makes the operator give the VM of a PeerPod up.
 pub const ABANDON: &str = "peerpods.confidentialcontainers.org/release=abandon";
 
 /// How long a stopped component stays stopped: long enough for a spinning loop to show.

@@ -22,7 +22,7 @@ use serde::{Deserialize, Deserializer, Serialize};
     derive = "PartialEq",
     // As kube writes the object's own `Deserialize`, and takes `serde` in no other way.
     attr = "cfg_attr(all(), serde(from = \"StoredPeerPod\"), schemars(!from))",
-    doc = "PeerPod records the virtual machine that cloud-api-adaptor made for a Pod, so that the machine can be deleted when the Pod is gone.",
+    doc = "PeerPod records the virtual machine that cloud-api-adaptor made for a Pod, so that the operator can delete the VM when the Pod is gone.",
     // The rule of the spec holds only while there is one.
     validation = Rule::new("!has(oldSelf.spec) || has(self.spec)").message(
         "spec cannot be removed: it records a VM that exists; delete the PeerPod instead"
@@ -112,7 +112,7 @@ impl PeerPod {
         self.spec.cloud_provider.as_deref().unwrap_or_default()
     }
 
-    /// The machine's identifier as recorded; empty if there is none.
+    /// The VM's identifier as recorded; empty if there is none.
     pub fn instance_id(&self) -> &str {
         self.spec.instance_id.as_deref().unwrap_or_default()
     }
