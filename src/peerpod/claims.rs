@@ -17,8 +17,8 @@ use operator_kit::{
 
 use super::{
     decide::VmState,
-    index::{Claimants, MOST_PODS},
-    object::owner,
+    index::{Claimants, Key, MOST_PODS},
+    object::{has_finalizer, owner},
     observe::Observer,
     pod::PodView,
     relations::{Claim, claim, is_namesake},
@@ -35,7 +35,8 @@ const SKEW: SignedDuration = SignedDuration::from_mins(2);
 const NAMESAKES: u32 = 20;
 
 impl Observer {
-    /// Whether a PeerPod that is not being deleted may have the VM, too. Only clouds that reuse identifiers are told.
+    /// Whether a PeerPod that is not being deleted may have the VM, too. Always false for a cloud that does not reuse
+    /// identifiers.
     pub(super) fn is_contested(&self, peerpod: &PeerPod) -> bool {
         reuses_ids(peerpod) && self.index.claimants(peerpod, 0).living.is_some()
     }
@@ -76,6 +77,12 @@ impl Observer {
         } else {
             self.index.claimants(peerpod, MOST_PODS + 1)
         };
+        if living.is_none() && going.len() > MOST_PODS {
+            // Their own reconciles note whose Pods have ended, and no timer reconciles those that lack the operator's finalizer.
+            let lacks_finalizer =
+                |key: &&Key| self.store.get(key).is_some_and(|other| !has_finalizer(&other));
+            self.requeues.add(going.iter().filter(lacks_finalizer).cloned());
+        }
         if let Some(claimant) = living.as_ref().or(going.get(MOST_PODS)) {
             return Ok(Some((**claimant).clone()));
         }

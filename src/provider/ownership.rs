@@ -56,7 +56,7 @@ pub enum NotOwn {
     /// It was made long before the PeerPod, which cloud-api-adaptor makes together with the VM.
     #[error(
         "the VM {id} is much older than this PeerPod, which may come from a backup or from another cluster, \
-         unless the clock of the cloud is late"
+         unless the cloud's clock is behind"
     )]
     Older {
         /// Its identifier.

@@ -180,7 +180,7 @@ pub(crate) struct Target {
     pub(crate) provider: Result<Arc<dyn Provider>, Error>,
     /// Whether VMs may also be in places that the settings named before, or that newer ones name which cannot be used. A listing does
     /// not show these.
-    pub(crate) has_former_places: bool,
+    pub(crate) may_miss_vms: bool,
     /// Whether another host or account answers here than before. What the settings declare was said of the former one.
     pub(crate) has_moved: bool,
 }
@@ -198,7 +198,7 @@ impl Target {
         let provider = openers.open(&settings, Opening::new(calls));
         let provider = provider.map(|it| decorate(it, cloud.name(), Limits::default(), metrics));
         let settings = Arc::new(settings);
-        Some(Self { cloud, settings, provider, has_former_places: false, has_moved: false })
+        Some(Self { cloud, settings, provider, may_miss_vms: false, has_moved: false })
     }
 }
 
@@ -214,8 +214,8 @@ impl Source {
         let has_moved = built.is_none_or(|it| it.known.moved.is_some());
         // VMs may be where newer settings point, too.
         let is_behind = self.served.settings.state.borrow().unusable().is_some();
-        let has_former_places = has_moved || is_behind || built.is_none_or(|it| !it.known.former.is_empty());
-        Some(Target { cloud, settings, provider, has_former_places, has_moved })
+        let may_miss_vms = has_moved || is_behind || built.is_none_or(|it| !it.known.former.is_empty());
+        Some(Target { cloud, settings, provider, may_miss_vms, has_moved })
     }
 
     fn cloud(&self) -> Option<&'static str> {

@@ -74,7 +74,7 @@ mod tests {
         time::Duration,
     };
 
-    use futures::future::join_all;
+    use futures::future::{join, join_all, join3};
     use tokio::time::{sleep, timeout};
 
     use super::*;
@@ -127,5 +127,26 @@ mod tests {
         assert!(timeout(SECOND / 2, calls.ask(start, false)).await.is_err());
         assert_eq!(calls.ask(start, false).await, Ok(1));
         assert_eq!(start.elapsed(), SECOND + SECOND / 2);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_caller_that_waited_too_long_makes_no_call() {
+        let flight = SingleFlight::default();
+        let slow = async || {
+            sleep(10 * SECOND).await;
+            Ok::<_, Error>(())
+        };
+        let ask = |longest: u32, pause: u32| {
+            let flight = &flight;
+            async move {
+                sleep(pause * SECOND).await;
+                flight.after(Instant::now(), longest * SECOND, "late", slow()).await
+            }
+        };
+        let (first, patient, hurried) = join3(ask(5, 0), ask(20, 1), ask(5, 2)).await;
+        assert_eq!((first, patient), (Ok(()), Ok(())));
+        assert_eq!(hurried, Ok(()), "it shares the call that began after it had asked");
+        let (first, hurried) = join(ask(5, 0), ask(5, 1)).await;
+        assert_eq!((first, hurried.unwrap_err().message.for_status()), (Ok(()), "late"));
     }
 }

@@ -258,7 +258,7 @@ mod tests {
                 cloud: Cloud::named("libvirt").unwrap(),
                 settings: Arc::clone(&settings),
                 provider: Ok(Arc::new(Paged { fails })),
-                has_former_places: false,
+                may_miss_vms: false,
                 has_moved: false,
             };
             search.list(&target).await.map(|listing| listing.len())

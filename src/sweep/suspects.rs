@@ -69,9 +69,9 @@ pub(super) struct Round<'a> {
 }
 
 impl Round<'_> {
-    /// Whether Pods that lost their VM are evicted. A VM may also be at a place that the settings named before.
+    /// Whether Pods that lost their VM are evicted. A VM may also be at a place that other settings name.
     fn evicts(&self) -> bool {
-        self.sweeper.options.lost_vms == LostVms::DeletePod && !self.target.has_former_places
+        self.sweeper.options.lost_vms == LostVms::DeletePod && !self.target.may_miss_vms
     }
 }
 
@@ -106,8 +106,8 @@ impl Suspects {
         let lost = suspects(target.cloud, listing, peerpods).into_iter();
         let lost = lost.filter(|(peerpod, _)| number(peerpod).is_none_or(|uid| !has_ended.contains(&uid)));
         let lost = lost.map(|(peerpod, state)| (peerpod, Suspicion::Lost(state)));
-        // No listing shows a VM at a place that the settings named before. It may not show a VM that was just made either.
-        let shows_all = !target.has_former_places && !target.cloud.settles_late;
+        // No listing shows a VM at a place that other settings name. It may not show a VM that was just made either.
+        let shows_all = !target.may_miss_vms && !target.cloud.settles_late;
         let unrecorded = if shows_all { without_vm(target.cloud, listing, peerpods) } else { Vec::new() };
         let unrecorded = unrecorded.into_iter().map(|peerpod| (peerpod, Suspicion::NoVm));
         lost.chain(ended).chain(unrecorded).collect()

@@ -56,7 +56,7 @@ pub(super) struct Entry {
     pub(super) cloud: &'static str,
     /// Whether no reconcile has started since it changed.
     pub(super) queued: bool,
-    /// The second in which it was deleted, if its finalizer is still there. No API server is that old that it could be zero.
+    /// The second in which it was deleted, if its finalizer is still there. Never 0: no API server's clock shows 1970.
     pub(super) deleted: Option<NonZeroI64>,
     pub(super) said: Said,
     /// A hash of all that decisions read from the object itself, except its status.

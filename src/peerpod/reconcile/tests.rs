@@ -13,6 +13,7 @@ use super::{
     *,
 };
 use crate::{
+    api::v1alpha1::{RELEASE_ABANDON, RELEASE_ANNOTATION},
     metrics::Metrics,
     peerpod::Options,
     provider::{
@@ -67,6 +68,15 @@ async fn reconcile(
 /// The write of a condition of this reason, and its event.
 fn reports(reason: &str) -> [Call; 2] {
     [Call::patch(STATUS).answer(Answer::as_sent()), Call::post(EVENTS).body_with(json!({ "reason": reason }))]
+}
+
+#[tokio::test]
+async fn an_abandoned_peerpod_is_released_without_a_look_at_its_pod() {
+    let cloud = Memory::default();
+    let mut peerpod = deleted(&cloud.vm("web"));
+    peerpod.metadata.annotations = Some([(RELEASE_ANNOTATION.into(), RELEASE_ABANDON.into())].into());
+    let outcome = reconcile(&cloud, &peerpod, [Call::patch(PEERPOD), Call::post(EVENTS)]).await;
+    assert_eq!((outcome, cloud.count()), (("ok", false), 1));
 }
 
 #[tokio::test]

@@ -49,7 +49,7 @@ impl Capacity {
     }
 
     async fn follow_usage(&self, requests: &impl Fn() -> Vec<NodeRequest>, metrics: &Metrics) -> Infallible {
-        // Whether a configuration is ready is shown even if the nodes cannot be listed: then none is.
+        // Whether a configuration is ready, by its last report, is shown even while the nodes are not known.
         let _ = timeout(REFRESH, self.nodes.wait_until_known()).await;
         let mut counts = Counts::default();
         loop {

@@ -240,14 +240,17 @@ mod tests {
         };
         let item = format!(
             "<item><instanceId>{ID}</instanceId><instanceState><name>stopping</name></instanceState><launchTime>2027-01-01T00:00:00Z\
-             </launchTime><networkInterfaceSet><item/>{}{}</networkInterfaceSet><tagSet><item><key>Name</key><value>a &lt; b\
+             </launchTime><networkInterfaceSet><item/>{}{}</networkInterfaceSet><tagSet><item><key>Name</key><value> a &lt; b \
              </value></item><item><key>empty</key></item></tagSet></item>",
             interface(1, "2026-11-24T06:00:00.000Z"),
             interface(0, "2026-11-23T06:00:00.000Z"),
         );
         let instance = Instance::read(&Node::parse(&item).unwrap()).unwrap();
         assert_eq!(instance.created.unwrap().to_string(), "2026-11-23T06:00:00Z");
-        assert_eq!((instance.name(), instance.tag("empty"), instance.tag("name")), ("a < b", Some(""), None));
+        assert_eq!(
+            (instance.name(), instance.tag("empty"), instance.tag("name")),
+            (" a < b ", Some(""), None)
+        );
         assert_eq!(instance.power(), PowerState::Stopped);
     }
 

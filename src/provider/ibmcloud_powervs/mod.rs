@@ -68,7 +68,7 @@ const DELETION: Duration = Duration::from_secs(10);
 const PATIENCE: Duration = Duration::from_secs(50);
 
 /// A caller that waited for another one's list for longer than this makes none: its minute would be too short for a slow one.
-const LONGEST_WAIT: Duration = Duration::from_secs(5);
+const LONGEST_WAIT: Duration = Duration::from_secs(10);
 
 /// One workspace.
 struct PowerVs {

@@ -97,7 +97,7 @@ impl Filter {
         }
     }
 
-    /// Takes the bytes at the beginning that do not change the state, and returns how many: most of what is large.
+    /// Takes the bytes at the beginning that only lengthen a text or are skipped, and returns how many: most of what is large.
     fn plain(&mut self, bytes: &[u8]) -> usize {
         let until = |end: Option<usize>| end.unwrap_or(bytes.len());
         match self.token {

@@ -147,3 +147,17 @@ async fn counting_takes_a_small_part_of_the_time() {
     counts.refresh(&api, &limited, &[node("a-0", "a", "3")]).await;
     assert!(counts.latest.is_some());
 }
+
+#[test]
+fn without_nodes_only_the_readiness_is_known() {
+    let ready = json!({ "conditions": [{
+        "type": "Ready", "status": "True", "reason": "AllReady", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z",
+    }] });
+    let mut deleted = request("c", &json!({ "limit": 5 }));
+    deleted.deleted = true;
+    let requests =
+        [reported("a", &json!({ "limit": 5 }), &ready), request("b", &json!({ "limit": 5 })), deleted];
+    let unknown = |ready| ConfigCapacity { ready, advertised: None, usage: None };
+    let expected = [("a".to_owned(), unknown(true)), ("b".to_owned(), unknown(false))];
+    assert_eq!(without_nodes(&requests), expected.into());
+}
