@@ -31,6 +31,9 @@ const LONGEST: [&str; 7] = [
     "xtask/tests/public_types.rs",
     "xtask/tests/example.rs",
 ];
+/// The binary whose tests wait most, many of them for one of a few clusters, and how many of them go at once.
+const WAITING: &str = "tests/real/main.rs";
+const WAITING_THREADS: &str = "8";
 /// How often to read the logs, to show the progress.
 const COUNT_INTERVAL: Duration = Duration::from_secs(2);
 
@@ -146,6 +149,9 @@ async fn start(binary: Binary, logs: &Path) -> Result<Outcome> {
     setpriv.args(["--pdeathsig=KILL", "--"]).arg(command.get_program()).args(command.get_args());
     if let Some(folder) = command.get_current_dir() {
         setpriv.current_dir(folder);
+    }
+    if name.starts_with(WAITING) {
+        setpriv.env("RUST_TEST_THREADS", WAITING_THREADS);
     }
     for (name, value) in command.get_envs() {
         match value {
