@@ -27,6 +27,7 @@
 //! | `capacity/` | how many VMs each node may run |
 //! | `resources/` | the wanted objects (pure) |
 //! | `sources.rs` | the ConfigMap and the Secret of a configuration |
+//! | `condition_view.rs` | what is read of the conditions of nodes and Pods |
 //! | `selection.rs` | which nodes a configuration selects (pure) |
 //! | `wanted.rs`, `apply.rs` | writes each object that differs from the wanted one, once |
 //! | `drift.rs` | objects that others keep changing, which the operator leaves alone for a while (pure) |
@@ -45,6 +46,7 @@ pub mod admission;
 mod apply;
 pub mod capacity;
 mod cleanup;
+mod condition_view;
 pub mod conditions;
 mod configs;
 mod controller;

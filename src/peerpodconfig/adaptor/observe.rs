@@ -19,6 +19,7 @@ use serde::Deserialize;
 
 use super::super::{
     capacity::Nodes,
+    condition_view::{CONDITION, ConditionView, is_true},
     resources::{self, CONFIG_LABEL, Names, Unmanaged},
     sources::Sources,
 };
@@ -50,7 +51,7 @@ static POD: Projection = Projection {
         (
             "status",
             Part::Only(&[
-                ("conditions", Part::Only(&[("type", Part::All), ("status", Part::All)])),
+                ("conditions", CONDITION),
                 (
                     "containerStatuses",
                     Part::Only(&[
@@ -86,13 +87,6 @@ struct SpecView {
 struct StatusView {
     conditions: Vec<ConditionView>,
     container_statuses: Vec<ContainerView>,
-}
-
-#[derive(Clone, Debug, Deserialize)]
-struct ConditionView {
-    #[serde(rename = "type")]
-    type_: String,
-    status: String,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -167,7 +161,7 @@ impl Observer {
     pub(super) async fn waits_for(&self, config: &PeerPodConfig) -> Result<Option<String>, ApiError> {
         let mut unready = Vec::new();
         let take = |pod: PodView| {
-            let is_ready = pod.status.conditions.iter().any(|it| it.type_ == "Ready" && it.status == "True");
+            let is_ready = is_true(&pod.status.conditions, "Ready");
             let restarts = pod.status.container_statuses.iter().map(|it| it.restart_count).sum();
             if let (false, Some(since), Some(node)) = (is_ready, started(&pod), pod.spec.node_name)
                 && waiting::is_waiting(since, restarts, Timestamp::now())

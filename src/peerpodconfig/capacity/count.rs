@@ -18,7 +18,11 @@ use operator_kit::{
 };
 use serde::{Deserialize, de::IgnoredAny};
 
-use super::{node::whole, plan::InUse};
+use super::{
+    super::condition_view::{CONDITION, ConditionView, is_true},
+    node::whole,
+    plan::InUse,
+};
 
 /// Up to this number of nodes, the operator lists the Pods of each node. Beyond that, one list of all Pods costs less.
 const FEW: usize = 16;
@@ -44,14 +48,7 @@ pub static POD: Projection = Projection {
                 ("initContainers", Part::Only(CONTAINER)),
             ]),
         ),
-        (
-            "status",
-            Part::Only(&[
-                ("phase", Part::All),
-                ("startTime", Part::All),
-                ("conditions", Part::Only(&[("type", Part::All), ("status", Part::All)])),
-            ]),
-        ),
+        ("status", Part::Only(&[("phase", Part::All), ("startTime", Part::All), ("conditions", CONDITION)])),
     ],
     // The requests of a hundred containers.
     most: 2 * MOST,
@@ -82,13 +79,6 @@ struct StatusView {
     phase: Option<String>,
     start_time: Option<IgnoredAny>,
     conditions: Vec<ConditionView>,
-}
-
-#[derive(Clone, Debug, Deserialize)]
-struct ConditionView {
-    #[serde(rename = "type")]
-    type_: String,
-    status: String,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -186,9 +176,7 @@ fn has_its_place(StatusView { phase, start_time, conditions }: &StatusView) -> b
         return false;
     }
     // The API server sets the condition when a scheduler binds the Pod, the kubelet for all others.
-    let is_scheduled =
-        |condition: &ConditionView| condition.type_ == "PodScheduled" && condition.status == "True";
-    start_time.is_some() || phase.as_deref() == Some("Running") || conditions.iter().any(is_scheduled)
+    start_time.is_some() || phase.as_deref() == Some("Running") || is_true(conditions, "PodScheduled")
 }
 
 #[cfg(test)]

@@ -18,7 +18,10 @@ use operator_kit::{
 use serde::Deserialize;
 
 use super::{
-    super::qualified::{self, is_domain, is_name},
+    super::{
+        condition_view::{CONDITION, ConditionView, is_true},
+        qualified::{self, is_domain, is_name},
+    },
     taints,
 };
 use crate::api::v1alpha1::FIELD_MANAGER;
@@ -45,11 +48,7 @@ pub(super) static NODE: Projection = Projection {
         ("spec", Part::Only(&[("taints", Part::All)])),
         (
             "status",
-            Part::Only(&[
-                ("allocatable", Part::All),
-                ("capacity", Part::All),
-                ("conditions", Part::Only(&[("type", Part::All), ("status", Part::All)])),
-            ]),
+            Part::Only(&[("allocatable", Part::All), ("capacity", Part::All), ("conditions", CONDITION)]),
         ),
     ],
     most: 128 << 10,
@@ -80,13 +79,6 @@ pub(super) struct StatusView {
     pub(super) capacity: BTreeMap<String, Quantity>,
     pub(super) allocatable: BTreeMap<String, Quantity>,
     pub(super) conditions: Vec<ConditionView>,
-}
-
-#[derive(Clone, Debug, Deserialize)]
-pub(super) struct ConditionView {
-    #[serde(rename = "type")]
-    pub(super) type_: String,
-    pub(super) status: String,
 }
 
 /// The stored part of a node.
@@ -148,7 +140,7 @@ impl Node {
             resources: resources.into_iter().map(|(name, level)| (texts.share(name), level)).collect(),
             mark: mark.map(|mark| texts.share(mark)),
             taints: view.spec.taints.iter().filter_map(taints::text).map(|it| texts.share(&it)).collect(),
-            is_ready: conditions.iter().any(|it| it.type_ == "Ready" && it.status == "True"),
+            is_ready: is_true(conditions, "Ready"),
             written: written(metadata),
         }
     }
