@@ -102,8 +102,9 @@ impl Instance {
         let attachments = items(item, "networkInterfaceSet").filter_map(|it| it.child("attachment"));
         let mut first = attachments.filter(|it| it.text_of("deviceIndex") == "0");
         // White space is a part of a tag, and may distinguish a name from a pod VM's.
-        let exact = |it: &Node, part| it.child(part).map(|it| it.exact().to_owned());
-        let tag = |it: &Node| Some((exact(it, "key")?, exact(it, "value").unwrap_or_default()));
+        let tag = |it: &Node| {
+            Some((it.exact_of("key")?.to_owned(), it.exact_of("value").unwrap_or_default().to_owned()))
+        };
         Some(Self {
             id: item.non_empty("instanceId")?,
             state: item.child("instanceState")?.non_empty("name")?,

@@ -201,7 +201,7 @@ fn vm(instance: Instance) -> Listed {
 /// What a tag `Name` is on that names an instance by its identifier.
 fn side_resource(tag: &Node) -> Option<Listed> {
     let (id, key, name) =
-        (tag.non_empty("resourceId")?, tag.non_empty("key")?, tag.child("value").map_or("", Node::exact));
+        (tag.non_empty("resourceId")?, tag.non_empty("key")?, tag.exact_of("value").unwrap_or_default());
     let kind = if id.starts_with(INTERFACE) { Resource::Interface } else { Resource::Address };
     let of = NAMES.iter().find_map(|begin| name.strip_prefix(begin));
     let vm = of.and_then(|id| instance(id).ok()).map(|id| VmRef::Id(id.canonical));

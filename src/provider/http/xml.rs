@@ -95,9 +95,9 @@ impl Node {
         Some(self.text_of(name)).filter(|text| !text.is_empty()).map(str::to_owned)
     }
 
-    /// The text in it.
-    pub fn exact(&self) -> &str {
-        &self.text
+    /// The text in the first element of this name, with surrounding white space.
+    pub fn exact_of(&self, name: &str) -> Option<&str> {
+        Some(&self.child(name)?.text)
     }
 
     /// The text in it, without surrounding white space.
