@@ -24,14 +24,15 @@ fn the_operator_is_ready_when_it_has_seen_every_peerpod_and_not_before() -> Resu
             operator.kill().await?;
             testbed.cluster().pause(Component::ApiServer)?;
             operator.start_again()?;
-            let unready = wait::eventually("the operator answers", DEADLINE, async || {
+            let unready = wait::eventually("it lives and waits for the PeerPods", DEADLINE, async || {
                 ensure!(operator.health("/healthz").await?.0 == 200);
-                operator.health("/readyz").await
+                let (status, text) = operator.health("/readyz").await?;
+                ensure!(status == 503 && text.contains("peerpods"), "{status} {text}");
+                Ok(())
             })
             .await;
             testbed.cluster().resume(Component::ApiServer)?;
-            let (status, text) = unready?;
-            ensure!(status == 503 && text.contains("peerpods"), "{status} {text}");
+            unready?;
             operator.ready().await?;
             Ok(operator)
         };
