@@ -2,14 +2,13 @@
 //!
 //! | answer | meaning |
 //! |---|---|
-//! | 404 `ResourceNotFound` for the VM, or for what came with it | it does not exist |
+//! | 404 `ResourceNotFound` for the VM, or for its disk | it does not exist |
 //! | 404 `ResourceGroupNotFound` | the group was deleted, with the VM or after the VM was moved |
 //! | 404 `SubscriptionNotFound` | the credentials are another tenant's, or the cloud is another one |
 //! | 404 `AuthorizationFailed` | a right is missing |
 //! | 404 `NotFound` | the VM's region does not know what Resource Manager still lists; it is asked again |
 //! | any other 404 | unknown |
 //! | 404 or 410 of the metadata service | it is being updated, for 70 s at most |
-//! | 400 that something is in use | another resource must be deleted first |
 //! | 429 with [`OF_COMPUTE`], not [`OF_SUBSCRIPTION`] | that VM was asked for too often: 12 times a minute are allowed |
 //! | 400 or 429 `RetryableError` | another operation locks the resource |
 
@@ -31,12 +30,6 @@ const OF_COMPUTE: &str = "x-ms-ratelimit-remaining-resource";
 
 /// What Compute says if there were too many requests for all VMs together.
 const OF_SUBSCRIPTION: &str = "received for this subscription";
-
-/// Another resource must be deleted first.
-const IN_USE: (ErrorClass, &str) = (
-    ErrorClass::Refused,
-    "InUseNetworkInterfaceCannotBeDeleted NicInUse NicReservedForAnotherVm PublicIPAddressCannotBeDeleted PublicIPAddressInUse",
-);
 
 /// Another operation locks the resource.
 const LOCKED: (ErrorClass, &str) =
@@ -189,7 +182,7 @@ fn is_of_one_vm(status: StatusCode, headers: &HeaderMap, message: &str) -> bool 
 fn class(status: u16, code: &str) -> Option<ErrorClass> {
     let table: &[(ErrorClass, &str)] = match status {
         400 if code.starts_with("AADSTS") => return Some(ErrorClass::Unauthorized),
-        400 => &[IN_USE, LOCKED, NO_TOKEN],
+        400 => &[LOCKED, NO_TOKEN],
         404 => &[
             (ErrorClass::Unauthorized, "AuthorizationFailed SubscriptionNotFound"),
             (ErrorClass::Transient, "NotFound"),

@@ -6,11 +6,12 @@
 //! describe  the VM
 //! delete    the VM: Resource Manager begins an operation and answers
 //! describe  the VM: it is being deleted, or there is none
-//!           where there is none, each resource that comes with a VM
+//!           where there is none, its disk
 //! ```
 //!
-//! Resource Manager lists a group from a cache that lags by minutes: what it does not list may exist. So the list is for the sweep
-//! and for `check` alone, and a deletion asks for each resource by its identifier.
+//! Azure adds eight digits to the names that cloud-api-adaptor gives the interface and the address, so both can only be listed.
+//! Resource Manager lists a group from a cache that lags by minutes: what it does not list may exist, and the other way round. So
+//! the list is for the sweep and for `check` alone.
 //!
 //! The recorded identifier contains the subscription and the group of the VM, so the settings do not matter. The VM itself shows
 //! that it is being deleted, so a restart of the operator loses nothing.
@@ -24,7 +25,6 @@ mod settings;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use futures::future::{join_all, try_join_all};
 use hyper::Method;
 use operator_kit::Message;
 
@@ -51,7 +51,6 @@ pub static CLOUD: Cloud = Cloud {
 /// Versions of Azure's interfaces.
 const COMPUTE: &str = "2025-04-01";
 const DISKS: &str = "2025-01-02";
-const NETWORK: &str = "2025-03-01";
 const RESOURCES: &str = "2021-04-01";
 
 const VM: &str = "microsoft.compute/virtualmachines";
@@ -59,37 +58,17 @@ const DISK: &str = "microsoft.compute/disks";
 const INTERFACE: &str = "microsoft.network/networkinterfaces";
 const ADDRESS: &str = "microsoft.network/publicipaddresses";
 
-/// What cloud-api-adaptor has made with a VM, in the order of deletion.
-const BELONGINGS: [Belonging; 3] = [
-    Belonging { kind: INTERFACE, end: "-net", version: NETWORK, resource: Resource::Interface },
-    Belonging { kind: DISK, end: "-disk", version: DISKS, resource: Resource::Disk },
-    Belonging { kind: ADDRESS, end: "-net", version: NETWORK, resource: Resource::Address },
-];
+/// How the name of a VM's disk ends after the VM's.
+const OF_DISK: &str = "-disk";
+
+/// How the name of its interface and of its address ends, before what Azure adds.
+const OF_NETWORK: &str = "-net";
 
 /// Fields that a list of resources has only on request.
 const EXPAND: &str = "createdTime,provisioningState";
 
 /// When to look again after a deletion, if Azure does not say so.
 const DELETION: Duration = Duration::from_secs(10);
-
-/// Something that comes with a VM.
-struct Belonging {
-    /// Its type, in lower case.
-    kind: &'static str,
-    /// How its name ends after the VM's.
-    end: &'static str,
-    /// The version of the interface that finds and deletes it.
-    version: &'static str,
-    resource: Resource,
-}
-
-impl Belonging {
-    /// The identifier of the one that comes with this VM.
-    fn id(&self, vm: &InstanceId) -> String {
-        let (group, name) = (vm.scope().unwrap_or_default(), id::name(vm.as_str()));
-        format!("{group}/providers/{}/{name}{}", self.kind, self.end)
-    }
-}
 
 /// One of Azure's clouds.
 struct Azure {
@@ -153,45 +132,26 @@ impl Azure {
         accepted(reply).map(Some)
     }
 
-    /// What is left of a VM that does not exist.
+    /// The disk that is left of a VM that does not exist.
     async fn remains(&self, id: &InstanceId) -> Result<Vm, Error> {
-        let left = BELONGINGS.iter().map(async |of| {
-            let id = of.id(id);
-            let found = self.find("looking for what is left of the VM", &id, of.version).await?;
-            Ok::<_, Error>(found.map(|_| id))
-        });
-        let belongings: Vec<_> = try_join_all(left).await?.into_iter().flatten().collect();
-        if belongings.is_empty() {
-            let message = "Azure has no such VM, and nothing that came with it";
-            return Err(Error::new(ErrorClass::NotFound, message));
+        let disk = disk(id);
+        if self.find("looking for the disk of the VM", &disk, DISKS).await?.is_none() {
+            return Err(Error::new(ErrorClass::NotFound, "Azure has no such VM, and no disk of it"));
         }
         let name = id::name(id.as_str());
-        Ok(Vm { stage: Stage::Remains(Bears::Name), belongings, ..Vm::named(id.clone(), name) })
+        Ok(Vm { stage: Stage::Remains(Bears::Name), belongings: vec![disk], ..Vm::named(id.clone(), name) })
     }
 
-    /// Deletes what is left of a VM. An address can only be deleted after its interface.
-    async fn delete_remains(&self, vm: &Vm) -> Result<Accepted, Error> {
-        let left: Vec<_> = BELONGINGS.iter().filter(|of| vm.belongings.contains(&of.id(&vm.id))).collect();
-        let has_interface = left.iter().any(|of| of.kind == INTERFACE);
-        let due = left.iter().filter(|of| !(has_interface && of.kind == ADDRESS));
-        let doing = "deleting what is left of the VM";
-        let deletions = due.map(async |of| self.delete_one(doing, &of.id(&vm.id), of.version).await);
-        // One that fails keeps none of the others from being begun.
-        let begun: Result<Vec<_>, _> = join_all(deletions).await.into_iter().collect();
-        // Another client deleted what does not exist any more.
-        let longest = begun?.into_iter().flatten().max().unwrap_or_default();
-        Ok(Accepted { look_after: longest })
-    }
-
-    /// Begins a deletion, and says when to look again. `None`: there is nothing to delete.
-    async fn delete_one(&self, doing: &'static str, id: &str, api: &str) -> Result<Option<Duration>, Error> {
+    /// Begins a deletion, and says when to look again.
+    async fn delete_one(&self, doing: &'static str, id: &str, api: &str) -> Result<Accepted, Error> {
         let reply = self.call(doing, Method::DELETE, id, api).await?;
         if is_absent(&reply) || reply.status == 204 {
-            return Ok(None);
+            return Err(Error::new(ErrorClass::NotFound, "Azure has nothing of that name to delete"));
         }
         let reply = accepted(reply)?;
         let is_under_way = reply.status == 202;
-        Ok(Some(if is_under_way { reply.retry_after().unwrap_or(DELETION) } else { Duration::ZERO }))
+        let look_after = if is_under_way { reply.retry_after().unwrap_or(DELETION) } else { Duration::ZERO };
+        Ok(Accepted { look_after })
     }
 
     /// The group that the settings name.
@@ -225,12 +185,9 @@ impl Provider for Azure {
     async fn delete(&self, vm: &OwnVm) -> Result<Accepted, Error> {
         let vm = vm.vm();
         if matches!(vm.stage, Stage::Remains(_)) {
-            return self.delete_remains(vm).await;
+            return self.delete_one("deleting the disk of the VM", &disk(&vm.id), DISKS).await;
         }
-        match self.delete_one("deleting the VM", vm.id.as_str(), COMPUTE).await? {
-            Some(look_after) => Ok(Accepted { look_after }),
-            None => Err(Error::new(ErrorClass::NotFound, "Azure has no such VM to delete")),
-        }
+        self.delete_one("deleting the VM", vm.id.as_str(), COMPUTE).await
     }
 
     async fn list(&self, pages: Pages<'_>) -> Result<(), Error> {
@@ -243,16 +200,33 @@ impl Provider for Azure {
     }
 }
 
+/// The identifier of the disk that comes with this VM.
+fn disk(vm: &InstanceId) -> String {
+    let (group, name) = (vm.scope().unwrap_or_default(), id::name(vm.as_str()));
+    format!("{group}/providers/{DISK}/{name}{OF_DISK}")
+}
+
+/// The name of the VM that the interface or the address of this name came with.
+fn user_of_network(name: &str) -> Option<&str> {
+    name.strip_suffix(OF_NETWORK).or_else(|| {
+        let (vm, added) = name.rsplit_once('-')?;
+        let is_azures = added.len() == 8 && added.bytes().all(|digit| digit.is_ascii_hexdigit());
+        vm.strip_suffix(OF_NETWORK).filter(|_| is_azures)
+    })
+}
+
 /// A pod VM, or what may have come with one: a disk that nothing uses, an interface or an address. No list of a resource group
 /// has the power state. Azure gives it for a whole subscription, to users with that right, or for one VM at a time.
 fn listed(resource: ArmResource) -> Option<Listed> {
-    let of = resource.kind.to_lowercase();
-    let (kind, vm) = if of == VM {
-        (Resource::Vm, None)
-    } else {
-        let of = BELONGINGS.iter().find(|it| it.kind == of && resource.name.ends_with(it.end))?;
-        (of.resource, Some(VmRef::Name(resource.name.strip_suffix(of.end)?.to_owned())))
+    let name = &*resource.name;
+    let (kind, vm) = match &*resource.kind.to_lowercase() {
+        VM => (Resource::Vm, None),
+        DISK => (Resource::Disk, Some(name.strip_suffix(OF_DISK)?)),
+        INTERFACE => (Resource::Interface, Some(user_of_network(name)?)),
+        ADDRESS => (Resource::Address, Some(user_of_network(name)?)),
+        _ => return None,
     };
+    let vm = vm.map(|vm| VmRef::Name(vm.to_owned()));
     let is_used = kind == Resource::Disk && resource.managed_by.is_some();
     let is_leaving = kind == Resource::Vm && resource.provisioning_state.as_deref() == Some(DELETING);
     let tags = resource.tags.into_iter().flatten().map(|(key, value)| (key, value.unwrap_or_default()));

@@ -135,7 +135,7 @@ fn aws_lists_vms_and_what_bears_their_identifiers() -> Result<()> {
 fn azure_lists_vms_without_their_power_and_what_bears_their_names() -> Result<()> {
     run(async {
         let azure = lists_vms("azure", &[Fact::Created, Fact::Leaving, Fact::Tags]).await?;
-        let kinds = [Resource::Disk, Resource::Interface];
+        let kinds = [Resource::Disk, Resource::Interface, Resource::Address];
         lists_what_is_left(&azure, &kinds, |vm| VmRef::Name(vm.name.clone())).await
     })
 }

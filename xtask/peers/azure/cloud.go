@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"strings"
 	"sync"
 	"time"
@@ -32,7 +33,7 @@ const (
 	unauthorized behavior = "unauthorized"
 	deletesLater behavior = "deletes-later"
 	// The VM goes, its interface stays and cannot be deleted.
-	holdsInterface behavior = "holds-interface"
+	holdsDisk behavior = "holds-disk"
 	// A lock forbids to delete it.
 	locked behavior = "locked"
 	// It is not shown. What belongs to it is.
@@ -143,7 +144,8 @@ type order struct {
 func (c *cloud) addVM(o order) *resource {
 	s, g := c.group(o.Subscription, o.Tenant, o.Group)
 	vm := g.add(s, vmType, o.Name)
-	disk, nic := g.add(s, diskType, o.Name+"-disk"), g.add(s, nicType, o.Name+"-net")
+	// Azure adds digits to the names in the configuration of an interface and of its address.
+	disk, nic := g.add(s, diskType, o.Name+"-disk"), g.add(s, nicType, fmt.Sprintf("%s-net-%08x", o.Name, rand.Uint32()))
 	disk.user, nic.user = vm.id, vm.id
 	if o.Address {
 		g.add(s, addressType, nic.name).user = nic.id
@@ -212,8 +214,6 @@ func (g *group) end(r *resource) {
 		nic := g.byID(*reference.ID)
 		switch {
 		case nic == nil:
-		case r.behavior == holdsInterface:
-			nic.behavior = holdsInterface
 		case *reference.Properties.DeleteOption == armcompute.DeleteOptionsDelete:
 			// An address that came with the interface goes with it.
 			if address := g.find(addressType, nic.name); address != nil {
@@ -223,7 +223,11 @@ func (g *group) end(r *resource) {
 		}
 	}
 	if os := properties.StorageProfile.OSDisk; *os.DeleteOption == armcompute.DiskDeleteOptionTypesDelete {
-		if disk := g.byID(*os.ManagedDisk.ID); disk != nil {
+		switch disk := g.byID(*os.ManagedDisk.ID); {
+		case disk == nil:
+		case r.behavior == holdsDisk:
+			disk.behavior = holdsDisk
+		default:
 			g.remove(disk)
 		}
 	}

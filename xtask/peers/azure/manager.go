@@ -18,7 +18,6 @@ import (
 	"github.com/Azure/azure-sdk-for-go/sdk/azcore/runtime"
 	"github.com/Azure/azure-sdk-for-go/sdk/resourcemanager/authorization/armauthorization/v2"
 	"github.com/Azure/azure-sdk-for-go/sdk/resourcemanager/compute/armcompute/v7"
-	"github.com/Azure/azure-sdk-for-go/sdk/resourcemanager/network/armnetwork/v8"
 	"github.com/Azure/azure-sdk-for-go/sdk/resourcemanager/resources/armresources"
 )
 
@@ -67,10 +66,6 @@ func newManager(c *cloud) (*manager, error) {
 	if err != nil {
 		return nil, err
 	}
-	network, err := armnetwork.NewClientFactory("{S}", credential, options)
-	if err != nil {
-		return nil, err
-	}
 	resources, err := armresources.NewClientFactory("{S}", credential, options)
 	if err != nil {
 		return nil, err
@@ -95,24 +90,8 @@ func newManager(c *cloud) (*manager, error) {
 			_, err := compute.NewDisksClient().Get(ctx, "{G}", "{N}", nil)
 			return err
 		}},
-		{nicType + "/read", func() error {
-			_, err := network.NewInterfacesClient().Get(ctx, "{G}", "{N}", nil)
-			return err
-		}},
-		{addressType + "/read", func() error {
-			_, err := network.NewPublicIPAddressesClient().Get(ctx, "{G}", "{N}", nil)
-			return err
-		}},
 		{diskType + "/delete", func() error {
 			_, err := compute.NewDisksClient().BeginDelete(ctx, "{G}", "{N}", nil)
-			return err
-		}},
-		{nicType + "/delete", func() error {
-			_, err := network.NewInterfacesClient().BeginDelete(ctx, "{G}", "{N}", nil)
-			return err
-		}},
-		{addressType + "/delete", func() error {
-			_, err := network.NewPublicIPAddressesClient().BeginDelete(ctx, "{G}", "{N}", nil)
 			return err
 		}},
 		{"Microsoft.Resources/subscriptions/resourceGroups/resources/read", func() error {

@@ -15,8 +15,6 @@ import (
 	authorization "github.com/Azure/azure-sdk-for-go/sdk/resourcemanager/authorization/armauthorization/v2/fake"
 	"github.com/Azure/azure-sdk-for-go/sdk/resourcemanager/compute/armcompute/v7"
 	compute "github.com/Azure/azure-sdk-for-go/sdk/resourcemanager/compute/armcompute/v7/fake"
-	"github.com/Azure/azure-sdk-for-go/sdk/resourcemanager/network/armnetwork/v8"
-	network "github.com/Azure/azure-sdk-for-go/sdk/resourcemanager/network/armnetwork/v8/fake"
 	"github.com/Azure/azure-sdk-for-go/sdk/resourcemanager/resources/armresources"
 	resources "github.com/Azure/azure-sdk-for-go/sdk/resourcemanager/resources/armresources/fake"
 )
@@ -41,12 +39,6 @@ func (c *call) server(client string) policy.Transporter {
 		return compute.NewVirtualMachinesServerTransport(&compute.VirtualMachinesServer{Get: c.getVM, BeginDelete: c.deleteVM})
 	case "DisksClient":
 		return compute.NewDisksServerTransport(&compute.DisksServer{Get: c.getDisk, BeginDelete: c.deleteDisk})
-	case "InterfacesClient":
-		return network.NewInterfacesServerTransport(&network.InterfacesServer{Get: c.getInterface, BeginDelete: c.deleteInterface})
-	case "PublicIPAddressesClient":
-		return network.NewPublicIPAddressesServerTransport(&network.PublicIPAddressesServer{
-			Get: c.getAddress, BeginDelete: c.deleteAddress,
-		})
 	case "PermissionsClient":
 		return authorization.NewPermissionsServerTransport(&authorization.PermissionsServer{
 			NewListForResourceGroupPager: c.listPermissions,
@@ -80,28 +72,6 @@ func (c *call) getDisk(_ context.Context, _, name string, _ *armcompute.DisksCli
 	return
 }
 
-func (c *call) getInterface(_ context.Context, _, name string, _ *armnetwork.InterfacesClientGetOptions) (
-	answer fake.Responder[armnetwork.InterfacesClientGetResponse], failure fake.ErrorResponder,
-) {
-	if r := c.shown(nicType, name, &failure); r != nil {
-		nic := armnetwork.Interface{ID: to.Ptr(r.id), Name: to.Ptr(r.name), Type: to.Ptr(r.kind), Location: to.Ptr(location)}
-		answer.SetResponse(http.StatusOK, armnetwork.InterfacesClientGetResponse{Interface: nic}, nil)
-	}
-	return
-}
-
-func (c *call) getAddress(_ context.Context, _, name string, _ *armnetwork.PublicIPAddressesClientGetOptions) (
-	answer fake.Responder[armnetwork.PublicIPAddressesClientGetResponse], failure fake.ErrorResponder,
-) {
-	if r := c.shown(addressType, name, &failure); r != nil {
-		address := armnetwork.PublicIPAddress{
-			ID: to.Ptr(r.id), Name: to.Ptr(r.name), Type: to.Ptr(r.kind), Location: to.Ptr(location),
-		}
-		answer.SetResponse(http.StatusOK, armnetwork.PublicIPAddressesClientGetResponse{PublicIPAddress: address}, nil)
-	}
-	return
-}
-
 // The resource of this type and name, or a refusal.
 func (c *call) shown(kind, name string, failure *fake.ErrorResponder) *resource {
 	r := c.group.find(kind, name)
@@ -126,20 +96,6 @@ func (c *call) deleteDisk(_ context.Context, _, name string, _ *armcompute.Disks
 	return
 }
 
-func (c *call) deleteInterface(_ context.Context, _, name string, _ *armnetwork.InterfacesClientBeginDeleteOptions) (
-	answer fake.PollerResponder[armnetwork.InterfacesClientDeleteResponse], failure fake.ErrorResponder,
-) {
-	begin(c, nicType, name, &answer, &failure)
-	return
-}
-
-func (c *call) deleteAddress(_ context.Context, _, name string, _ *armnetwork.PublicIPAddressesClientBeginDeleteOptions) (
-	answer fake.PollerResponder[armnetwork.PublicIPAddressesClientDeleteResponse], failure fake.ErrorResponder,
-) {
-	begin(c, addressType, name, &answer, &failure)
-	return
-}
-
 // Accepts a deletion. One of these answers ends the exchange, so that each request comes here.
 func begin[T any](c *call, kind, name string, answer *fake.PollerResponder[T], failure *fake.ErrorResponder) {
 	r := c.group.find(kind, name)
@@ -149,13 +105,7 @@ func begin[T any](c *call, kind, name string, answer *fake.PollerResponder[T], f
 		answer.SetTerminalResponse(http.StatusNoContent, done, nil)
 	case r.behavior == locked:
 		failure.SetResponseError(http.StatusConflict, "ScopeLocked")
-	case kind == nicType && r.behavior == holdsInterface:
-		failure.SetResponseError(http.StatusBadRequest, "NicReservedForAnotherVm")
-	case kind == nicType && r.user != "":
-		failure.SetResponseError(http.StatusBadRequest, "NicInUse")
-	case kind == addressType && r.user != "":
-		failure.SetResponseError(http.StatusBadRequest, "PublicIPAddressCannotBeDeleted")
-	case kind == diskType && r.user != "":
+	case kind == diskType && (r.user != "" || r.behavior == holdsDisk):
 		failure.SetResponseError(http.StatusConflict, "OperationNotAllowed")
 	default:
 		if r.deleting.IsZero() {

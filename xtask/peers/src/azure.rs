@@ -1,7 +1,7 @@
 //! Azure: Microsoft's own fake servers with a state behind them, for one test.
 //!
 //! The server in `xtask/peers/azure/` asks Microsoft's client library for paths and versions, and lets its fake servers
-//! (`armcompute/fake`, `armnetwork/fake` and others) read each request and write each answer. The endpoint for tokens and the
+//! (`armcompute/fake`, `armresources/fake` and others) read each request and write each answer. The endpoint for tokens and the
 //! metadata service are at the same address.
 
 use std::path::Path;
@@ -93,8 +93,8 @@ pub enum Behavior {
     Unauthorized,
     /// Its deletion does not end.
     DeletesLater,
-    /// The VM is deleted, and its interface stays reserved.
-    HoldsInterface,
+    /// The VM is deleted, and its disk stays in use.
+    HoldsDisk,
     /// A lock forbids its deletion.
     Locked,
     /// It is not shown.
@@ -208,7 +208,7 @@ impl Azure {
             Behavior::Well => "",
             Behavior::Unauthorized => "unauthorized",
             Behavior::DeletesLater => "deletes-later",
-            Behavior::HoldsInterface => "holds-interface",
+            Behavior::HoldsDisk => "holds-disk",
             Behavior::Locked => "locked",
             Behavior::Hidden => "hidden",
             Behavior::Unlisted => "unlisted",

@@ -58,8 +58,7 @@ impl Peer for Azure {
             Kind::Running | Kind::Stopped | Kind::Foreign => vm,
             Kind::WithUserData => Vm { data_disk: Some(&data), ..vm },
             Kind::InAnotherScope => Vm { subscription: OTHER_SUBSCRIPTION, group: OTHER_GROUP, ..vm },
-            // An address would need another deletion, after its interface is gone.
-            Kind::Remains => Vm { detach: true, address: false, ..vm },
+            Kind::Remains => Vm { detach: true, ..vm },
         };
         let id = self.peer.make(&vm).await.map_err(failed)?;
         if kind == Kind::Remains {
@@ -73,7 +72,7 @@ impl Peer for Azure {
         let named = all.iter().map(|id| name(id));
         Ok(Left {
             vm: all.contains(&example.id),
-            belongings: named.clone().filter(|name| name.starts_with(&format!("{}-", example.name))).count(),
+            belongings: named.clone().filter(|name| *name == format!("{}-disk", example.name)).count(),
             user_data: named.clone().any(|name| name == user_data(&example.name)),
         })
     }
