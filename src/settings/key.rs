@@ -24,7 +24,7 @@ pub struct Key {
 pub enum Kind {
     /// Any text.
     Text,
-    /// `1` or `true` is true, anything else false.
+    /// `1` or `true`, in upper or lower case, is true, anything else false.
     Boolean,
     /// Text that is never shown. It belongs into the `Secret`, and everything else into the `ConfigMap`.
     Secret,
@@ -110,7 +110,7 @@ impl Value for bool {
 
     fn read(key: &Key, given: Option<&SecretString>) -> Self {
         let text = given.map_or(key.default, ExposeSecret::expose_secret);
-        ["1", "true"].contains(&text)
+        text == "1" || text.eq_ignore_ascii_case("true")
     }
 }
 

@@ -82,7 +82,7 @@ pub enum Warning {
         /// The setting's name.
         name: String,
     },
-    /// A switch whose value is none of `1`, `true`, `0` and `false`: it counts as false.
+    /// A switch whose value is none of `1`, `true`, `0` and `false`, in upper or lower case: it counts as false.
     NotABoolean {
         /// The setting's name.
         key: &'static str,

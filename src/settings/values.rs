@@ -27,7 +27,9 @@ impl Values {
         let is_odd = |key: &&Key| {
             let value = self.get(key.name).map(ExposeSecret::expose_secret);
             key.kind == Kind::Boolean
-                && value.is_some_and(|value| !["1", "true", "0", "false"].contains(&value))
+                && value.is_some_and(|value| {
+                    !["1", "true", "0", "false"].iter().any(|known| value.eq_ignore_ascii_case(known))
+                })
         };
         keys.iter().filter(is_odd).map(|key| Warning::NotABoolean { key: key.name })
     }

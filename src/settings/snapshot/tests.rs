@@ -38,11 +38,13 @@ fn an_empty_value_means_the_default() {
 }
 
 #[test]
-fn a_switch_is_on_with_1_or_true_alone() {
-    for (text, on) in [("1", true), ("true", true), ("0", false), ("false", false)] {
+fn a_switch_is_on_with_1_or_true_alone_in_upper_or_lower_case() {
+    for (text, on) in [("1", true), ("true", true), ("True", true), ("0", false), ("FALSE", false)] {
         let snapshot = parse(&[LIBVIRT, ("DISABLECVM", text)], &[]).unwrap();
         assert_eq!((libvirt(&snapshot).disable_cvm, snapshot.warnings), (on, vec![]), "{text}");
     }
+    let snapshot = parse(&[LIBVIRT, ("PODVM_DEVELOPER_MODE", "True")], &[]).unwrap();
+    assert!(snapshot.common.is_developer_mode());
     let snapshot = parse(&[LIBVIRT, ("DISABLECVM", "yes")], &[]).unwrap();
     assert!(!libvirt(&snapshot).disable_cvm);
     assert_eq!(snapshot.warnings, [Warning::NotABoolean { key: "DISABLECVM" }]);
