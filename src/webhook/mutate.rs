@@ -74,6 +74,9 @@ pub enum Problem {
     /// They have an invalid quantity.
     #[error(transparent)]
     Quantity(#[from] InvalidQuantity),
+    /// They are too many.
+    #[error("has more than {MOST_RESOURCES} resources besides the VM")]
+    TooMany,
 }
 
 /// The changes that make a Pod a peer pod: annotations contain the size of its VM, its containers no longer request what the VM
@@ -112,13 +115,14 @@ pub fn mutate(pod: &Pod, options: &Options) -> Result<Mutation, InvalidPod> {
     for (list, group) in [("initContainers", init_containers), ("containers", containers)] {
         for (index, container) in group.iter().enumerate() {
             let place = || format!("spec.{list}[{index}].resources");
+            let own = options.extended_resource.as_str();
+            few_resources(container.resources.as_ref(), own, &place)?;
             let found = demand(container.resources.as_ref(), &place)?.with_default_requests();
             let known = before.demand(&container.name);
             refilled |= known.is_some() && found != Demand::default();
             let demand = known.unwrap_or(found);
             demands.push((container.role(list), demand));
             after.containers.push((container.name.clone(), demand));
-            let own = options.extended_resource.as_str();
             let moves = |resource: &str| moves(&MOVED, resource) || resource == own;
             let asks_for = (list == "containers" && index == 0).then_some(own);
             changes.rid(&["spec", list, &index.to_string()], container.resources.as_ref(), moves, asks_for);
@@ -172,6 +176,21 @@ impl Container {
             _ => Role::Init,
         }
     }
+}
+
+/// Refuses too many resources. A review must accept what an earlier one accepted and added the VM to.
+fn few_resources(
+    resources: Option<&Resources>,
+    vm: &str,
+    place: &dyn Fn() -> String,
+) -> Result<(), InvalidPod> {
+    for list in LISTS {
+        let entries = resources.and_then(|Resources(value)| value.get(list)?.as_object());
+        if entries.is_some_and(|it| it.len() > MOST_RESOURCES && !it.contains_key(vm)) {
+            return Err(InvalidPod { path: format!("{}.{list}", place()), problem: Problem::TooMany });
+        }
+    }
+    Ok(())
 }
 
 /// What these resources ask for that becomes the VM's.

@@ -356,10 +356,26 @@ fn too_many_containers_or_resources_are_refused_while_reading() {
         read(json!({ list: containers(MOST_CONTAINERS) })).unwrap();
         let told = read(json!({ list: containers(MOST_CONTAINERS + 1) })).unwrap_err().to_string();
         assert!(told.contains("more than 500 containers"), "{told}");
-        read(json!({ list: asking(MOST_RESOURCES) })).unwrap();
-        let told = read(json!({ list: asking(MOST_RESOURCES + 1) })).unwrap_err().to_string();
-        assert!(told.contains("more than 64 resources"), "{told}");
+        read(json!({ list: asking(MOST_RESOURCES + 1) })).unwrap();
+        let told = read(json!({ list: asking(MOST_RESOURCES + 2) })).unwrap_err().to_string();
+        assert!(told.contains("more than 64 resources besides the VM"), "{told}");
     }
+}
+
+#[test]
+fn a_container_may_have_64_resources_besides_the_vm_in_every_review() {
+    let asking = |count: usize| {
+        let zero = (0..count).map(|index| (format!("example.com/r{index}"), json!("0")));
+        let zero = Value::Object(zero.collect());
+        pod(&json!({ "containers": [asks("a", &zero, &zero)] }))
+    };
+    let first = changed(&asking(MOST_RESOURCES));
+    assert_eq!(first["spec"]["containers"][0]["resources"]["requests"].as_object().unwrap().len(), 65);
+    assert_eq!(changed(&first), first);
+    let told = look(&asking(MOST_RESOURCES + 1), Sizing::Kubernetes).unwrap_err().to_string();
+    let expected =
+        "spec.containers[0].resources.requests has more than 64 resources besides the VM: correct the Pod";
+    assert_eq!(told, expected);
 }
 
 #[test]

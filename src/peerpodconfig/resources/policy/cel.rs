@@ -79,7 +79,7 @@ pub(super) fn variables(sizing: Sizing, extended_resource: &str) -> Vec<(&'stati
 /// The changes to a Pod, all at once.
 pub(super) fn patch(sizing: Sizing, extended_resource: &str) -> String {
     let mut changes = vec![
-        few_resources(),
+        few_resources(extended_resource),
         lists_of_containers("initContainers", "variables.initContainers", None),
         lists_of_containers("containers", "object.spec.containers", Some(extended_resource)),
         annotations(),
@@ -101,10 +101,14 @@ fn refused(why: &str) -> String {
 }
 
 /// No change; or a refusal if a container has so many resources that the count of VMs may not read all of them.
-fn few_resources() -> String {
-    let few = ["requests", "limits"]
-        .map(|list| format!("size(it.?resources.?{list}.orValue({{}})) <= {MOST_RESOURCES}"));
-    let why = refused(&format!("a container has more than {MOST_RESOURCES} resources: correct the Pod"));
+fn few_resources(extended_resource: &str) -> String {
+    let vm = literal(extended_resource);
+    let few = ["requests", "limits"].map(|list| {
+        let entries = format!("it.?resources.?{list}.orValue({{}})");
+        format!("size({entries}) <= ({vm} in {entries} ? {} : {MOST_RESOURCES})", MOST_RESOURCES + 1)
+    });
+    let why = format!("a container has more than {MOST_RESOURCES} resources besides the VM: correct the Pod");
+    let why = refused(&why);
     format!(
         "(variables.containers.all(it, {}) ? [] : [JSONPatch{{op: 'remove', path: {why}}}])",
         few.join(" && ")
