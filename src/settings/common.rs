@@ -71,7 +71,8 @@ settings! {
         cri_runtime_endpoint: Option<String> = CRI_RUNTIME_ENDPOINT,
         /// Whether cloud-api-adaptor loads its provider from a plugin file.
         enable_external_plugin: bool = ENABLE_CLOUD_PROVIDER_EXTERNAL_PLUGIN.default("false"),
-        /// Plugin file on the node.
+        /// Plugin file in cloud-api-adaptor's container. Mount its folder with a patch of the DaemonSet; the operator keeps what you
+        /// add.
         external_plugin_path: Option<String> = CLOUD_PROVIDER_EXTERNAL_PLUGIN_PATH,
         /// SHA-256 that the plugin's file must have.
         external_plugin_hash: Option<String> = CLOUD_PROVIDER_EXTERNAL_PLUGIN_HASH,
