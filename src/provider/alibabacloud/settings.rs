@@ -27,7 +27,7 @@ settings! {
         switch: Option<String> = VSWITCH_ID.required(),
         /// Image of pod VMs.
         image: Option<String> = IMAGEID.required(),
-        /// Security groups of the pod VMs, separated by commas.
+        /// Security groups of the pod VMs, separated by commas. Name at least one: ECS creates no instance without.
         security_groups: Option<String> = SECURITY_GROUP_IDS,
         /// Region of the pod VMs.
         region: String = REGION.default("cn-beijing").concerns_deletion(),

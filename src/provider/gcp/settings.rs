@@ -24,7 +24,7 @@ settings! {
         zone: String = GCP_ZONE.required(),
         /// Image of pod VMs.
         image: String = PODVM_IMAGE_NAME.required(),
-        /// Network of the pod VMs.
+        /// Network of the pod VMs. Name it explicitly, also the default one: cloud-api-adaptor itself assumes none.
         network: String = GCP_NETWORK.default("global/networks/default"),
         /// Subnetwork of the pod VMs. Required if the network does not create subnetworks automatically.
         subnetwork: Option<String> = GCP_SUBNETWORK,
