@@ -251,6 +251,28 @@ fn a_values_file_of_cloud_api_adaptors_chart_installs_for_each_provider() -> Res
 }
 
 #[test]
+fn json_among_the_credentials_is_taken_literally_and_refused_with_the_escapes_of_their_chart() -> Result<()> {
+    beside_others(async |scene| {
+        let helm = Helm::of(scene.testbed.cluster()).await?;
+        let rendered = async |key: &str| {
+            let settings = json!({ "GCP_PROJECT_ID": "p" });
+            let values = of_provider("gcp", &settings, &json!({ "GCP_CREDENTIALS": key }));
+            helm.rendered(&["--values", &values_file(&helm, &values)?]).await
+        };
+        let objects = rendered(r#"{"type": "service_account", "private_key": "a\nb"}"#).await?;
+        let made = &of_kind(&objects, "Secret")?["data"]["GCP_CREDENTIALS"];
+        let encoded = "eyJ0eXBlIjogInNlcnZpY2VfYWNjb3VudCIsICJwcml2YXRlX2tleSI6ICJhXG5iIn0=";
+        ensure!(*made == encoded, "{made}");
+        for escaped in [r#"{\"type\": \"service_account\"}"#, r#"{\n  \"type\": \"service_account\"\n}"#] {
+            let refusal = rendered(escaped).await.err().context("it was taken")?;
+            let told = "providerSecrets.gcp.GCP_CREDENTIALS is escaped for cloud-api-adaptor's chart";
+            ensure!(format!("{refusal:#}").contains(told), "{refusal:#}");
+        }
+        Ok(())
+    })
+}
+
+#[test]
 fn host_keys_of_byom_are_a_secret_that_cloud_api_adaptor_is_led_to() -> Result<()> {
     const FOLDER: &str = "/etc/byom/ssh-host-keys";
     beside_others(async |scene| {
