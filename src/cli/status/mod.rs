@@ -77,7 +77,7 @@ pub struct StatusArgs {
     #[arg(short, long, value_name = "FORMAT", value_enum, default_value = "table")]
     pub output: StatusFormat,
 
-    /// Go on, and show the report anew every 5 seconds, or less often where it takes long to make
+    /// Show the report again every 5 seconds, or less often if it takes long to make
     #[arg(short, long)]
     pub watch: bool,
 

@@ -13,7 +13,7 @@ pub(super) fn page() -> Result<String> {
     program.build();
     let mut page = "# Command line
 
-Each flag is also an environment variable, but for those of `status` that kubectl has, too. A flag takes precedence over its variable.
+Each flag is also an environment variable, except those of `status` that kubectl has, too. A flag takes precedence over its variable.
 "
     .to_owned();
     for command in program.get_subcommands().filter(|command| command.get_name() != "help") {
