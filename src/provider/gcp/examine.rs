@@ -4,7 +4,7 @@ use hyper::Method;
 use serde_json::json;
 
 use super::{
-    ALL, Gcp, LISTING,
+    Gcp, IN_PART, LISTING,
     answer::{Instance, Permissions, accepted},
 };
 use crate::provider::{
@@ -23,7 +23,7 @@ impl Gcp {
         let listed = answered(self.pod_vms().await)?;
         let sample = match &listed {
             // Any VM of the project will do.
-            Ok(vms) if vms.is_empty() => self.page(LISTING, "", ALL, "").await?.into_instances().next(),
+            Ok(vms) if vms.is_empty() => self.page(LISTING, "", IN_PART, "").await?.into_instances().next(),
             Ok(vms) => vms.first().cloned(),
             Err(_) => None,
         };

@@ -37,7 +37,7 @@ use super::{
     Resource, Stage, Vm,
     cloud::{Cloud, InstanceTypeKey, Opening},
     cluster_proof::cluster_uid,
-    http::{Authorized, Call, MOST_PAGES, encoded, identity::is_safe, too_many_pages},
+    http::{Authorized, Call, MOST_PAGES, Parameters, encoded, identity::is_safe, too_many_pages},
 };
 use crate::settings::Values;
 
@@ -57,12 +57,19 @@ const LISTING: &str = "listing the VMs";
 /// How long Compute Engine usually needs to stop and delete a VM.
 const DELETION: Duration = Duration::from_secs(45);
 
-/// The most VMs of a page if the answer may have all VMs that Compute Engine looks at. Their metadata may be long, and a body is
-/// limited. Each has at most 512 KiB, of which a tenant writes a part.
-const ALL: &str = "7";
+/// The size and the fields of a page of all VMs. Without the fields, 250 VMs may exceed the longest body: the metadata of each may
+/// have 512 KiB, of which a tenant writes a part. The fields are those of [`Page`], which shows by some of them that it lacks VMs.
+const IN_PART: Parameters<'static> = &[
+    ("maxResults", "250"),
+    (
+        "fields",
+        "kind,nextPageToken,unreachables,warning/code,items/*/warning/code,\
+         items/*/instances(name,status,creationTimestamp,labels)",
+    ),
+];
 
-/// The same if the answer has at most one VM: the API's own limit.
-const ONE: &str = "500";
+/// The size of a page of the VMs of one name: the API's own limit. The page has all fields, as it proves absence.
+const WHOLE: Parameters<'static> = &[("maxResults", "500")];
 
 /// One project.
 struct Gcp {
@@ -98,15 +105,20 @@ impl Gcp {
 
     /// All VMs that are named like pod VMs.
     async fn pod_vms(&self) -> Result<Vec<Instance>, Error> {
-        self.instances(LISTING, &format!("name eq \"{POD_VM}.*\""), ALL).await
+        self.instances(LISTING, &format!("name eq \"{POD_VM}.*\""), IN_PART).await
     }
 
     /// Reads a list of all zones to its last page.
-    async fn instances(&self, doing: &'static str, filter: &str, size: &str) -> Result<Vec<Instance>, Error> {
+    async fn instances(
+        &self,
+        doing: &'static str,
+        filter: &str,
+        shape: Parameters<'_>,
+    ) -> Result<Vec<Instance>, Error> {
         let mut all = Vec::new();
         let mut token = String::new();
         for _ in 0..MOST_PAGES {
-            let mut page = self.page(doing, filter, size, &token).await?;
+            let mut page = self.page(doing, filter, shape, &token).await?;
             token = mem::take(&mut page.next_page_token);
             all.extend(page.into_instances());
             if token.is_empty() {
@@ -117,9 +129,15 @@ impl Gcp {
     }
 
     /// Reads a page of a list of all zones. Fails if it may lack VMs, for instance because a zone is unreachable.
-    async fn page(&self, doing: &'static str, filter: &str, size: &str, token: &str) -> Result<Page, Error> {
-        let query = [("maxResults", size), ("filter", filter), ("pageToken", token)].into_iter();
-        let query = query.filter(|(_, text)| !text.is_empty());
+    async fn page(
+        &self,
+        doing: &'static str,
+        filter: &str,
+        shape: Parameters<'_>,
+        token: &str,
+    ) -> Result<Page, Error> {
+        let further = [("filter", filter), ("pageToken", token)].into_iter();
+        let query = shape.iter().copied().chain(further.filter(|(_, text)| !text.is_empty()));
         let path = format!("projects/{}/aggregated/instances?{}", self.project, encoded(query));
         let reply = accepted(self.api.send(self.request(doing, Method::GET, &path)?).await?, None)?;
         let page: Page = reply.json()?;
@@ -131,7 +149,7 @@ impl Gcp {
         if id.scope().is_some() {
             return Ok((id.to_string(), self.at(id.as_str()).await?));
         }
-        let mut found = self.instances(LOOKING_UP, &format!("name = \"{id}\""), ONE).await?;
+        let mut found = self.instances(LOOKING_UP, &format!("name = \"{id}\""), WHOLE).await?;
         found.retain(|instance| instance.name == id.as_str());
         let Some(instance) = found.pop() else {
             let message = "the project has no VM of the recorded name in any zone";

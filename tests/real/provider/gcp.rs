@@ -4,7 +4,7 @@ use std::{fs, net::SocketAddr};
 
 use anyhow::{Context as _, Result, ensure};
 use peerpod_operator::provider::{
-    Claim, Error, ErrorClass, InstanceId, Provider, Stage,
+    Claim, Error, ErrorClass, InstanceId, Listed, PowerState, Provider, Stage,
     gcp::{CLOUD, ROLE},
 };
 use peers::{
@@ -159,6 +159,50 @@ fn ambiguous_answers_do_not_count_as_absence() -> Result<()> {
         );
         doubted("a key that was revoked", &name, ErrorClass::Unauthorized).await?;
         ensure!(gcp.peer.state(&far).await?.instance, "the VM is gone");
+        Ok(())
+    })
+}
+
+#[test]
+fn a_list_asks_for_what_it_uses_and_fails_if_it_lacks_a_zone() -> Result<()> {
+    run(async {
+        let gcp = Gcp::start().await?;
+        let name = vm_name("web");
+        for name in ["node-1", &name] {
+            gcp.peer.make(&Instance::running(name)).await?;
+        }
+        let list = async || -> Result<Result<Vec<Listed>, Error>> {
+            let mut listed = Vec::new();
+            Ok(gcp.open()?.list(&mut |page| listed.extend(page)).await.map(|()| listed))
+        };
+        gcp.peer.behave(&Behavior { page_size: Some(1), ..Behavior::default() }).await?;
+        let listed = list().await?.context("the list fails")?;
+        let [vm] = &listed[..] else { anyhow::bail!("{listed:?}") };
+        let tags = [("cluster".to_owned(), "test".to_owned())];
+        assert_eq!((&vm.id, vm.state, &vm.tags[..]), (&name, PowerState::Running, &tags[..]));
+        ensure!(vm.created.is_some(), "{vm:?}");
+        let whole = Behavior::default();
+        for (what, lacks) in [
+            ("a zone that does not answer", Behavior { unreachable: Some(OTHER_ZONE), ..whole.clone() }),
+            ("a zone that is left out", Behavior { skipped: Some(OTHER_ZONE), ..whole.clone() }),
+            ("a warning", Behavior { warning: Some("PARTIAL_SUCCESS"), ..whole }),
+        ] {
+            gcp.peer.behave(&lacks).await?;
+            let listed = list().await?;
+            ensure!(
+                listed.as_ref().is_err_and(|error| error.class == ErrorClass::Transient),
+                "{what}: {listed:?}"
+            );
+        }
+        let lists = gcp.relay.seen().into_iter().filter(|seen| seen.path.contains("/aggregated/"));
+        ensure!(lists.map(|seen| seen.path).all(|path| path.contains("maxResults=250&fields=")));
+        // What proves absence is whole.
+        gcp.relay.rule(|seen| seen.path.contains("fields="), Does::CutOff);
+        gcp.peer.behave(&Behavior::default()).await?;
+        assert_eq!(
+            gcp.describe("podvm-none-1a2b3c4d").await?.map_err(|it| it.class),
+            Err(ErrorClass::NotFound)
+        );
         Ok(())
     })
 }

@@ -56,6 +56,8 @@ type behavior struct {
 	Hidden []string
 	// These zones do not answer: a list says so in a warning of theirs.
 	Unreachable []string
+	// These zones do not answer: a list names them apart from the zones that it has.
+	Skipped []string
 	// So many instances are on a page, if not 0.
 	PageSize int
 	// The API is off in these projects.

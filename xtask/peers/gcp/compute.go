@@ -59,7 +59,7 @@ func serve[T any, P interface {
 			fail(w, err)
 			return
 		}
-		text, err := protojson.Marshal(answer)
+		text, err := encode(answer, r.URL.Query().Get("fields"))
 		if err != nil {
 			fail(w, err)
 			return
@@ -101,6 +101,9 @@ func decode(r *http.Request, into proto.Message, path, body string) error {
 		set(known.ByName(protoreflect.Name(name[1])), r.PathValue(name[1]))
 	}
 	for name, values := range r.URL.Query() {
+		if name == "fields" {
+			continue
+		}
 		field := known.ByJSONName(name)
 		if field == nil || fields[name] != nil || len(values) != 1 {
 			return refuse(400, "invalidParameter", "Invalid parameter: "+name)
@@ -266,6 +269,7 @@ func listInstances(c *cloud, asked *computepb.AggregatedListInstancesRequest, ca
 	if c.behavior.Warning != "" {
 		answer.Warning = &computepb.Warning{Code: &c.behavior.Warning}
 	}
+	answer.Unreachables = c.behavior.Skipped
 	for _, zone := range zones {
 		scope, code := "zones/"+zone, "NO_RESULTS_ON_PAGE"
 		if slices.Contains(c.behavior.Unreachable, zone) {
@@ -280,7 +284,7 @@ func listInstances(c *cloud, asked *computepb.AggregatedListInstancesRequest, ca
 		return strings.Compare(a.path("instances"), b.path("instances"))
 	})
 	all = slices.DeleteFunc(all, func(at place) bool {
-		unreachable := slices.Contains(c.behavior.Unreachable, at.zone)
+		unreachable := slices.Contains(c.behavior.Unreachable, at.zone) || slices.Contains(c.behavior.Skipped, at.zone)
 		return at.project != asked.Project || unreachable || slices.Contains(c.behavior.Hidden, at.name)
 	})
 	// As the real one does, it filters what is on a page: pages may be empty, and more may follow.

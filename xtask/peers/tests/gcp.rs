@@ -66,12 +66,46 @@ async fn requests_unknown_to_googles_types_are_refused() -> Result<()> {
         (Method::GET, format!("{list}?max_results=20"), "", 400),
         (Method::GET, format!("{list}?filter=name"), "", 400),
         (Method::GET, format!("{list}?pageToken=a"), "", 400),
+        (Method::GET, format!("{list}?fields=items/*/instances/nmae"), "", 400),
+        (Method::GET, format!("{list}?fields=items/instances"), "", 400),
+        (Method::GET, format!("{list}?fields=items/*/instances(name"), "", 400),
+        (Method::GET, format!("{list}?fields=kind,"), "", 400),
         (Method::POST, format!("{vm}/testIamPermissions"), &question, 200),
         (Method::POST, format!("{vm}/testIamPermissions"), "{\"permission\":[]}", 400),
         (Method::POST, format!("{vm}/testIamPermissions"), "", 400),
     ] {
         let (answered, text) = caller.ask(method.clone(), &path, body).await?;
         assert_eq!(answered, status, "{method} {path} {body}: {text}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_answer_has_the_selected_fields_and_no_others() -> Result<()> {
+    let caller = Caller::start().await?;
+    caller.peer.make(&Instance::running("a")).await?;
+    let list = "compute/v1/projects/peer-pods/aggregated/instances";
+    for (fields, expected) in [
+        ("kind", json!({ "kind": "compute#instanceAggregatedList" })),
+        (
+            "items/*/instances(name,disks/autoDelete)",
+            json!({ "items": {
+                "zones/europe-west4-a": { "instances": [{ "name": "a", "disks": [{ "autoDelete": true }] }] },
+                "zones/europe-west4-b": {},
+                "zones/us-central1-a": {},
+            }}),
+        ),
+        (
+            "items/*/warning/code,items/*/instances/labels",
+            json!({ "items": {
+                "zones/europe-west4-a": { "instances": [{ "labels": { "cluster": "test" } }] },
+                "zones/europe-west4-b": { "warning": { "code": "NO_RESULTS_ON_PAGE" } },
+                "zones/us-central1-a": { "warning": { "code": "NO_RESULTS_ON_PAGE" } },
+            }}),
+        ),
+    ] {
+        let (status, answer) = caller.ask(Method::GET, &format!("{list}?fields={fields}"), "").await?;
+        assert_eq!((status, answer), (StatusCode::OK, expected), "{fields}");
     }
     Ok(())
 }

@@ -80,6 +80,8 @@ pub struct Behavior<'a> {
     pub hidden: Option<&'a str>,
     /// This zone does not answer, and lists say so.
     pub unreachable: Option<&'a str>,
+    /// This zone does not answer, and lists name it apart from the zones that they have.
+    pub skipped: Option<&'a str>,
     /// The number of instances on a page of a list. It includes instances that the list's filter then omits.
     pub page_size: Option<u32>,
     /// The API is off in this project.
@@ -171,6 +173,7 @@ impl ComputeEngine {
             "HoldOperations": behavior.hold_operations,
             "Hidden": list(behavior.hidden),
             "Unreachable": list(behavior.unreachable),
+            "Skipped": list(behavior.skipped),
             "PageSize": behavior.page_size.unwrap_or_default(),
             "Disabled": list(behavior.disabled),
             "Warning": behavior.warning.unwrap_or_default(),
