@@ -155,7 +155,8 @@ impl Gcp {
             let message = "the project has no VM of the recorded name in any zone";
             return Err(Error::new(ErrorClass::NotFound, message));
         };
-        if let Some(other) = found.pop() {
+        // A list that changes meanwhile may show a VM on two pages.
+        if let Some(other) = found.into_iter().find(|it| it.zone != instance.zone) {
             let public =
                 "several zones have a VM of the recorded name: delete by hand those that no Pod uses";
             let full = format!("{public}: {id} in {} and {}", instance.zone, other.zone);

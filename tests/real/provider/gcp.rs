@@ -222,6 +222,28 @@ fn a_name_that_two_zones_have_is_refused() -> Result<()> {
 }
 
 #[test]
+fn a_vm_on_two_pages_of_a_list_is_one_vm() -> Result<()> {
+    run(async {
+        let gcp = Gcp::start().await?;
+        let name = vm_name("web");
+        let page = |zone: &str, next: &str| {
+            let vm = json!({ "name": name, "status": "RUNNING" });
+            let items = json!({ zone: { "instances": [vm] } });
+            let page =
+                json!({ "kind": "compute#instanceAggregatedList", "items": items, "nextPageToken": next });
+            Does::Answer { status: 200, headers: Vec::new(), body: page.to_string() }
+        };
+        for (zone, expected) in [("zones/a", Ok(Stage::Present)), ("zones/b", Err(ErrorClass::Refused))] {
+            gcp.relay.forget_rules();
+            gcp.relay.rule(|seen| seen.path.contains("pageToken=2"), page(zone, ""));
+            gcp.relay.rule(|seen| seen.path.contains("/aggregated/"), page("zones/a", "2"));
+            assert_eq!(gcp.describe(&name).await?.map_err(|error| error.class), expected, "{zone}");
+        }
+        Ok(())
+    })
+}
+
+#[test]
 fn a_deletion_never_affects_a_later_vm_of_the_same_name() -> Result<()> {
     run(async {
         let gcp = Gcp::start().await?;
