@@ -1,5 +1,6 @@
 //! EC2's Query API: a signed form, answered by XML.
 
+use hyper::Method;
 use jiff::Timestamp;
 use secrecy::{ExposeSecret as _, SecretString};
 use tokio::sync::OnceCell;
@@ -13,10 +14,7 @@ use super::{
 };
 use crate::provider::{
     Error,
-    http::{
-        AccessKey, CALLER, Call, Client, Fresh, Options, Query, Reply, SignedApi,
-        identity::{form, read_file},
-    },
+    http::{AccessKey, CALLER, Call, Client, Fresh, Options, Query, Reply, SignedApi, identity::read_file},
     region_place::RegionPlace,
 };
 
@@ -102,7 +100,8 @@ impl SignedApi for Api {
         let own = self.sts_endpoint.as_deref().filter(|_| is_of_sts);
         let url = endpoint(service, region, own.or(self.place.endpoint.as_deref()));
         let fields = [&[("Action", action), ("Version", version)], parameters].concat();
-        let mut call = Call { pace: query.pace(), ..Call::of(doing, form(&url, &fields), MALFORMED)? };
+        let mut call = Call::to(doing, Method::POST, &url)?.form(&fields);
+        call.pace = query.pace();
         call.secrets.push(secret.clone());
         if let Some(key) = key {
             call.request = signed(call.request, service, region, key).await?;
@@ -133,9 +132,6 @@ const PARTITIONS: [(&str, &str); 6] = [
     ("us-isof-", "csp.hci.ic.gov"),
     ("eu-isoe-", "cloud.adc-e.uk"),
 ];
-
-/// What is wrong with an endpoint that cannot be part of a request.
-pub(super) const MALFORMED: &str = "the endpoint is malformed; set AWS_REGION, or AWS_ENDPOINT_URL";
 
 #[cfg(test)]
 mod tests {

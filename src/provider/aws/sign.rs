@@ -6,7 +6,6 @@ use reqsign_aws_v4::{Credential, RequestSigner};
 use reqsign_core::{Context, SignRequest as _, hash::hex_sha256};
 use secrecy::ExposeSecret as _;
 
-use super::api::MALFORMED;
 use crate::provider::{Error, ErrorClass, http::AccessKey};
 
 /// The request with a signature by this key for this service in this region.
@@ -20,7 +19,8 @@ pub(super) async fn signed(
     let hash = hex_sha256(&body);
     head.headers.insert(
         "x-amz-content-sha256",
-        HeaderValue::try_from(hash).map_err(|_| Error::new(ErrorClass::Invalid, MALFORMED))?,
+        HeaderValue::try_from(hash)
+            .map_err(|_| Error::new(ErrorClass::Invalid, "a hash cannot be part of a header"))?,
     );
     let credential = Credential {
         access_key_id: key.id.expose_secret().to_owned(),

@@ -2,7 +2,7 @@
 
 use std::{env, io, net::IpAddr, time::Duration};
 
-use hyper::{Request, Uri, body::Bytes, header};
+use hyper::Uri;
 use jiff::Timestamp;
 use operator_kit::Message;
 use secrecy::SecretString;
@@ -10,7 +10,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use tokio::{fs::File, io::AsyncReadExt as _};
 
-use super::{Fresh, encoded};
+use super::Fresh;
 use crate::{
     provider::{Error, ErrorClass},
     settings::Malformed,
@@ -74,15 +74,6 @@ pub(in crate::provider) async fn read_file(what: &'static str, path: &str) -> Re
         let full = format!("{public}: {path}");
         Error::new(ErrorClass::Invalid, Message::new(public, full))
     })
-}
-
-/// A POST of these fields to a token endpoint.
-pub(in crate::provider) fn form(
-    url: &str,
-    fields: &[(&str, &str)],
-) -> Result<Request<Bytes>, hyper::http::Error> {
-    let body = encoded(fields.iter().copied()).into();
-    Request::post(url).header(header::CONTENT_TYPE, "application/x-www-form-urlencoded").body(body)
 }
 
 #[cfg(test)]
