@@ -50,8 +50,9 @@ impl Settings {
 
     /// How the daemon is connected to. Reads the certificates.
     pub(super) fn options(&self) -> Result<Options, Error> {
-        // A proxy would be for other hosts.
-        let options = Options { proxy: None, ..Options::default() };
+        // A proxy would be for other hosts. Each request connects anew: when the name of the host leads to another daemon, which
+        // has none of the containers, a kept connection would lead to the former one, which would confirm that it still answers.
+        let options = Options { proxy: None, idle: 0, ..Options::default() };
         let Some(folder) = &self.certificates else { return Ok(options) };
         let read = |name: &str| {
             fs::read(Path::new(folder).join(name)).map_err(|problem: io::Error| {

@@ -70,7 +70,7 @@ use super::{Error, ErrorClass};
 /// How long an idle connection is kept. Shorter than the load balancers of clouds keep it.
 const IDLE: Duration = Duration::from_secs(50);
 
-/// How many idle connections to one host are kept.
+/// How many idle connections to one host are usually kept.
 const IDLE_CONNECTIONS: usize = 16;
 
 /// The bytes of a body that are read at once. What is longer waits for its turn.
@@ -105,6 +105,8 @@ pub(super) struct Options {
     pub total: Duration,
     /// The longest body, in bytes.
     pub body: usize,
+    /// How many idle connections to one host are kept.
+    pub idle: usize,
     /// The proxies. `None`: hosts are reached directly (metadata servers). The client never sends `http:` by a proxy.
     pub proxy: Option<Arc<Matcher>>,
     /// Authorities that are trusted beside the machine's.
@@ -169,6 +171,7 @@ impl Default for Options {
             connect: Duration::from_secs(5),
             total: Duration::from_secs(20),
             body: 4 << 20,
+            idle: IDLE_CONNECTIONS,
             proxy: Some(Arc::new(Matcher::from_env())),
             authorities: Vec::new(),
             pinned: None,
@@ -185,6 +188,7 @@ impl Options {
             connect,
             total: 3 * connect,
             body: 64 << 10,
+            idle: IDLE_CONNECTIONS,
             proxy: None,
             authorities: Vec::new(),
             pinned: None,
@@ -237,7 +241,7 @@ impl Client {
         let http = legacy::Client::builder(TokioExecutor::new())
             .pool_timer(TokioTimer::new())
             .pool_idle_timeout(IDLE)
-            .pool_max_idle_per_host(IDLE_CONNECTIONS)
+            .pool_max_idle_per_host(options.idle)
             .build(connector);
         let long_answers = Arc::new(Semaphore::new(LONG_ANSWERS));
         Ok(Self { http, options: Arc::new(options), pacing: Arc::default(), long_answers })

@@ -205,11 +205,13 @@ async fn an_unreachable_host_is_a_transient_error() {
 }
 
 #[tokio::test]
-async fn a_connection_is_used_again() {
-    let server = Server::start(whole("200 OK", "", "{}")).await;
-    let client = Client::new(options()).unwrap();
-    for _ in 0..5 {
-        assert_eq!(client.send(get(&server.uri("/"))).await.unwrap().status, StatusCode::OK);
+async fn a_connection_is_used_again_unless_none_may_be_idle() {
+    for (idle, connections) in [(IDLE_CONNECTIONS, 1), (0, 5)] {
+        let server = Server::start(whole("200 OK", "", "{}")).await;
+        let client = Client::new(Options { idle, ..options() }).unwrap();
+        for _ in 0..5 {
+            assert_eq!(client.send(get(&server.uri("/"))).await.unwrap().status, StatusCode::OK);
+        }
+        assert_eq!(server.connections(), connections);
     }
-    assert_eq!(server.connections(), 1);
 }
