@@ -154,7 +154,8 @@ impl Keeper {
         let (outcome, pause) = match found {
             Ok(known) => {
                 self.backoff.succeeded(&());
-                (Ok(Arc::new(known)), LONGEST_PAUSE)
+                let until = |at: Instant| at.saturating_duration_since(Instant::now());
+                (Ok(Arc::new(known)), term.doubt.map_or(LONGEST_PAUSE, |at| LONGEST_PAUSE.min(until(at))))
             }
             Err(NotYet::Watch) => return READ_PATIENCE,
             Err(NotYet::Transient(error)) => (Err(error), self.backoff.failed(&())),
@@ -171,7 +172,7 @@ impl Keeper {
             }
             news
         });
-        term.doubt.map_or(pause, |at| pause.min(at.saturating_duration_since(Instant::now())))
+        pause
     }
 
     /// The places, which are written first if they changed.
@@ -299,3 +300,6 @@ impl TermState {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
