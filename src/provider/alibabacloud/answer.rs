@@ -194,7 +194,36 @@ fn class(status: StatusCode, code: &str) -> Option<ErrorClass> {
             ErrorClass::NotFound
         }
         _ if is(&["Throttling"]) => ErrorClass::Throttled { retry_after: Duration::ZERO },
-        _ if is(&["ChargeType", "Dependency", "Forbidden.ChargeType", "InvalidOperation", "Operation"]) => {
+        // These are states that pass by themselves.
+        "InvalidBindInstance.NotFound"
+        | "InvalidOperation.Conflict"
+        | "InvalidOperation.InvalidEcsState"
+        | "InvalidOperation.InvalidEniState"
+        | "OperationConflict"
+        | "OperationFailed.LastTokenProcessing"
+        | "OperationFailed.SystemBusy" => ErrorClass::Transient,
+        _ if is(&[
+            "Incorrect",
+            "InternalError",
+            "InvalidBindingStatus",
+            "InvalidStatus",
+            "LastTokenProcessing",
+            "SystemBusy",
+            "TaskConflict",
+        ]) =>
+        {
+            ErrorClass::Transient
+        }
+        _ if is(&[
+            "ChargeType",
+            "Dependency",
+            "Forbidden.ChargeType",
+            "Forbidden.FinancialLocked",
+            "InstanceLockedForSecurity",
+            "InvalidOperation",
+            "Operation",
+        ]) =>
+        {
             ErrorClass::Refused
         }
         _ if is(&[
@@ -206,10 +235,6 @@ fn class(status: StatusCode, code: &str) -> Option<ErrorClass> {
         ]) =>
         {
             ErrorClass::Unauthorized
-        }
-        // These are states that pass by themselves.
-        _ if is(&["Incorrect", "LastTokenProcessing", "TaskConflict", "InternalError"]) => {
-            ErrorClass::Transient
         }
         _ => return None,
     })
@@ -327,7 +352,20 @@ mod tests {
             (404, "InvalidRegionId.NotFound", None),
             (404, "InvalidAccessKeyId.NotFound", Some(ErrorClass::Unauthorized)),
             (403, "IncorrectInstanceStatus.Initializing", Some(ErrorClass::Transient)),
+            (400, "InvalidStatus.EniStatusNotSupport", Some(ErrorClass::Transient)),
+            (400, "InvalidBindingStatus", Some(ErrorClass::Transient)),
+            (400, "SystemBusy", Some(ErrorClass::Transient)),
+            (404, "InvalidBindInstance.NotFound", Some(ErrorClass::Transient)),
+            (400, "InvalidOperation.InvalidEniState", Some(ErrorClass::Transient)),
+            (400, "InvalidOperation.InvalidEcsState", Some(ErrorClass::Transient)),
+            (400, "InvalidOperation.Conflict", Some(ErrorClass::Transient)),
+            (409, "OperationConflict", Some(ErrorClass::Transient)),
+            (400, "OperationFailed.SystemBusy", Some(ErrorClass::Transient)),
+            (400, "OperationFailed.LastTokenProcessing", Some(ErrorClass::Transient)),
             (403, "InvalidOperation.DeletionProtection", Some(ErrorClass::Refused)),
+            (403, "OperationDenied.InvalidStatus", Some(ErrorClass::Refused)),
+            (403, "InstanceLockedForSecurity", Some(ErrorClass::Refused)),
+            (400, "Forbidden.FinancialLocked", Some(ErrorClass::Refused)),
             (400, "Forbidden.ChargeTypeIsPrepaid", Some(ErrorClass::Refused)),
             (403, "Forbidden.RAM", Some(ErrorClass::Unauthorized)),
             (400, "Throttling.User", Some(ErrorClass::Throttled { retry_after: Duration::ZERO })),

@@ -163,7 +163,7 @@ func (call *call) deleteNetworkInterface() answer {
 			return forbidden()
 		}
 		if n.status != "Available" || call.isHeld(n.made) {
-			return problem(http.StatusForbidden, "InvalidOperation.InvalidEniState", "The operation is not allowed in the current status.")
+			return problem(http.StatusBadRequest, "InvalidOperation.InvalidEniState", "The operation is not allowed in the current status.")
 		}
 		call.free(n)
 		call.nics = slices.DeleteFunc(call.nics, func(other *nic) bool { return other == n })

@@ -1,12 +1,12 @@
 //! Addresses that remain of a VM.
 
 use anyhow::{Context as _, Result, ensure};
-use peerpod_operator::provider::{Bears, Stage};
+use peerpod_operator::provider::{Bears, ErrorClass, Stage, alibabacloud::CLOUD};
 use peers::alibaba::{Feature, Instance, Left};
 use testbed::vm_name;
 
 use super::Cloud;
-use crate::support::run;
+use crate::{provider::own, support::run};
 
 #[test]
 fn an_address_is_deleted_with_its_vm_only_if_cloud_api_adaptor_made_it() -> Result<()> {
@@ -36,6 +36,13 @@ fn an_address_is_deleted_with_its_vm_only_if_cloud_api_adaptor_made_it() -> Resu
         cloud.peer.keep_interface(&id).await?;
         cloud.peer.remove(&id, false).await?;
         assert_eq!(cloud.describe(&id).await?.map_err(|error| error.class), Ok(Stage::Remains(Bears::Id)));
+        let provider = cloud.open()?;
+        let own = own(&*provider, &CLOUD, &id, "web").await?;
+        let busy = r#"{"Code":"InvalidStatus.EniStatusNotSupport"}"#;
+        cloud.answer("&InstanceType=NetworkInterface", 400, busy);
+        let error = provider.delete(&own).await.err().context("the address is free")?;
+        assert_eq!(error.class, ErrorClass::Transient, "{error}");
+        cloud.peer.relay().forget_rules();
         let end = cloud.delete(&id).await?;
         assert_eq!((end.nics, end.addresses), (0, 0), "{end:?}");
         Ok(())
