@@ -44,7 +44,8 @@ pub(super) fn request(
         let lines = headers.iter().map(|(name, value)| format!("{name}:{}", value.trim()));
         let (lines, names) = (lines.collect::<Vec<_>>().join("\n"), headers.iter().map(|(name, _)| *name));
         let signed = names.collect::<Vec<_>>().join(";");
-        let canonical = format!("POST\n/\n{query}\n{lines}\n\n{signed}\n{payload}");
+        let path = request.uri().path();
+        let canonical = format!("POST\n{path}\n{query}\n{lines}\n\n{signed}\n{payload}");
         let text = format!("{ALGORITHM}\n{}", hex_sha256(canonical.as_bytes()));
         let signature = hex_hmac_sha256(secret.expose_secret().as_bytes(), text.as_bytes());
         let id = id.expose_secret();

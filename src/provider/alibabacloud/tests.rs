@@ -131,3 +131,26 @@ fn a_request_is_that_of_alibabas_library() {
          Signature=16ae197aeff784cc5ba2d5f2da04451414b43b8560a24ac972648b4b1e14adef"
     );
 }
+
+#[test]
+fn the_path_of_an_endpoint_is_signed() {
+    let what =
+        ["DescribeInstances", "2014-05-26", "2026-11-23T06:00:00Z", "0123456789abcdef0123456789abcdef"];
+    let key = AccessKey { id: "id".into(), secret: "secret".into(), token: None };
+    for (url, sent, signature) in [
+        (
+            "https://ecs.example",
+            "https://ecs.example/",
+            "44b17ee2f3cb7c92f43c2b55e66ba267298bb5cd1daaf5a04615d5b70c26fc92",
+        ),
+        (
+            "https://ecs.example/api",
+            "https://ecs.example/api/",
+            "daadc2f15951cef56fde624b4b25943b5ebc34a4c9af7618a4a19d939bc72ce0",
+        ),
+    ] {
+        let request = request(url, what, &[], Some(&key)).unwrap();
+        assert_eq!(request.uri(), sent);
+        assert!(request.headers()["authorization"].to_str().unwrap().ends_with(signature), "{url}");
+    }
+}
