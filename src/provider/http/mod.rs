@@ -137,8 +137,9 @@ pub(super) struct Call {
     pub request: Request<Bytes>,
     /// Secrets that must not be quoted, beside sensitive headers.
     pub secrets: Vec<SecretString>,
-    /// Whether the cloud counts it for another project or subscription than the operator's. A tenant may name any, also one that
-    /// takes no requests. So a refusal for too many requests makes this VM wait and no other, and teaches no rate.
+    /// Whether the cloud counts it for another project or subscription than the operator's, or for a service that deletions do not
+    /// need. A tenant may name any project, also one that takes no requests. So a refusal for too many requests makes this VM wait
+    /// and no other, and teaches no rate.
     pub elsewhere: bool,
 }
 

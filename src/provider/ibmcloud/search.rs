@@ -68,7 +68,9 @@ impl Search {
         let mut question = json!({ "query": QUERY, "fields": ["crn", "name", "tags"] });
         for _ in 0..MOST_PAGES {
             let call = Call::to(DOING, Method::POST, &self.url)?.json(&question);
-            let reply = api.send_by(&self.client, call.header("accept", "application/json")?).await?;
+            // Global Search counts its requests apart from VPC, whose deletions must not wait for it.
+            let call = Call { elsewhere: true, ..call.header("accept", "application/json")? };
+            let reply = api.send_by(&self.client, call).await?;
             let reply = reply.success_or(|reply| {
                 let (code, message) = problem(reply);
                 reply.error(&code, &message, None)
