@@ -144,17 +144,12 @@ fn accepted(reply: Reply) -> Result<Reply, Error> {
     })
 }
 
-/// The name of the service in identifiers, as IBM's library takes it from the URL of the API.
-fn service(base: &str) -> &'static str {
-    if base.contains("ppc-aas") { "ppc-aas" } else { "power-iaas" }
-}
-
 impl PowerVs {
     /// Asks about the servers of the workspace, or about one of them.
     async fn call(&self, doing: &'static str, method: Method, server: Option<&str>) -> Result<Reply, Error> {
         let Place { base, zone, workspace } = &self.place;
-        let (service, account) = (service(base), self.api.account().await?);
-        let crn = format!("crn:v1:bluemix:public:{service}:{zone}:a/{account}:{workspace}::");
+        let account = self.api.account().await?;
+        let crn = format!("crn:v1:bluemix:public:power-iaas:{zone}:a/{account}:{workspace}::");
         let server = server.map(|id| format!("/{id}")).unwrap_or_default();
         let url = format!("{base}/pcloud/v1/cloud-instances/{workspace}/pvm-instances{server}");
         let call = Call::to(doing, method, &url)?.header("accept", "application/json")?;

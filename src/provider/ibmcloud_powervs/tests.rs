@@ -51,13 +51,3 @@ fn the_documented_actions_are_those_that_are_tested() {
         assert!(page.contains(&format!("| `{action}` |")), "the page lacks {action}");
     }
 }
-
-#[test]
-fn identifiers_name_the_service_of_the_api() {
-    for (base, expected) in [
-        ("https://dal.power-iaas.cloud.ibm.com", "power-iaas"),
-        ("https://dal.ppc-aas.cloud.ibm.com", "ppc-aas"),
-    ] {
-        assert_eq!(service(base), expected);
-    }
-}
