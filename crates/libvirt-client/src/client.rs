@@ -206,12 +206,6 @@ impl Client {
         self.call::<StorageVolDelete>((volume, 0)).await
     }
 
-    /// Says goodbye to the daemon, for at most the connect timeout. Every later call fails, on every clone, and so
-    /// do calls that are waiting for room.
-    pub async fn close(&self) {
-        self.connections.close().await;
-    }
-
     async fn call<P: Procedure>(&self, arguments: P::Arguments<'_>) -> Result<P::Result, Error> {
         let begun = Instant::now();
         let answer = self.call_by_deadline::<P>(arguments).await;

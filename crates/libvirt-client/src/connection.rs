@@ -17,7 +17,7 @@ use uuid::Uuid;
 use crate::client::host_uuid;
 use crate::error::{Error, ErrorCode, ProtocolError, RemoteError};
 use crate::packet::{self, Call, Header, Kind, Packet, Status};
-use crate::procedure::{AuthList, AuthPolkit, ConnectClose, ConnectGetCapabilities, ConnectOpen, Procedure};
+use crate::procedure::{AuthList, AuthPolkit, ConnectGetCapabilities, ConnectOpen, Procedure};
 use crate::transport;
 use crate::uri::{ConnectUri, Endpoint};
 use crate::xdr;
@@ -142,11 +142,6 @@ impl Connection {
         let call = Outgoing { serial: Some(serial), packet: call.with_serial(serial) };
         self.outgoing.send(call).await.map_err(|_| self.waiting.reason())?;
         receiver.await.map_err(|_| self.waiting.reason())
-    }
-
-    /// Tells the daemon that this client is done. The daemon releases what it holds either way.
-    pub(crate) async fn close(&self) -> Result<(), Error> {
-        self.call::<ConnectClose>(()).await
     }
 }
 

@@ -107,14 +107,14 @@ impl Connections {
 
     /// Waits for room for one call: on the connection with the fewest calls; on a new one when all are full.
     pub(crate) async fn place(&self) -> Result<Place<'_>, Error> {
-        let permit = self.permits.acquire().await.map_err(|_| closed())?;
+        let permit = self.permits.acquire().await.map_err(|_| no_room())?;
         let mut slots = self.lock();
         let (index, slot) = slots
             .iter_mut()
             .enumerate()
             .filter(|(_, slot)| slot.calls < CALLS_PER_CONNECTION)
             .min_by_key(|(_, slot)| if slot.live().is_some() { (0, slot.calls) } else { (1, 0) })
-            .ok_or_else(closed)?;
+            .ok_or_else(no_room)?;
         slot.calls += 1;
         Ok(Place { connections: self, index, _permit: permit })
     }
@@ -143,27 +143,6 @@ impl Connections {
         for slot in self.lock().iter_mut().filter(|slot| slot.calls == 0).filter(is_older) {
             slot.attempt = None;
         }
-    }
-
-    /// Fails every further call, and closes the open connections in order.
-    pub(crate) async fn close(&self) {
-        self.permits.close();
-        let connections: Vec<_> = self
-            .lock()
-            .iter_mut()
-            .filter_map(|slot| {
-                let connection = slot.connection();
-                slot.attempt = None;
-                connection
-            })
-            .collect();
-        // The daemon also releases a client that merely hangs up, so a failure here does no harm.
-        let _ = timeout(self.connect_timeout, async {
-            for connection in connections {
-                let _ = connection.close().await;
-            }
-        })
-        .await;
     }
 }
 
@@ -218,8 +197,9 @@ impl Opening {
     }
 }
 
-fn closed() -> Error {
-    Error::Disconnected("the client was closed".to_owned())
+/// Never happens: the semaphore is never closed, and a call with a permit finds a slot with room.
+fn no_room() -> Error {
+    Error::Disconnected("the client has no room for the call".to_owned())
 }
 
 /// Room for one call; given back when dropped.

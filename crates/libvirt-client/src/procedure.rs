@@ -44,7 +44,6 @@ procedures! {
     66 "AUTH_LIST" AuthList() -> Vec<i32>;
     70 "AUTH_POLKIT" AuthPolkit() -> i32;
     1 "CONNECT_OPEN" ConnectOpen(Option<&'a str>, Flags) -> ();
-    2 "CONNECT_CLOSE" ConnectClose() -> ();
     3 "CONNECT_GET_TYPE" ConnectGetType() -> String;
     4 "CONNECT_GET_VERSION" ConnectGetVersion() -> u64;
     7 "CONNECT_GET_CAPABILITIES" ConnectGetCapabilities() -> String;

@@ -49,7 +49,6 @@ async fn a_domain_of_the_test_driver_is_found_destroyed_and_gone() {
 
     let no_pool = client.pool_lookup_by_name("no-such-pool").await.unwrap_err();
     assert_eq!(no_pool.code(), Some(ErrorCode::NoStoragePool), "{no_pool}");
-    client.close().await;
 }
 
 #[tokio::test]

@@ -80,7 +80,6 @@ async fn a_detached_daemon_keeps_its_state_until_it_is_stopped() {
     let dir = tempfile::tempdir().unwrap();
     let libvirtd = Libvirtd::start(dir.path(), Lifetime::Detached).await.unwrap();
     libvirtd.host().start_pod_vm("podvm-a").await.unwrap();
-    libvirtd.host().client().close().await;
     let virsh = libvirtd.host().virsh();
     drop(libvirtd);
     let domains = virsh.domains().await;

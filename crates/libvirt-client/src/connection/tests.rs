@@ -4,7 +4,7 @@ use futures::FutureExt as _;
 use tokio::time::timeout;
 
 use super::*;
-use crate::procedure::{ConnectClose, ConnectGetLibVersion, DomainDefineXml};
+use crate::procedure::{ConnectGetLibVersion, ConnectGetType, DomainDefineXml};
 
 /// What a stream holds until it is read.
 const STREAM: usize = 1024;
@@ -35,13 +35,13 @@ async fn a_call_that_is_dropped_before_it_is_sent_is_never_sent() {
     tokio::task::yield_now().await;
     let mut dropped = Box::pin(connection.call::<ConnectGetLibVersion>(()));
     assert!((&mut dropped).now_or_never().is_none());
-    let mut last = Box::pin(connection.call::<ConnectClose>(()));
+    let mut last = Box::pin(connection.call::<ConnectGetType>(()));
     assert!((&mut last).now_or_never().is_none());
     drop(dropped);
     let sent = async { [Packet::read(&mut there).await, Packet::read(&mut there).await] };
     let sent = timeout(Duration::from_secs(10), sent).await.unwrap();
     let procedures = sent.map(|packet| packet.unwrap().header.procedure);
-    assert_eq!(procedures, [DomainDefineXml::NUMBER, ConnectClose::NUMBER]);
+    assert_eq!(procedures, [DomainDefineXml::NUMBER, ConnectGetType::NUMBER]);
 }
 
 #[tokio::test]

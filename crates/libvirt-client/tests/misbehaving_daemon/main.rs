@@ -315,25 +315,6 @@ async fn a_peer_that_violates_the_protocol_is_disconnected_with_an_error() {
 }
 
 #[tokio::test]
-async fn close_sends_connect_close_and_disconnects_every_clone() {
-    let daemon = FakeDaemon::start();
-    let client = daemon.client();
-    let serve = async {
-        let mut peer = daemon.accept().await;
-        peer.answer(CONNECT_GET_LIB_VERSION, &version(7)).await;
-        peer.answer(CONNECT_CLOSE, &[]).await;
-        peer.hung_up().await;
-    };
-    let calls = async {
-        client.lib_version().await.unwrap();
-        client.clone().close().await;
-        let error = client.lib_version().await.unwrap_err();
-        assert!(matches!(error, Error::Disconnected(_)), "{error}");
-    };
-    tokio::join!(serve, calls);
-}
-
-#[tokio::test]
 async fn the_last_client_dropped_hangs_up() {
     let daemon = FakeDaemon::start();
     let client = daemon.client();
