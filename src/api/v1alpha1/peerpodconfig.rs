@@ -15,7 +15,7 @@ use k8s_openapi::{
         util::intstr::IntOrString,
     },
 };
-use kube::{CustomResource, KubeSchema};
+use kube::{CustomResource, KubeSchema, core::Rule};
 use operator_kit::metadata;
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize};
@@ -226,6 +226,7 @@ pub struct Adaptor {
 
     /// How a new version replaces an old one. The default replaces the Pod of one node at a time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[x_kube(validation = amount("maxSurge"), validation = amount("maxUnavailable"))]
     pub update_strategy: Option<DaemonSetUpdateStrategy>,
 
     /// Additional labels of the Pods, such as `azure.workload.identity/use`.
@@ -286,6 +287,18 @@ pub struct PeerPodConfigStatus {
     /// Number of VMs that these nodes advertise together.
     #[serde(default)]
     pub advertised: i64,
+}
+
+/// The API server takes a number of any size for this field of a rolling update. The operator reads numbers of 32 bits alone, and one
+/// object with a larger one would keep all others from being read.
+fn amount(field: &str) -> Rule {
+    let amount = format!("self.rollingUpdate.{field}");
+    let rule = format!(
+        "!has(self.rollingUpdate) || !has({amount}) || type({amount}) != int || {amount} >= 0 && {amount} <= {}",
+        i32::MAX
+    );
+    let message = format!("{field} must be a whole number from 0 to {}, or a percentage", i32::MAX);
+    Rule::new(rule).message(message.as_str())
 }
 
 fn default_secret() -> String {
@@ -368,6 +381,8 @@ mod tests {
         for expected in [
             "limit must be a whole number",
             "40 characters",
+            "maxSurge must be a whole number",
+            "maxUnavailable must be a whole number",
             "spec cannot be removed",
             r#""x-kubernetes-int-or-string":true"#,
         ] {

@@ -100,6 +100,34 @@ fn the_extended_resource_of_a_configuration_cannot_be_changed() -> Result<()> {
 }
 
 #[test]
+fn a_number_of_a_rolling_update_that_the_operator_cannot_read_is_refused() -> Result<()> {
+    beside_others(async |scene| {
+        let dir = tempfile::tempdir()?;
+        let file = dir.path().join("config.json");
+        let create = ["create", "--dry-run=server", "-f", file.to_str().context("UTF-8")?];
+        for field in ["maxSurge", "maxUnavailable"] {
+            let write = |amount: serde_json::Value| {
+                let strategy = json!({ "rollingUpdate": { (field): amount } });
+                let config = json!({
+                    "apiVersion": "confidentialcontainers.org/v1alpha1", "kind": "PeerPodConfig",
+                    "metadata": { "name": "config" }, "spec": { "adaptor": { "updateStrategy": strategy } },
+                });
+                fs::write(&file, config.to_string())
+            };
+            for good in [json!(0), json!(i32::MAX), json!("10%")] {
+                write(good)?;
+                scene.kubectl(&create).await?;
+            }
+            for bad in [json!(-1), json!(3_000_000_000_i64)] {
+                write(bad)?;
+                refused(scene, &create, &format!("{field} must be a whole number")).await?;
+            }
+        }
+        Ok(())
+    })
+}
+
+#[test]
 fn people_see_provider_instance_state_and_age() -> Result<()> {
     beside_others(async |scene| {
         let pod = scene.pods.run("web").await?;

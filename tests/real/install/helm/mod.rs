@@ -182,6 +182,7 @@ fn wrong_values_are_refused_by_their_name() -> Result<()> {
                 ("providerConfigs.amazon.A=b", "'amazon' not allowed"),
                 ("providerConfigs.aws.TAGS.a=b", "at '/providerConfigs/aws/TAGS'"),
                 ("webhook.replicas=0", "at '/webhook/replicas': minimum"),
+                ("daemonset.updateStrategy.maxSurge=3000000000", "at '/daemonset/updateStrategy/maxSurge'"),
                 ("drain.timeout=soon", "at '/drain/timeout'"),
                 ("operator.leaseName=mine", "at '/operator/leaseName': value must be one of"),
                 (

@@ -180,7 +180,7 @@ pub(super) fn limit(_: &mut SchemaGenerator) -> Schema {
 
 fn update_strategy(_: &mut SchemaGenerator) -> Schema {
     let amount = json!({ "anyOf": [
-        { "type": "integer", "minimum": 0 },
+        { "type": "integer", "minimum": 0, "maximum": i32::MAX },
         { "type": "string", "pattern": "^[0-9]+%?$" },
     ] });
     json_schema!({
