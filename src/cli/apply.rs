@@ -22,7 +22,7 @@ use operator_kit::{
 use serde_json::Value;
 use tokio::time::{Instant, timeout_at};
 
-use super::{patience, retry::Retry, serving::block_on};
+use super::{drain::END_PATIENCE, patience, retry::Retry, serving::block_on};
 use crate::api::v1alpha1::{CRDS, PeerPodConfig};
 
 /// For `--help`.
@@ -92,10 +92,12 @@ async fn apply_file(args: &ApplyArgs) -> Result<(), String> {
     let deployments: Api<Deployment> = Api::namespaced(client.clone(), &config.namespace);
     let api: Api<PeerPodConfig> = Api::namespaced(client, &config.namespace);
     let mut retry = Retry::new(tell);
+    let mut all_ended = None;
     loop {
         let step = async {
             if let Some(deployment) = &args.after_rollout {
-                rolled_out(bounded(deployments.get(deployment)).await?, deployment)?;
+                let found = bounded(deployments.get(deployment)).await?;
+                rolled_out(found, deployment, &mut all_ended, Instant::now())?;
             }
             attempt(&api, &config).await
         };
@@ -156,16 +158,23 @@ impl From<ApiError> for Obstacle {
 }
 
 /// Whether all Pods of a Deployment are of its present revision, or none is ready. If none is ready, no operator acts yet, and
-/// the rollout may wait for what is applied. A terminating Pod may still lead.
-fn rolled_out(deployment: Deployment, name: &str) -> Result<(), Obstacle> {
+/// the rollout may wait for what is applied. A terminating Pod may still lead. On a lost node it never ends, and cannot lead. So the
+/// wait for such Pods has an end: `until`, counted from when the other Pods were as they should be.
+fn rolled_out(
+    deployment: Deployment,
+    name: &str,
+    until: &mut Option<Instant>,
+    now: Instant,
+) -> Result<(), Obstacle> {
     let Deployment { metadata, status, .. } = deployment;
     let status = status.unwrap_or_default();
     let [all, updated] = [status.replicas, status.updated_replicas].map(Option::unwrap_or_default);
     let none_ready = status.ready_replicas.unwrap_or_default() == 0;
     // Kubernetes counts these since 1.35.
     let terminating = status.terminating_replicas.unwrap_or_default();
-    if status.observed_generation == metadata.generation && terminating == 0 && (all == updated || none_ready)
-    {
+    if status.observed_generation != metadata.generation || (all != updated && !none_ready) {
+        *until = None;
+    } else if terminating == 0 || now >= *until.get_or_insert(now + END_PATIENCE) {
         return Ok(());
     }
     Err(Obstacle::Later(format!(
@@ -234,10 +243,12 @@ mod tests {
 
     #[test]
     fn a_rollout_is_over_when_no_earlier_pod_is_left_that_terminates() {
-        let over = |status: serde_json::Value| {
+        let now = Instant::now();
+        let over_at = |now, until: &mut Option<Instant>, status: serde_json::Value| {
             let object = serde_json::json!({ "metadata": { "generation": 2 }, "status": status });
-            rolled_out(serde_json::from_value(object).unwrap(), "operator").is_ok()
+            rolled_out(serde_json::from_value(object).unwrap(), "operator", until, now).is_ok()
         };
+        let over = |status: serde_json::Value| over_at(now, &mut None, status);
         let status = |all: i32, updated: i32, ready: i32, terminating: Option<i32>| {
             serde_json::json!({
                 "observedGeneration": 2, "replicas": all, "updatedReplicas": updated, "readyReplicas": ready,
@@ -250,6 +261,14 @@ mod tests {
         assert!(!over(status(3, 2, 2, None)));
         let stale = serde_json::json!({ "observedGeneration": 1, "replicas": 2, "updatedReplicas": 2 });
         assert!(!over(stale));
+        // The last one is on a lost node, and never ends.
+        let (late, mut until) = (now + END_PATIENCE, None);
+        assert!(!over_at(now, &mut until, status(2, 2, 2, Some(1))));
+        assert!(!over_at(late - Duration::from_secs(1), &mut until, status(2, 2, 2, Some(1))));
+        assert!(over_at(late, &mut until, status(2, 2, 2, Some(1))));
+        // Another rollout has Pods of its own that terminate.
+        assert!(!over_at(late, &mut until, status(3, 2, 2, Some(1))));
+        assert!(!over_at(late, &mut until, status(2, 2, 2, Some(1))));
     }
 
     #[test]

@@ -56,7 +56,7 @@ pub const PERMISSIONS: &[Permission] = &[
 ];
 
 /// How long operators may take to end: Kubernetes' grace period, and some more.
-const END_PATIENCE: Duration = Duration::from_secs(40);
+pub(super) const END_PATIENCE: Duration = Duration::from_secs(40);
 
 /// Arguments of `drain`.
 #[derive(Clone, Debug, Args)]
