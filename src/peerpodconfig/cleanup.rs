@@ -52,6 +52,14 @@ async fn clean_up_nodes(
         // Failed writes to nodes back off.
         return Ok(Some((format!("{pending} nodes still advertise VMs{why}"), again)));
     }
+    if let Some((nodes, other)) = summary.and_then(|it| it.kept.as_ref()) {
+        let message = format!(
+            "{nodes} nodes still advertise VMs: the selector of PeerPodConfig {other} is invalid, so they may be \
+             its nodes; correct that selector"
+        );
+        // The correction is watched.
+        return Ok(Some((message, pass.again.unwrap_or(UNWATCHED_RESYNC))));
+    }
     // Two cloud-api-adaptors on one node would share its socket and port: no other configuration may get these nodes while Pods
     // of this one run there.
     if rooms.adaptor.remove(config).await? {

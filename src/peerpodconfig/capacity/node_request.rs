@@ -79,6 +79,12 @@ impl NodeRequest {
         (!is_extended(&self.resource)).then(|| BadResource(self.resource.clone()))
     }
 
+    /// Whether it may have any node that cloud-api-adaptor runs on: an edit made its selector invalid. If its cloud-api-adaptor is not
+    /// deployed, it never had one.
+    pub(super) fn may_have_any_node(&self) -> bool {
+        !self.deleted && self.withheld.is_none() && self.selection.is_err()
+    }
+
     /// The taint that keeps its cloud-api-adaptor off a node; `None` if it may run there.
     pub(super) fn kept_off<'a>(&self, node: &'a Node) -> Option<&'a Arc<str>> {
         node.taints().iter().find(|taint| !taints::tolerated(taint, &self.tolerations))

@@ -114,7 +114,8 @@ pub fn plan(requests: &[NodeRequest], nodes: &[Arc<Node>], in_use: &InUse) -> Pl
         let of_request = planned.iter().filter(|planned| planned.is_of(index, &requests[index]));
         let pending = of_request.map(|planned| planned.write.node.clone()).collect();
         let Facts { advertised, without, beyond, uneven } = part.facts;
-        Summary { advertised, without, beyond, uneven, pending, ..summary }
+        let kept = kept(&requests[index], requests, &assignment);
+        Summary { advertised, without, beyond, uneven, pending, kept, ..summary }
     });
     let summaries = summaries.collect();
     let lowered = planned.iter().filter(|planned| planned.lowers()).map(|planned| planned.write.node.clone());
@@ -129,6 +130,19 @@ pub fn plan(requests: &[NodeRequest], nodes: &[Arc<Node>], in_use: &InUse) -> Pl
         hasher.finish()
     });
     Plan { writes, headroom, summaries, uncounted, lowered }
+}
+
+/// How many nodes of a request that is being deleted stay as they are, as they may be another request's, and the name of that one.
+fn kept(
+    request: &NodeRequest,
+    requests: &[NodeRequest],
+    assignment: &Assignment<'_>,
+) -> Option<(usize, String)> {
+    let (true, Ok(selection)) = (request.deleted, &request.selection) else { return None };
+    let other = requests.iter().find(|it| it.may_have_any_node() && it.resource == request.resource)?;
+    let marked = assignment.unselected.iter().filter(|node| node.mark() == Some(request.resource.as_str()));
+    let nodes = marked.filter(|node| selection.matches(|key| node.label(key))).count();
+    (nodes > 0).then(|| (nodes, other.name.clone()))
 }
 
 /// What becomes of the extended resource of a request on a node that it has.
@@ -279,13 +293,8 @@ fn planned_writes<'a>(
     assignment: &Assignment<'a>,
     parts: &[RequestPlan<'a>],
 ) -> Vec<PlannedWrite<'a>> {
-    // An invalid selector may have selected, before its edit, any node that cloud-api-adaptor runs on. If its cloud-api-adaptor is
-    // not deployed, it never selected one.
-    let unclear: BTreeSet<_> = requests
-        .iter()
-        .filter(|request| !request.deleted && request.withheld.is_none() && request.selection.is_err())
-        .map(|request| request.resource.as_str())
-        .collect();
+    let unclear = requests.iter().filter(|request| request.may_have_any_node());
+    let unclear: BTreeSet<_> = unclear.map(|request| request.resource.as_str()).collect();
     let unselected = assignment.unselected.iter();
     let unselected = unselected.filter(|node| node.mark().is_none_or(|mark| !unclear.contains(mark)));
     let unselected = unselected.map(|node| (*node, None));

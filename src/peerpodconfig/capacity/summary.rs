@@ -61,6 +61,9 @@ pub struct Summary {
     pub failed: Vec<(Arc<str>, String)>,
     /// Those of them that others reset again and again.
     pub contested: Vec<Arc<str>>,
+    /// How many further nodes stay as they are although it is being deleted, and the name of the configuration whose invalid selector
+    /// is the cause.
+    pub kept: Option<(usize, String)>,
 }
 
 impl Summary {
@@ -103,6 +106,7 @@ impl Summary {
             pending: Vec::new(),
             failed: Vec::new(),
             contested: Vec::new(),
+            kept: None,
         }
     }
 

@@ -325,6 +325,29 @@ fn a_selector_that_cannot_be_read_leaves_nodes_as_they_are() {
 }
 
 #[test]
+fn a_deletion_waits_for_nodes_that_another_unreadable_selector_keeps() {
+    let mut cluster = Cluster::workers(3);
+    for (node, of) in [("node-0", "a"), ("node-1", "a"), ("node-2", "b")] {
+        cluster.of(node).labels.insert("of".into(), of.into());
+    }
+    let of = |name: &str| request(name, &json!({ "limit": 4, "nodeSelector": { "of": name } }));
+    let (a, b) = (of("a"), of("b"));
+    cluster.pass(&[a.clone(), b.clone()]);
+    assert_eq!(cluster.shares(), [2, 2, 4]);
+    let selector = json!({ "matchExpressions": [{ "key": "of", "operator": "Near" }] });
+    let bad = request("b", &json!({ "limit": 4, "labelSelector": selector }));
+    let plan = cluster.pass(&[deleted(a.clone()), bad.clone()]);
+    assert_eq!((plan.writes.len(), plan.summaries[0].pending.len()), (0, 0));
+    assert_eq!(plan.summaries[0].kept, Some((2, "b".to_owned())));
+    assert_eq!(cluster.pass(&[a.clone(), bad.clone()]).summaries[0].kept, None, "it is not being deleted");
+    let other = NodeRequest { resource: "example.org/vm".into(), ..bad };
+    assert_eq!(cluster.plan_after(&[deleted(a.clone()), other], InUse::default()).summaries[0].kept, None);
+    let plan = cluster.pass(&[deleted(a.clone()), b.clone()]);
+    assert_eq!((plan.summaries[0].pending.len(), &plan.summaries[0].kept), (2, &None));
+    assert_eq!(cluster.shares(), [0, 0, 4]);
+}
+
+#[test]
 fn an_unreadable_selector_that_never_deployed_holds_no_node_of_another() {
     let mut cluster = Cluster::workers(2);
     let good = limit(&json!(4));

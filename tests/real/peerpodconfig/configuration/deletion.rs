@@ -118,6 +118,42 @@ fn an_invalid_selector_holds_no_nodes_of_another_configuration() -> Result<()> {
 }
 
 #[test]
+fn a_deletion_waits_while_anothers_invalid_selector_keeps_its_nodes() -> Result<()> {
+    configuring(async |alone| {
+        let stage = Stage::set(alone, 2).await?;
+        for (node, of) in stage.nodes.names().iter().zip(["config", "other"]) {
+            let label = Patch::Merge(json!({ "metadata": { "labels": { (of): "yes" } } }));
+            stage.nodes.api().patch(node, &PatchParams::default(), &label).await?;
+        }
+        let spec = |limit: u32, of: &str| json!({ "limit": limit, "nodeSelector": { (of): "yes" } });
+        for (name, limit) in [("config", 2), ("other", 3)] {
+            stage.configure(name, spec(limit, name)).await?;
+            stage.until(name, "Ready", "AllReady").await?;
+        }
+        let mut nonsense = spec(3, "other");
+        nonsense["labelSelector"] = json!({ "matchExpressions": [{ "key": "zone", "operator": "Almost" }] });
+        stage.configure("other", nonsense).await?;
+        stage.until("other", "CapacityAdvertised", "InvalidSelector").await?;
+        stage.configs.delete("config", &DeleteParams::default()).await?;
+        wait::eventually("it names the other one", DEADLINE, async || {
+            let message = stage.until("config", "Ready", "Deleting").await?;
+            ensure!(
+                message.contains("1 nodes still advertise VMs: the selector of PeerPodConfig other"),
+                "{message}"
+            );
+            Ok(())
+        })
+        .await?;
+        stage.shares(&[Some(2), Some(3)]).await?;
+        ensure!(stage.has_daemon_set("config").await?, "its VMs would lose their cloud-api-adaptor");
+        stage.configure("other", spec(3, "other")).await?;
+        wait::gone(&stage.configs, "config", DEADLINE).await?;
+        stage.shares(&[None, Some(3)]).await?;
+        stage.clear("other").await
+    })
+}
+
+#[test]
 fn an_object_with_copied_labels_stays() -> Result<()> {
     configuring(async |alone| {
         let stage = Stage::set(alone, 1).await?;
