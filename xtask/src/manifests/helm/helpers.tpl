@@ -35,6 +35,9 @@
 {{- if and .Values.peerPodConfig.create (eq (join "," .Values.operator.controllers) "peerpod") }}
 {{- fail "peerPodConfig.create needs the controller peerpodconfig: add it to operator.controllers, or set that to null" }}
 {{- end -}}
+{{- if and (not .Values.resourceCtrl.enabled) (has "peerpod" .Values.operator.controllers) }}
+{{- fail "resourceCtrl.enabled is false, and operator.controllers has peerpod: remove it there, or set that to null" }}
+{{- end -}}
 {{ with .Values.operator.controllers }}{{ join "," . }}{{ else }}{{ if not .Values.resourceCtrl.enabled }}peerpodconfig{{ else if .Values.peerPodConfig.create }}peerpod,peerpodconfig{{ end }}{{ end }}
 {{- end }}
 

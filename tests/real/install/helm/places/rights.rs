@@ -40,9 +40,17 @@ fn the_peerpod_controller_alone_gets_no_rights_for_configurations() -> Result<()
             expected.sort_unstable();
             ensure!(rights == expected, "{values}: {rights:?}");
         }
-        let refusal = rights("operator.controllers={peerpod},peerPodConfig.create=true").await.err();
-        let refusal = format!("{:#}", refusal.context("nobody would handle it")?);
-        ensure!(refusal.contains("peerPodConfig.create needs the controller peerpodconfig"), "{refusal}");
+        for (contrary, told) in [
+            ("peerPodConfig.create=true", "peerPodConfig.create needs the controller peerpodconfig"),
+            (
+                "resourceCtrl.enabled=false",
+                "resourceCtrl.enabled is false, and operator.controllers has peerpod",
+            ),
+        ] {
+            let refusal = rights(&format!("operator.controllers={{peerpod}},{contrary}")).await.err();
+            let refusal = format!("{:#}", refusal.with_context(|| format!("{contrary} is taken"))?);
+            ensure!(refusal.contains(told), "{refusal}");
+        }
         Ok(())
     })
 }
