@@ -64,7 +64,7 @@ pub async fn run(
 ) {
     let (store, writer) = reflector::store();
     let configs = Configs::new(store.clone(), options.namespace.clone());
-    let Configurations { asking, others_ask, gone } = watches::configurations(&client, writer);
+    let Configurations { asking, others_ask, gone } = watches::configurations(&client, writer, &configs);
     let (rooms, changes) = Rooms::watch(&client, &Arc::new(options));
     let rooms = Arc::new(rooms);
     let led = leadership.changes().inspect({

@@ -54,7 +54,7 @@ pub(super) static LABELLED: Projection = Projection {
 pub(super) struct Configurations<A, O, G> {
     /// Configurations whose request changed.
     pub(super) asking: A,
-    /// An item for each of these changes, as it may affect the nodes of all other configurations.
+    /// An item for each of these changes in the operator's own namespace, as it may affect the nodes of all others there.
     pub(super) others_ask: O,
     /// An item when a configuration was removed, or may have been.
     pub(super) gone: G,
@@ -64,6 +64,7 @@ pub(super) struct Configurations<A, O, G> {
 pub(super) fn configurations(
     client: &Client,
     writer: Writer<PeerPodConfig>,
+    configs: &Configs,
 ) -> Configurations<
     impl Stream<Item = Result<PeerPodConfig, watcher::Error>> + Send + use<>,
     impl Stream<Item = ()> + Send + use<>,
@@ -71,6 +72,7 @@ pub(super) fn configurations(
 > {
     let (word, words) = watch::channel(());
     let (departure, departures) = watch::channel(());
+    let configs = configs.clone();
     let watch = watcher(Api::<PeerPodConfig>::all(reading(client, &CONFIG)), paged());
     let asking = retry_crd_watch::<PeerPodConfig, _>(CRDS, watch)
         .reflect(writer)
@@ -81,7 +83,12 @@ pub(super) fn configurations(
         })
         .touched_objects()
         .predicate_filter(|config: &PeerPodConfig| Some(what_is_asked(config)), PredicateConfig::default())
-        .inspect_ok(move |_| word.send_replace(()));
+        .inspect_ok(move |config| {
+            // One elsewhere has no nodes, and a tenant may change it as often as they like.
+            if configs.honours(config) {
+                word.send_replace(());
+            }
+        });
     Configurations { asking, others_ask: changes(words), gone: changes(departures) }
 }
 
@@ -190,7 +197,11 @@ where
 
 #[cfg(test)]
 mod tests {
-    use operator_kit::testing::read_and_projected;
+    use std::pin::pin;
+
+    use futures::{FutureExt, StreamExt};
+    use kube::runtime::reflector;
+    use operator_kit::testing::{Answer, ApiServer, Call, read_and_projected};
     use serde_json::{Value, json};
 
     use super::*;
@@ -218,6 +229,27 @@ mod tests {
         let kept = projected.metadata;
         assert_eq!(json!([kept.name, kept.labels]), json!(["a", { (CONFIG_LABEL): "c" }]));
         assert_eq!(kept.owner_references.unwrap().len(), 1);
+    }
+
+    #[tokio::test]
+    async fn a_configuration_of_another_namespace_requests_no_reconcile_of_others() {
+        let config = |namespace: &str| json!({ "metadata": { "name": "a", "namespace": namespace, "uid": namespace } });
+        let list = json!({
+            "apiVersion": "v1", "kind": "List", "metadata": { "resourceVersion": "1" },
+            "items": [config("tenant"), config("own")],
+        });
+        let server =
+            ApiServer::expecting([Call::get("/apis/confidentialcontainers.org/v1alpha1/peerpodconfigs")
+                .answer(Answer::object(&list))]);
+        let (store, writer) = reflector::store();
+        let configs = Configs::new(store, "own".to_owned());
+        let Configurations { asking, others_ask, .. } = configurations(&server.client(), writer, &configs);
+        let (mut asking, mut others_ask) = (pin!(asking), pin!(others_ask));
+        for (namespace, others) in [("tenant", None), ("own", Some(()))] {
+            let config = asking.next().await.unwrap().unwrap();
+            assert_eq!(config.namespace().as_deref(), Some(namespace));
+            assert_eq!(others_ask.next().now_or_never().flatten(), others, "{namespace}");
+        }
     }
 
     #[test]
