@@ -166,6 +166,11 @@ fn wrong_values_are_refused_by_their_name() -> Result<()> {
                     "operator.image.digest=sha256:0123",
                     "at '/operator/image/digest': 'sha256:0123' does not match",
                 ),
+                (
+                    "operator.image.repository=a@sha256:0",
+                    "at '/operator/image/repository': 'a@sha256:0' does not match",
+                ),
+                ("image.name=a@sha256:0", "at '/image/name': 'a@sha256:0' does not match"),
                 ("peerPodConfig.name=My_Config", "at '/peerPodConfig/name': 'My_Config' does not match"),
                 ("guard.action=Never", "at '/guard/action': value must be one of 'Warn', 'Deny', 'None'"),
                 ("secrets.mode=new", "at '/secrets/mode': value must be one of 'create', 'reference'"),

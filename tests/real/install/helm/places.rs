@@ -65,7 +65,7 @@ fn values_take_their_places_and_the_api_server_takes_the_result() -> Result<()> 
                 &container["env"][6],
                 json!({ "name": "PEERPOD_OPERATOR_ADAPTOR_TLS_SECRET", "value": "certificates" }),
             ),
-            (&container["env"][7]["value"], json!("caa:v1")),
+            (&container["env"][7]["value"], json!(format!("caa:v1@{}", digest()))),
             (
                 &container["env"][8],
                 json!({ "name": "PEERPOD_OPERATOR_BYOM_HOST_KEYS_SECRET", "value": "hosts" }),
@@ -139,7 +139,7 @@ fn everything() -> Value {
             "existingByomHostKeySecretName": "hosts",
         },
         "settings": { "existingConfigMapName": "mine" },
-        "image": { "name": "caa", "tag": "v1" },
+        "image": { "name": "caa", "tag": format!("v1@{}", digest()) },
         "limit": "7",
         "daemonset": {
             "updateStrategy": { "maxUnavailable": 0, "maxSurge": 1 },

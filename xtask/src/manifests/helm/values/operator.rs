@@ -131,12 +131,15 @@ impl Operator {
     }
 }
 
+/// The name of an image without a digest, which follows the tag or has a value of its own.
+pub(super) const IMAGE_NAME: &str = "^[^@]*$";
+
 /// The operator's image.
 #[derive(Default, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct OperatorImage {
     /// The name of the image.
-    #[schemars(length(min = 1))]
+    #[schemars(length(min = 1), regex(pattern = IMAGE_NAME))]
     repository: String,
     /// The tag. If empty, the chart's appVersion.
     tag: String,

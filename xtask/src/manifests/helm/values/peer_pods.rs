@@ -7,7 +7,11 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::{Object, Texts, operator::ServiceAccount, sources::tls_version};
+use super::{
+    Object, Texts,
+    operator::{IMAGE_NAME, ServiceAccount},
+    sources::tls_version,
+};
 use peerpod_operator::install::samples::CONFIG;
 
 /// cloud-api-adaptor's image.
@@ -15,9 +19,10 @@ use peerpod_operator::install::samples::CONFIG;
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct AdaptorImage {
     /// The name of the image. If empty, the public image `quay.io/confidential-containers/cloud-api-adaptor`.
+    #[schemars(regex(pattern = IMAGE_NAME))]
     name: String,
-    /// The tag. If empty, `latest`, which changes over time: name a release to keep one version. libvirt needs a
-    /// development image, `latest` or a tag with `dev` in it: released images do not support libvirt.
+    /// The tag, which a digest may follow: `v0.22.0@sha256:…`. If empty, `latest`, which changes over time: name a release to keep one
+    /// version. libvirt needs a development image, `latest` or a tag with `dev` in it: released images do not support libvirt.
     tag: String,
 }
 
