@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use clap::ValueEnum as _;
 use k8s_openapi::api::{
     apps::v1::{Deployment, DeploymentSpec},
     core::v1::{
@@ -14,7 +13,7 @@ use kube::api::ObjectMeta;
 
 use super::{Component, NAME, Options};
 use crate::{
-    cli::{CREDENTIALS_DIR, ControllerName, SETTINGS_DIR},
+    cli::{CREDENTIALS_DIR, SETTINGS_DIR},
     own_pods::{self, HEALTH_PORT, METRICS_PORT, USER, port, probe},
     peerpodconfig::resources::program::OPERATOR_CONTAINER,
     provider::{
@@ -136,7 +135,7 @@ pub(super) fn container(options: &Options) -> Container {
         name: OPERATOR_CONTAINER.into(),
         image: Some(options.image.clone()),
         image_pull_policy: Some("IfNotPresent".into()),
-        args: Some(arguments(options)),
+        args: Some(["run", "--leader-elect=true", "--log-format=json"].map(str::to_owned).into()),
         env: Some(vec![
             own_pods::namespace_variable(),
             own_pods::name_variable(),
@@ -163,16 +162,4 @@ pub(super) fn container(options: &Options) -> Container {
         ),
         ..Container::default()
     }
-}
-
-fn arguments(options: &Options) -> Vec<String> {
-    let mut arguments =
-        vec!["run".to_owned(), "--leader-elect=true".to_owned(), "--log-format=json".to_owned()];
-    arguments.extend(options.lease_name.iter().map(|name| format!("--lease-name={name}")));
-    if !options.controllers.is_empty() {
-        let names = options.controllers.iter().filter_map(ControllerName::to_possible_value);
-        let names: Vec<_> = names.map(|value| value.get_name().to_owned()).collect();
-        arguments.push(format!("--controllers={}", names.join(",")));
-    }
-    arguments
 }

@@ -69,10 +69,10 @@ pub(super) fn roles(options: &Options) -> Result<Vec<Manifest>, Error> {
 }
 
 /// The guard itself.
-pub(super) fn objects(action: Action) -> Result<Vec<Manifest>, Error> {
+pub(super) fn objects() -> Result<Vec<Manifest>, Error> {
     Ok(vec![
         Manifest { file: FILE, object: to_value(policy())? },
-        Manifest { file: FILE, object: to_value(binding(action))? },
+        Manifest { file: FILE, object: to_value(binding(Action::default()))? },
     ])
 }
 

@@ -105,9 +105,7 @@ pub fn objects(options: &Options) -> Result<Vec<Manifest>, Error> {
             objects.push(Manifest { file: "network-policies", object: to_value(policy)? });
         }
     }
-    if let Some(action) = options.guard {
-        objects.extend(guard::objects(action)?);
-    }
+    objects.extend(guard::objects()?);
     let removal = |object| Manifest { file: "removal", object };
     objects.push(removal(to_value(removal::policy(options))?));
     objects.push(removal(to_value(removal::binding())?));

@@ -2,9 +2,10 @@
 
 use k8s_openapi::{api::core::v1::ResourceRequirements, apimachinery::pkg::api::resource::Quantity};
 
-use super::guard;
-use crate::names::{BYOM_HOST_KEYS_SECRET, CONFIG_MAP, DEFAULT_IMAGE, SECRET, SSH_KEY_SECRET, TLS_SECRET};
-use crate::{NAMESPACE, cli::ControllerName};
+use crate::{
+    NAMESPACE,
+    names::{BYOM_HOST_KEYS_SECRET, CONFIG_MAP, DEFAULT_IMAGE, SECRET, SSH_KEY_SECRET, TLS_SECRET},
+};
 
 /// The options of an installation.
 ///
@@ -32,12 +33,6 @@ pub struct Options {
     pub tls_secret: String,
     /// The Secret with the host keys that byom trusts.
     pub byom_host_keys_secret: String,
-    /// The controllers to run; empty: the default ones.
-    pub controllers: Vec<ControllerName>,
-    /// The Lease of the operator that acts; none: its own.
-    pub lease_name: Option<String>,
-    /// What happens to a write to a PeerPod without the right to it; `None`: there is no guard.
-    pub guard: Option<guard::Action>,
     /// Whether evictions leave one of the operators. Not by default: they hand over in a moment, and `kubectl apply` reports any
     /// budget as changed each time, because it replaces the selector as a whole.
     pub disruption_budget: bool,
@@ -65,9 +60,6 @@ impl Default for Options {
             ssh_key_secret: SSH_KEY_SECRET.to_owned(),
             tls_secret: TLS_SECRET.to_owned(),
             byom_host_keys_secret: BYOM_HOST_KEYS_SECRET.to_owned(),
-            controllers: Vec::new(),
-            lease_name: None,
-            guard: Some(guard::Action::default()),
             disruption_budget: false,
             network_policies: false,
         }
