@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, fmt};
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelectorRequirement;
 
 use crate::api::v1alpha1::PeerPodConfigSpec;
 
@@ -62,26 +62,15 @@ pub enum BadSelector {
 }
 
 impl Selection {
-    /// The nodes that a configuration selects.
+    /// The nodes that a configuration selects: those that match both selectors. An empty selector matches every node; without any
+    /// selector, nodes with [`WORKER_LABEL`] match.
     pub fn of(spec: &PeerPodConfigSpec) -> Result<Self, BadSelector> {
-        Self::new(spec.node_selector.as_ref(), spec.label_selector.as_ref())
-    }
-
-    /// The nodes that match both. An empty selector matches every node; without any selector, nodes with [`WORKER_LABEL`] match.
-    pub fn new(
-        labels: Option<&BTreeMap<String, String>>,
-        selector: Option<&LabelSelector>,
-    ) -> Result<Self, BadSelector> {
-        if labels.is_none() && selector.is_none() {
-            return Ok(Self(vec![Requirement {
-                key: WORKER_LABEL.to_owned(),
-                demand: Demand::In(vec![String::new()]),
-            }]));
-        }
-        let matched = selector.and_then(|selector| selector.match_labels.as_ref());
-        let equal = labels.into_iter().chain(matched).flatten().map(|(key, value)| {
-            Ok(Requirement { key: key.clone(), demand: Demand::In(vec![value.clone()]) })
-        });
+        let (labels, selector) = (required_labels(spec), spec.label_selector.as_ref());
+        let matched = selector.and_then(|selector| selector.match_labels.clone());
+        let equal = labels
+            .into_iter()
+            .chain(matched.into_iter().flatten())
+            .map(|(key, value)| Ok(Requirement { key, demand: Demand::In(vec![value]) }));
         let expressions = selector.and_then(|selector| selector.match_expressions.as_ref());
         let requirements: Vec<_> =
             equal.chain(expressions.into_iter().flatten().map(requirement)).collect::<Result<_, _>>()?;
@@ -131,6 +120,14 @@ impl Selection {
     /// Whether a node is selected, by the value of each of its labels.
     pub fn matches<'a>(&self, label: impl Fn(&str) -> Option<&'a str>) -> bool {
         self.0.iter().all(|Requirement { key, demand }| demand.is_met(label(key)))
+    }
+}
+
+/// The labels that a node must have beside what `labelSelector` demands.
+pub(super) fn required_labels(spec: &PeerPodConfigSpec) -> BTreeMap<String, String> {
+    match (&spec.node_selector, &spec.label_selector) {
+        (None, None) => [(WORKER_LABEL.to_owned(), String::new())].into(),
+        (labels, _) => labels.clone().unwrap_or_default(),
     }
 }
 

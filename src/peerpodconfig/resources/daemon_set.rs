@@ -21,10 +21,11 @@ use operator_kit::text::non_empty;
 
 use super::{
     super::qualified::is_annotation,
-    CONFIG_LABEL, Inputs, InstanceType, Names, NodeSelection,
+    CONFIG_LABEL, Inputs, InstanceType, Names,
     cloud::{self, AdaptorSecrets, Mounted},
     instance_type,
     names::Part,
+    selection::{affinity, node_selector},
     settings::BUILT_FROM_ANNOTATION,
 };
 use crate::{
@@ -130,8 +131,8 @@ fn is_zero(number: &IntOrString) -> bool {
 }
 
 fn pod(inputs: &Inputs) -> PodSpec {
-    let adaptor = &inputs.owner.config.spec.adaptor;
-    let selection = NodeSelection::of(&inputs.owner.config.spec);
+    let spec = &inputs.owner.config.spec;
+    let adaptor = &spec.adaptor;
     let (volumes, mounts): (Vec<_>, Vec<_>) = common_volumes(inputs.secrets)
         .into_iter()
         .chain(cloud::volumes(inputs.settings.cloud, inputs.secrets))
@@ -141,10 +142,10 @@ fn pod(inputs: &Inputs) -> PodSpec {
         // It creates network interfaces of the node, for the tunnels to its VMs.
         host_network: Some(true),
         dns_policy: Some("ClusterFirstWithHostNet".to_owned()),
-        node_selector: selection.node_selector(),
+        node_selector: node_selector(spec),
         affinity: Some(Affinity {
             pod_anti_affinity: Some(apart_from_others(inputs.owner.config)),
-            ..selection.affinity().unwrap_or_default()
+            ..affinity(spec).unwrap_or_default()
         }),
         tolerations: Some(adaptor.tolerations.iter().map(stored).collect())
             .filter(|it: &Vec<_>| !it.is_empty()),

@@ -33,7 +33,6 @@ pub use daemon_set::{
 };
 pub use names::{CLASS_ANNOTATION, CONFIG_LABEL, MANAGED_BY, MANAGER, Names, Part};
 pub use operator_kit::differs::differs;
-pub use selection::NodeSelection;
 pub(super) use settings::BUILT_FROM_ANNOTATION;
 pub use settings::{AdaptorSettings, missing};
 pub use unmanaged::{

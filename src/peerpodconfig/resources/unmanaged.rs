@@ -9,8 +9,8 @@ use k8s_openapi::api::{
 };
 use kube::ResourceExt as _;
 
-use super::{CONFIG_LABEL, Names, NodeSelection, selection::requirement_holds};
-use crate::api::v1alpha1::PeerPodConfig;
+use super::{CONFIG_LABEL, Names, selection::requirement_holds};
+use crate::{api::v1alpha1::PeerPodConfig, peerpodconfig::selection::Selection};
 
 /// The names in cloud-api-adaptor's own installations and in those of the controller that this operator replaces.
 const NAMES: [&str; 2] = ["cloud-api-adaptor-daemonset", "peerpodconfig-ctrl-caa-daemon"];
@@ -85,8 +85,13 @@ pub fn unmanaged_adaptors<'a>(
     config: &PeerPodConfig,
     nodes: impl IntoIterator<Item = &'a Node>,
 ) -> Vec<Unmanaged> {
-    let selection = NodeSelection::of(&config.spec);
-    let mut selected: Vec<_> = nodes.into_iter().filter(|node| selection.matches(node.labels())).collect();
+    // Selectors that Kubernetes does not accept select nothing.
+    let selection = Selection::of(&config.spec);
+    let is_selected = |node: &&Node| {
+        let label = |key: &str| node.labels().get(key).map(String::as_str);
+        selection.as_ref().is_ok_and(|selection| selection.matches(label))
+    };
+    let mut selected: Vec<_> = nodes.into_iter().filter(is_selected).collect();
     selected.sort_by_key(|node| node.name_any());
     let mut unmanaged: Vec<_> = daemon_sets
         .into_iter()
