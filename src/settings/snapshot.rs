@@ -17,7 +17,8 @@ pub struct Snapshot {
     pub schema: &'static Schema,
     /// The values of its settings.
     pub values: Values,
-    /// Where its VMs are, or the values that deletion needs and cannot use. In that case nothing may be deleted.
+    /// Where its VMs are, or the values that deletion needs and cannot use. In that case nothing may be deleted. It says nothing of
+    /// a conflict: [`endpoint()`](Self::endpoint()) does.
     pub endpoint: Result<Endpoint, Vec<Malformed>>,
     /// Set while the folders give two different values for something that deletion needs. In that case nothing may be deleted.
     pub conflict: Option<Conflict>,
@@ -39,7 +40,7 @@ pub enum Source {
 /// Settings that deletion needs, with different values in the `ConfigMap` and the `Secret`.
 ///
 /// A cloud asked in the wrong place answers that the VM does not exist, and the VM would run for ever. So the provider's
-/// deletions wait until one of the two values is removed.
+/// deletions wait until only one value is left. It should be the `ConfigMap`'s, with which cloud-api-adaptor makes VMs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Conflict {
     /// The provider whose deletions wait.
@@ -224,8 +225,8 @@ impl fmt::Display for Conflict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "the ConfigMap and the Secret have different values for {}: the operator deletes nothing on {} \
-             until one of the two is removed",
+            "the ConfigMap and the Secret have different values for {}: the operator deletes nothing on {}; \
+             remove the Secret's: cloud-api-adaptor makes VMs with the ConfigMap's",
             self.keys.join(", "),
             self.provider
         )

@@ -139,7 +139,9 @@ impl Keeper {
     async fn step(&self, term: &mut TermState, settings: &mut watch::Receiver<State>) -> Duration {
         let state = settings.borrow_and_update().clone();
         let usable = self.settings.usable(&state).and_then(|snapshot| {
-            let endpoint = snapshot.endpoint().ok()?.clone();
+            // While the Secret has another value, cloud-api-adaptor makes VMs at the ConfigMap's place, which counts here, too. It is
+            // recorded, although nothing is deleted by it.
+            let endpoint = snapshot.endpoint.as_ref().ok()?.clone();
             Some((snapshot, endpoint))
         });
         let Some((snapshot, endpoint)) = usable else {

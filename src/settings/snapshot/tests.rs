@@ -99,7 +99,9 @@ fn two_values_for_what_deletion_needs_are_a_conflict_that_shows_no_value() {
     let conflict = snapshot.conflict.unwrap();
     assert_eq!(conflict.keys, ["CLOUD_PROVIDER", "LIBVIRT_URI"]);
     assert_eq!(conflict.provider, "libvirt");
-    assert!(!conflict.to_string().contains("test:"), "{conflict}");
+    let text = conflict.to_string();
+    assert!(text.contains("remove the Secret's") && !text.contains("test:"), "{text}");
+    assert_eq!(snapshot.endpoint.unwrap().address, "test+unix:///one", "cloud-api-adaptor makes VMs there");
     let equal = parse(&[LIBVIRT, ("LIBVIRT_URI", "a")], &[("LIBVIRT_URI", "a")]).unwrap();
     assert_eq!((equal.conflict, equal.warnings), (None, vec![]));
     let other_empty = parse(&[LIBVIRT, ("LIBVIRT_URI", "a")], &[("LIBVIRT_URI", "")]).unwrap();

@@ -1,17 +1,20 @@
 //! The record of places.
 
-use anyhow::{Result, ensure};
+use std::{cell::OnceCell, path::Path};
+
+use anyhow::{Context as _, Result, ensure};
 use kube::api::{DeleteParams, Patch, PatchParams};
 use peerpod_operator::{
     NAMESPACE,
     install::{self, PEERPODCONFIG_ROLE},
     names::PLACES,
 };
+use peers::libvirt::Libvirtd;
 use serde_json::json;
-use testbed::Settings;
+use testbed::{Operator, OperatorOptions, Settings, Testbed};
 
 use super::{another, entries, forget, records, until_recorded};
-use crate::support::{Scene, alone};
+use crate::support::{PROGRAM, Scene, alone, alone_with};
 
 #[test]
 fn nothing_is_decided_while_the_places_cannot_be_read() -> Result<()> {
@@ -70,6 +73,32 @@ fn a_place_for_which_there_is_no_room_is_not_used_until_an_administrator_makes_s
         }
         let scene = Scene { host: libvirtd.host(), ..alone.scene() };
         scene.reaped(&vm).await
+    })
+}
+
+#[test]
+fn of_two_places_that_the_settings_name_the_one_of_the_config_map_is_recorded() -> Result<()> {
+    let (dir, cloud) = (tempfile::tempdir()?, OnceCell::new());
+    let start = async |testbed: &Testbed, home: &Path, libvirtd: &Libvirtd| {
+        let (other, mut of_secret) = another(dir.path()).await?;
+        of_secret.secret.extend(of_secret.config_map.remove_entry("LIBVIRT_URI"));
+        let here = Settings::libvirt(&libvirtd.host().uri().to_string());
+        let both = Settings { secret: of_secret.secret.clone(), ..here };
+        let _ = cloud.set((other, of_secret));
+        Operator::start(testbed, &OperatorOptions::new(PROGRAM, home.join("operator"), both)).await
+    };
+    alone_with(start, async |alone| {
+        let (_other, of_secret) = cloud.get().context("the other libvirtd was started")?;
+        until_recorded(alone, 1).await?;
+        // cloud-api-adaptor uses the ConfigMap's value.
+        let vm = alone.scene().pod_with_vm("web").await?;
+        alone.operator.mount(of_secret)?;
+        until_recorded(alone, 2).await?;
+        let scene = alone.scene();
+        scene.pods.delete("web").await?;
+        let condition = scene.held(&vm.name(), "InvalidSettings").await?;
+        ensure!(condition.message.contains("the VM is there"), "{condition:?}");
+        scene.lives(&vm).await
     })
 }
 
