@@ -76,6 +76,14 @@ impl CloudSettings {
         state.current.clone().filter(|_| self.clouds.conflict(state).is_none())
     }
 
+    /// Why they cannot be used, if they are for this cloud nevertheless: cloud-api-adaptor may make its VMs by them.
+    pub(super) fn refused_for(&self, cloud: &str) -> Option<Error> {
+        let is_named = self.state.borrow().current.as_ref().is_some_and(|it| it.cloud() == cloud);
+        let Error { class, message } = self.current().err().filter(|_| is_named)?;
+        let place = "the VM may be where settings point that cannot be used";
+        Some(Error::new(class, message.map(|why| format!("{place}: {why}"))))
+    }
+
     /// The settings in force with their generation, or why there are none.
     pub(super) fn current(&self) -> Result<(u64, Arc<Snapshot>), Error> {
         let state = self.state.borrow();

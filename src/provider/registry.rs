@@ -117,6 +117,9 @@ impl Clouds {
                 format!("spec.cloudProvider {cloud:?} is not a cloud that cloud-api-adaptor knows ({known})");
             return Err(Error::new(ErrorClass::NotSupported, Message::public(message)));
         };
+        if let Some(refused) = self.refused_for(cloud) {
+            return Err(refused);
+        }
         let mut sources = self.0.iter().filter(|source| source.cloud() == Some(cloud));
         match (sources.next(), sources.next()) {
             (Some(source), None) => return source.provider(Some(cloud)).await,
@@ -147,7 +150,9 @@ impl Clouds {
     /// The cloud of the source with this number, to be listed at the place that its settings name. `None` if no settings name
     /// one.
     pub(crate) async fn target(&self, source: usize) -> Option<Target> {
-        self.0.get(source)?.target().await
+        let target = self.0.get(source)?.target().await?;
+        let may_miss_vms = target.may_miss_vms || self.refused_for(target.cloud.name()).is_some();
+        Some(Target { may_miss_vms, ..target })
     }
 
     /// Whether these are still the settings in force of the source with this number.
@@ -163,6 +168,11 @@ impl Clouds {
             settings.mark_unchanged();
             stream::select(changes(settings), source.served.places.changes()).boxed()
         }))
+    }
+
+    /// Why settings for this cloud cannot be used, whether or not other settings for it can.
+    fn refused_for(&self, cloud: &str) -> Option<Error> {
+        self.0.iter().find_map(|source| source.served.settings.refused_for(cloud))
     }
 
     /// The first source that is for this cloud.

@@ -144,12 +144,20 @@ async fn each_cloud_is_served_by_its_own_settings_only() {
     let problem = refused(CloudSettings::new(ServedCloud::only(gcp), receiver()), "gcp").await;
     assert!(problem.contains("--provider gcp are for vsphere"), "{problem}");
 
-    let [first, further] = [
-        CloudSettings::new(ServedCloud::any_but([vsphere]), receiver()),
-        CloudSettings::new(ServedCloud::only(vsphere), receiver()),
-    ]
-    .map(|settings| Served { settings, places: places() });
-    assert!(Clouds::new([first, further], &openers, 1, &metrics).provider("vsphere").await.is_ok());
+    let with_first = |first| {
+        let first = CloudSettings::new(ServedCloud::any_but([vsphere]), first);
+        let further = CloudSettings::new(ServedCloud::only(vsphere), receiver());
+        let both = [first, further].map(|settings| Served { settings, places: places() });
+        Clouds::new(both, &openers, 1, &metrics)
+    };
+    let clouds = with_first(watch::channel(State::default()).1);
+    assert!(clouds.provider("vsphere").await.is_ok(), "settings of no cloud hold no VM of another one");
+    assert!(!clouds.target(1).await.unwrap().may_miss_vms);
+    let clouds = with_first(receiver());
+    let held = clouds.provider("vsphere").await.map(|_| ()).unwrap_err();
+    assert_eq!(held.class, ErrorClass::Invalid, "cloud-api-adaptor may make VMs by the first ones");
+    assert!(held.to_string().contains("which has settings of its own by --provider"), "{held}");
+    assert!(clouds.target(1).await.unwrap().may_miss_vms);
 }
 
 #[tokio::test]
