@@ -96,7 +96,7 @@ impl Context {
             return Ok(self.after_write(&key, apply::delete(&self.releases, peerpod).await?));
         }
         let cloud = cloud_label(peerpod.cloud_provider());
-        let again = self.trackers.requeue_policy.after(&key, cloud, &decision);
+        let again = self.trackers.requeue_policy.after(&key, cloud, &decision, facts.asked());
         if let Some(class) = decision.error_class() {
             self.metrics.provider_error(cloud, class.as_str());
         }

@@ -46,13 +46,16 @@ pub(super) struct RequeuePolicy {
 }
 
 impl RequeuePolicy {
-    /// The delay after this decision on a PeerPod of this cloud; `None` if a watch delivers whatever comes next.
+    /// The delay after this decision on a PeerPod, for which its cloud was asked for so many VMs; `None` if a watch delivers whatever
+    /// comes next.
     pub(super) fn after(
         &self,
         key: &ObjectRef<PeerPod>,
         cloud: &'static str,
         decision: &Decision,
+        asked: u32,
     ) -> Option<Duration> {
+        let while_stuck = |least| self.while_stuck(key, cloud, asked, least);
         Some(match decision {
             Decision::Nothing
             | Decision::Supersede
@@ -65,11 +68,9 @@ impl RequeuePolicy {
             Decision::Wait(wait) => {
                 self.failures.succeeded(key);
                 match wait {
-                    Wait::PodRuns | Wait::Start => self.while_stuck(key, cloud, POD_RESYNC),
+                    Wait::PodRuns | Wait::Start => while_stuck(POD_RESYNC),
                     // A tenant chooses the grace period of a Pod.
-                    Wait::PodEnds(left) if *left > POD_RESYNC => {
-                        self.while_stuck(key, cloud, POD_RESYNC).min(*left)
-                    }
+                    Wait::PodEnds(left) if *left > POD_RESYNC => while_stuck(POD_RESYNC).min(*left),
                     Wait::PodEnds(left) => {
                         self.stuck().remove(key);
                         *left
@@ -82,11 +83,9 @@ impl RequeuePolicy {
             }
             // The claimant may be the Pod of another deleted PeerPod, and only its kubelet shows where a Pod runs: both change
             // without an event here.
-            Decision::Refuse(Blocked::Claimed(_)) | Decision::Keep(_) => {
-                self.while_stuck(key, cloud, POD_RESYNC)
-            }
+            Decision::Refuse(Blocked::Claimed(_)) | Decision::Keep(_) => while_stuck(POD_RESYNC),
             // Delete does not occur: its result is an error or a new decision.
-            Decision::Refuse(_) | Decision::Delete(_) => self.while_stuck(key, cloud, SLOW_RESYNC),
+            Decision::Refuse(_) | Decision::Delete(_) => while_stuck(SLOW_RESYNC),
             Decision::Retry(error) => match error.class {
                 // What was stuck before may still be, so it stays counted.
                 ErrorClass::Throttled { retry_after } | ErrorClass::Queued { retry_after } => {
@@ -94,12 +93,12 @@ impl RequeuePolicy {
                     pause + self.failures.jitter(pause)
                 }
                 ErrorClass::Unsettled { look_after } => look_after.max(LEAST_PAUSE),
-                ErrorClass::Unauthorized => self.while_stuck(key, cloud, REFUSED_RESYNC),
-                ErrorClass::Invalid | ErrorClass::NotSupported => self.while_stuck(key, cloud, SLOW_RESYNC),
+                ErrorClass::Unauthorized => while_stuck(REFUSED_RESYNC),
+                ErrorClass::Invalid | ErrorClass::NotSupported => while_stuck(SLOW_RESYNC),
                 // A tenant can write thousands that a cloud refuses. An outage ends for all, so their delays stay short.
                 ErrorClass::Refused => {
                     let least = self.failures.failed(key);
-                    self.while_stuck(key, cloud, least)
+                    while_stuck(least)
                 }
                 ErrorClass::Transient | ErrorClass::NotFound => self.failures.failed(key),
             },
@@ -131,9 +130,15 @@ impl RequeuePolicy {
         self.stuck().retain(exists);
     }
 
-    /// The delay for a stuck PeerPod: at least this, and longer while many are.
-    fn while_stuck(&self, key: &ObjectRef<PeerPod>, cloud: &'static str, least: Duration) -> Duration {
-        let pause = self.stuck().add(key, cloud);
+    /// The delay for a stuck PeerPod: at least this, and longer while many are, for each VM that the cloud was asked for.
+    fn while_stuck(
+        &self,
+        key: &ObjectRef<PeerPod>,
+        cloud: &'static str,
+        asked: u32,
+        least: Duration,
+    ) -> Duration {
+        let pause = self.stuck().add(key, cloud).saturating_mul(asked.max(1));
         self.spread(pause.max(least))
     }
 
@@ -159,7 +164,7 @@ mod tests {
     }
 
     fn seconds(policy: &RequeuePolicy, decision: &Decision) -> f64 {
-        policy.after(&key(), "gcp", decision).unwrap().as_secs_f64()
+        policy.after(&key(), "gcp", decision, 1).unwrap().as_secs_f64()
     }
 
     fn retry(class: ErrorClass) -> Decision {
@@ -186,11 +191,15 @@ mod tests {
     }
 
     #[test]
-    fn any_number_of_stuck_peerpods_is_reconciled_at_most_ten_times_a_second() {
+    fn for_any_number_of_stuck_peerpods_a_cloud_is_asked_for_at_most_ten_vms_a_second() {
         const COUNT: usize = 20_000;
-        for class in [ErrorClass::Unauthorized, ErrorClass::Refused] {
-            let (policy, decision) = (RequeuePolicy::default(), retry(class));
-            let crowd = crowd(COUNT);
+        for (decision, asked) in [
+            (retry(ErrorClass::Unauthorized), 1),
+            (retry(ErrorClass::Refused), 1),
+            (Decision::Keep(Blocked::Ambiguous), 5),
+            (Decision::Wait(Wait::PodRuns), 0),
+        ] {
+            let (policy, crowd) = (RequeuePolicy::default(), crowd(COUNT));
             // At start all come at once. Each comes again after its delay.
             let mut times =
                 (0..COUNT).map(|which| Reverse((Duration::ZERO, which))).collect::<BinaryHeap<_>>();
@@ -199,11 +208,11 @@ mod tests {
             let mut looks = 0;
             while let Some(Reverse((now, which))) = times.pop().filter(|Reverse((now, _))| *now < until) {
                 looks += u32::from(now >= from);
-                let pause = policy.after(&crowd[which], "gcp", &decision).unwrap();
+                let pause = policy.after(&crowd[which], "gcp", &decision, asked).unwrap();
                 times.push(Reverse((now + pause, which)));
             }
-            let rate = f64::from(looks) / period.as_secs_f64();
-            assert!((8.0..=10.0).contains(&rate), "{rate} looks a second: {class:?}");
+            let rate = f64::from(looks * asked.max(1)) / period.as_secs_f64();
+            assert!((8.0..=10.0).contains(&rate), "{rate} VMs a second: {decision:?}");
         }
     }
 
@@ -213,16 +222,16 @@ mod tests {
             let policy = RequeuePolicy::default();
             let alone = seconds(&policy, &decision);
             for key in crowd(5000) {
-                policy.after(&key, "gcp", &decision);
+                policy.after(&key, "gcp", &decision, 1);
             }
             let beside = seconds(&policy, &decision);
             assert!(
                 (alone / 1.25..=alone * 1.25).contains(&beside),
                 "{alone} s, then {beside} s: {decision:?}"
             );
-            let own = policy.after(&crowd(1)[0], "gcp", &decision).unwrap();
+            let own = policy.after(&crowd(1)[0], "gcp", &decision, 1).unwrap();
             assert!(own > Duration::from_secs(500), "{own:?} after {decision:?}");
-            let elsewhere = policy.after(&crowd(1)[0], "azure", &decision).unwrap();
+            let elsewhere = policy.after(&crowd(1)[0], "azure", &decision, 1).unwrap();
             assert!(elsewhere <= SLOW_RESYNC * 5 / 4, "{elsewhere:?} after {decision:?}");
         }
     }
@@ -232,19 +241,19 @@ mod tests {
         type Ends = fn(&RequeuePolicy, &ObjectRef<PeerPod>);
         let unauthorized = retry(ErrorClass::Unauthorized);
         let ends: [Ends; 4] = [
-            |policy, key| assert_eq!(policy.after(key, "gcp", &Decision::Nothing), None),
+            |policy, key| assert_eq!(policy.after(key, "gcp", &Decision::Nothing, 1), None),
             |policy, key| {
                 let leaves = Decision::Wait(Wait::VmDeletion(Duration::ZERO));
-                assert!(policy.after(key, "gcp", &leaves).is_some());
+                assert!(policy.after(key, "gcp", &leaves, 1).is_some());
             },
             |policy, key| policy.forget(key),
             |policy, gone| policy.retain(|key| key != gone),
         ];
         for end in ends {
             let (policy, crowd) = (RequeuePolicy::default(), crowd(2000));
-            let pause = || policy.after(&crowd[0], "gcp", &unauthorized).unwrap().as_secs();
+            let pause = || policy.after(&crowd[0], "gcp", &unauthorized, 1).unwrap().as_secs();
             for key in &crowd {
-                policy.after(key, "gcp", &unauthorized);
+                policy.after(key, "gcp", &unauthorized, 1);
             }
             assert!(pause() >= 200);
             for key in &crowd[1..] {
@@ -272,7 +281,7 @@ mod tests {
                 policy.failed(&key());
             }
             assert!(seconds(&policy, &retry(ErrorClass::Transient)) > 1.0);
-            policy.after(&key(), "gcp", &wait);
+            policy.after(&key(), "gcp", &wait, 1);
             assert!(seconds(&policy, &retry(ErrorClass::Transient)) <= 1.0, "after {wait:?}");
             assert!(
                 seconds(&policy, &Decision::Wait(Wait::VmDeletion(Duration::ZERO))) <= 2.0,
@@ -288,7 +297,7 @@ mod tests {
         let all: f64 = (0..40).map(|_| goes()).sum();
         assert!(all > 1000.0, "{all}");
         assert!(goes() <= 300.0);
-        assert_eq!(policy.after(&key(), "gcp", &Decision::Nothing), None);
+        assert_eq!(policy.after(&key(), "gcp", &Decision::Nothing, 1), None);
         assert!(goes() <= 1.0);
     }
 
@@ -314,5 +323,7 @@ mod tests {
             let pause = seconds(&policy, &decision);
             assert!((least..=most).contains(&pause), "{pause} s after {decision:?}");
         }
+        let one = RequeuePolicy::default().after(&key(), "gcp", &Decision::Keep(Blocked::Ambiguous), 5);
+        assert!((60..=75).contains(&one.unwrap().as_secs()), "{one:?}");
     }
 }

@@ -90,6 +90,14 @@ pub enum InSandbox {
     Doubted,
 }
 
+impl Facts {
+    /// For how many VMs the cloud was asked.
+    pub fn asked(&self) -> u32 {
+        let states = [&self.vm].into_iter().chain(self.siblings.iter().map(|sibling| &sibling.vm));
+        states.map(|vm| u32::from(*vm != VmState::NotAsked)).sum()
+    }
+}
+
 impl Owner {
     /// What the deletion of this Pod's VM has to wait for, if anything.
     pub fn may_run(self) -> Option<Wait> {

@@ -6,8 +6,8 @@ use kube::runtime::reflector::ObjectRef;
 
 use crate::api::v1alpha1::PeerPod;
 
-/// All looks at one cloud's stuck PeerPods are together at most this many a second, however many there are: a look costs requests
-/// of the cloud's quota, and one tenant can make tens of thousands that never get further.
+/// All looks at one cloud's stuck PeerPods are together at most this many a second, however many there are, if each asks for one VM:
+/// that costs requests of the cloud's quota, and one tenant can make tens of thousands that never get further.
 const LOOKS_A_SECOND: f64 = 10.0;
 
 /// Which PeerPods are stuck at which cloud.
@@ -29,7 +29,7 @@ struct Counts {
 }
 
 impl Stuck {
-    /// Notes that the PeerPod is stuck at this cloud. Returns when to look at it again, at the earliest.
+    /// Notes that the PeerPod is stuck at this cloud. Returns when to look at it again, at the earliest, if a look asks for one VM.
     pub(super) fn add(&mut self, key: &ObjectRef<PeerPod>, cloud: &'static str) -> Duration {
         if self.clouds.get(key) != Some(&cloud) {
             self.remove(key);

@@ -31,6 +31,14 @@ fn the_older_of_two_living_siblings_is_superseded_if_both_clocks_agree() {
 }
 
 #[test]
+fn every_vm_that_the_cloud_was_asked_for_is_counted() {
+    let with = |vm| Sibling { vm, ..sibling(1, None) };
+    let siblings = vec![sibling(2, None), with(VmState::Absent), with(VmState::NotAsked)];
+    assert_eq!(Facts { siblings, ..live_one() }.asked(), 3);
+    assert_eq!(Facts { vm: VmState::NotAsked, ..live_one() }.asked(), 0);
+}
+
+#[test]
 fn a_newer_sibling_that_spells_the_same_vm_in_another_way_supersedes_nothing() {
     let gcp = |raw: &str| InstanceId::parse("gcp", raw).unwrap();
     let name = "podvm-web-0-1a2b3c4d";
