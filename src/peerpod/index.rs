@@ -194,14 +194,6 @@ impl Index {
         self.state().current.relatives.has_another_vm(pod_vm)
     }
 
-    /// A few others that name the same VM and are being deleted.
-    pub(super) fn going_beside(&self, peerpod: &PeerPod) -> Vec<Key> {
-        let own = key(peerpod);
-        let state = self.state();
-        let waiting = state.current.relatives.waiting(self.pod_vm(peerpod));
-        waiting.filter(|key| ***key != own).cloned().collect()
-    }
-
     /// Notes whether the own Pod of this PeerPod, which is being deleted, has ended. Then the PeerPod claims no VM: it would have its
     /// VM deleted itself. Without that, many PeerPods of Pods that never existed could refuse each other, and a VM, for ever.
     /// Returns others that may have been refused because of it.

@@ -77,23 +77,16 @@ impl Context {
         match &decision {
             Decision::Wait(Wait::PodRuns | Wait::PodEnds(_)) => self.trackers.pod_watch.expect(peerpod),
             _ => {
-                if let Some(others) = self.trackers.pod_watch.settled(&key) {
-                    self.requeues.add(others);
-                    // Other PeerPods that name the VM may have been refused because of its Pod.
-                    self.requeues.add(self.index.going_beside(peerpod));
-                }
+                self.requeues.add(self.trackers.pod_watch.settled(&key).unwrap_or_default());
             }
         }
-        let reason = match &decision {
-            Decision::Supersede => Some("a newer one of the same Pod replaced it"),
-            Decision::Retire => Some("its Pod has ended, and cloud-api-adaptor did not release it"),
-            Decision::Tidy => Some("it is released, its VM is absent, and its Pod has a younger one"),
+        match &decision {
+            Decision::Supersede | Decision::Retire | Decision::Tidy => {
+                info!(decision = decision.as_str(), "deleting this PeerPod");
+                return Ok(self.after_write(&key, apply::delete(&self.releases, peerpod).await?));
+            }
             Decision::Release(release) => return self.release(peerpod, facts, *release).await,
-            _ => None,
-        };
-        if let Some(reason) = reason {
-            info!(decision = decision.as_str(), "deleting this PeerPod: {reason}");
-            return Ok(self.after_write(&key, apply::delete(&self.releases, peerpod).await?));
+            _ => {}
         }
         let cloud = cloud_label(peerpod.cloud_provider());
         let again = self.trackers.requeue_policy.after(&key, cloud, &decision, facts.asked());
