@@ -35,6 +35,9 @@
 {{- if and .Values.peerPodConfig.create (eq (join "," .Values.operator.controllers) "peerpod") }}
 {{- fail "peerPodConfig.create needs the controller peerpodconfig: add it to operator.controllers, or set that to null" }}
 {{- end -}}
+{{- if and (not .Values.resourceCtrl.enabled) (has "peerpod" .Values.operator.controllers) }}
+{{- fail "resourceCtrl.enabled is false, and operator.controllers has peerpod: remove it there, or set that to null" }}
+{{- end -}}
 {{ with .Values.operator.controllers }}{{ join "," . }}{{ else }}{{ if not .Values.resourceCtrl.enabled }}peerpodconfig{{ else if .Values.peerPodConfig.create }}peerpod,peerpodconfig{{ end }}{{ end }}
 {{- end }}
 
@@ -118,12 +121,17 @@
 {{- toYaml $vain -}}
 {{- end }}
 
-{{- /* The data of peer-pods-secret. */ -}}
+{{- /* The data of peer-pods-secret. No JSON begins with a backslash in braces, but cloud-api-adaptor's chart needs it so. */ -}}
 {{- define "peerpod-operator.credentials" -}}
 {{- $given := dict -}}
 {{- include "peerpod-operator.collect" (dict "root" . "values" .Values.providerSecrets "all" $given) -}}
 {{- $all := dict -}}
-{{- range $key, $value := omit $given "id_rsa" "id_rsa_pub" }}{{ $_ := set $all $key (b64enc $value) }}{{ end -}}
+{{- range $key, $value := omit $given "id_rsa" "id_rsa_pub" -}}
+{{- if regexMatch `^\s*[{]\s*\\` $value -}}
+{{- fail (printf "providerSecrets.%s.%s is escaped for cloud-api-adaptor's chart, which puts it between quotes: this chart takes it literally, so write it as it is in its file" $.Values.provider $key) -}}
+{{- end -}}
+{{- $_ := set $all $key (b64enc $value) -}}
+{{- end -}}
 {{- toYaml $all -}}
 {{- end }}
 
