@@ -18,7 +18,7 @@ use crate::support::beside_others;
 const SEED: u64 = 20_261_121;
 
 /// How many Pods are generated for each kind of sizing. Each is compared three times.
-const PODS: usize = 600;
+const PODS: usize = 300;
 
 /// How many Pods are compared at once.
 const PARALLEL: usize = 16;
