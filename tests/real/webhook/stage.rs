@@ -38,8 +38,9 @@ use crate::support::{PROGRAM, Scene};
 
 pub(super) const VM: &str = "kata.peerpods.io/vm";
 pub(super) const READY: Duration = Duration::from_secs(60);
-/// The pause of a client between two requests under load. A client without a pause would take the processors from what it loads.
-pub(super) const LOAD_PAUSE: Duration = Duration::from_millis(20);
+/// The pause of a client between two requests under load. Clients with a much shorter one take the processors from what they load. The
+/// steps under load last several seconds each, so there are dozens of requests in each.
+pub(super) const LOAD_PAUSE: Duration = Duration::from_millis(100);
 
 /// A running webhook for the Pods of one namespace, which is also its own.
 pub(super) struct Webhook {
