@@ -86,34 +86,36 @@ async fn is_being_deleted(cluster: &Cluster, kind: &str, name: &str) -> Result<(
 const RELEASE: &str = r#"--patch={"metadata":{"finalizers":null}}"#;
 
 #[tokio::test]
-async fn a_pod_is_scheduled_runs_and_takes_its_dependents_with_it() -> Result<()> {
+async fn pods_and_fake_nodes_do_what_tests_rely_on() -> Result<()> {
     let (cluster, _dir) = start(2).await?;
-    let owner = create(&cluster, &pod("owner")).await?;
-    runs(&cluster, "owner").await?;
-    create(&cluster, &dependent("dependent", &owner)).await?;
+    a_pod_is_scheduled_runs_and_takes_its_dependents_with_it(&cluster).await?;
+    a_pod_deleted_in_the_foreground_is_removed_after_its_dependents(&cluster).await?;
+    a_fake_node_holds_a_lease_so_that_it_is_not_taken_for_lost(&cluster).await
+}
+
+async fn a_pod_is_scheduled_runs_and_takes_its_dependents_with_it(cluster: &Cluster) -> Result<()> {
+    let owner = create(cluster, &pod("owner")).await?;
+    runs(cluster, "owner").await?;
+    create(cluster, &dependent("dependent", &owner)).await?;
     cluster.kubectl(&["delete", "pod", "owner", "--wait=false"]).await?;
-    is_gone(&cluster, "pod", "owner").await?;
-    is_being_deleted(&cluster, "configmap", "dependent").await?;
+    is_gone(cluster, "pod", "owner").await?;
+    is_being_deleted(cluster, "configmap", "dependent").await?;
     cluster.kubectl(&["patch", "configmap", "dependent", RELEASE]).await?;
-    is_gone(&cluster, "configmap", "dependent").await
+    is_gone(cluster, "configmap", "dependent").await
 }
 
-#[tokio::test]
-async fn a_pod_deleted_in_the_foreground_is_removed_after_its_dependents() -> Result<()> {
-    let (cluster, _dir) = start(1).await?;
-    let owner = create(&cluster, &pod("owner")).await?;
-    runs(&cluster, "owner").await?;
-    create(&cluster, &dependent("dependent", &owner)).await?;
-    cluster.kubectl(&["delete", "pod", "owner", "--cascade=foreground", "--wait=false"]).await?;
-    is_being_deleted(&cluster, "configmap", "dependent").await?;
-    is_being_deleted(&cluster, "pod", "owner").await?;
-    cluster.kubectl(&["patch", "configmap", "dependent", RELEASE]).await?;
-    is_gone(&cluster, "pod", "owner").await
+async fn a_pod_deleted_in_the_foreground_is_removed_after_its_dependents(cluster: &Cluster) -> Result<()> {
+    let owner = create(cluster, &pod("last")).await?;
+    runs(cluster, "last").await?;
+    create(cluster, &dependent("first", &owner)).await?;
+    cluster.kubectl(&["delete", "pod", "last", "--cascade=foreground", "--wait=false"]).await?;
+    is_being_deleted(cluster, "configmap", "first").await?;
+    is_being_deleted(cluster, "pod", "last").await?;
+    cluster.kubectl(&["patch", "configmap", "first", RELEASE]).await?;
+    is_gone(cluster, "pod", "last").await
 }
 
-#[tokio::test]
-async fn a_fake_node_holds_a_lease_so_that_it_is_not_taken_for_lost() -> Result<()> {
-    let (cluster, _dir) = start(1).await?;
+async fn a_fake_node_holds_a_lease_so_that_it_is_not_taken_for_lost(cluster: &Cluster) -> Result<()> {
     eventually("the lease is held", DEADLINE, async || {
         let field = "--output=jsonpath={.spec.renewTime}";
         let renewed =
@@ -124,10 +126,10 @@ async fn a_fake_node_holds_a_lease_so_that_it_is_not_taken_for_lost() -> Result<
     .await
 }
 
-#[tokio::test]
-async fn a_component_is_disturbed_and_comes_back_at_its_address_with_its_data() -> Result<()> {
-    let (mut cluster, _dir) = start(0).await?;
-    create(&cluster, &json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "kept"}})).await?;
+async fn a_component_is_disturbed_and_comes_back_at_its_address_with_its_data(
+    cluster: &mut Cluster,
+) -> Result<()> {
+    create(cluster, &json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "kept"}})).await?;
     let kept = ["get", "configmap", "kept", "--output=name"];
 
     cluster.pause(Component::ApiServer)?;
@@ -151,9 +153,10 @@ async fn a_component_is_disturbed_and_comes_back_at_its_address_with_its_data() 
 
 #[tokio::test]
 async fn clusters_run_side_by_side_and_none_of_their_processes_survives_them() -> Result<()> {
-    let ((one, _one_dir), (other, _other_dir)) = tokio::try_join!(start(0), start(0))?;
+    let ((mut one, _one_dir), (other, _other_dir)) = tokio::try_join!(start(0), start(0))?;
     create(&one, &json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "apart"}})).await?;
     assert_eq!(other.kubectl(&["get", "namespace", "apart", "--ignore-not-found"]).await?, "");
+    a_component_is_disturbed_and_comes_back_at_its_address_with_its_data(&mut one).await?;
 
     let processes = |cluster: &Cluster| -> Vec<Identity> {
         Component::CONTROL_PLANE
