@@ -87,16 +87,12 @@ async fn runs(cluster: &Cluster) -> Result<()> {
     .await
 }
 
-#[tokio::test]
-async fn a_pod_on_the_real_node_has_logs_exec_a_service_and_a_token() -> Result<()> {
-    // The cluster also has a fake node, which must not get the Pod.
-    let (mut cluster, _dir) = start(1).await?;
-    cluster.import(&image(&cluster)?).await?;
+async fn a_pod_on_the_real_node_has_logs_exec_a_service_and_a_token(cluster: &mut Cluster) -> Result<()> {
     // `whoami` asks the API server, through the Service in every Pod's environment and with the Pod's token.
     let whoami = "kubectl auth whoami --output=jsonpath={.status.userInfo.username}";
     let serve = "exec kubectl proxy --address=0.0.0.0 --accept-hosts=.*";
-    create(&cluster, &objects(&format!("{whoami}; {serve}"))).await?;
-    runs(&cluster).await?;
+    create(cluster, &objects(&format!("{whoami}; {serve}"))).await?;
+    runs(cluster).await?;
     let log = eventually("the Pod says who it is", DEADLINE, async || {
         let log = cluster.kubectl(&["logs", "web"]).await?;
         ensure!(log.contains("Starting to serve"), "its log is {log}");
@@ -127,7 +123,7 @@ async fn a_pod_on_the_real_node_has_logs_exec_a_service_and_a_token() -> Result<
     eventually("the kubelet answers again", DEADLINE, async || cluster.kubectl(&["logs", "web"]).await)
         .await?;
     assert_eq!(cluster.kubectl(&["get", "pod", "web", started]).await?, before);
-    cluster.kubectl(&["delete", "pod", "web", "--timeout=60s"]).await.map(drop)
+    cluster.kubectl(&["delete", "pod/web", "service/web", "--timeout=60s"]).await.map(drop)
 }
 
 /// The processes of a cluster's Pods.
@@ -177,9 +173,13 @@ fn traces_of(cluster: &Cluster) -> Result<impl Fn() -> Result<Vec<String>> + use
 
 #[tokio::test]
 async fn nodes_run_side_by_side_and_nothing_is_left_of_them() -> Result<()> {
-    let ((one, _one_dir), (mut other, _other_dir)) = tokio::try_join!(start(0), start(0))?;
+    // One cluster also has a fake node, which must not get the Pods.
+    let ((mut one, _one_dir), (mut other, _other_dir)) = tokio::try_join!(start(1), start(0))?;
     for cluster in [&one, &other] {
         cluster.import(&image(cluster)?).await?;
+    }
+    a_pod_on_the_real_node_has_logs_exec_a_service_and_a_token(&mut one).await?;
+    for cluster in [&one, &other] {
         create(cluster, &objects("exec sleep 600")).await?;
     }
     tokio::try_join!(runs(&one), runs(&other))?;
