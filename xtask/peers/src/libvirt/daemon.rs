@@ -27,9 +27,8 @@ const ACCOUNTS: [(&str, &str); 2] = [
     ("/etc/passwd", "libvirt-qemu:x:64055:64055:Libvirt Qemu:/var/lib/libvirt:/usr/sbin/nologin"),
     ("/etc/group", "libvirt-qemu:x:64055:"),
 ];
-/// The user and group that the QEMU driver looks up before it reads `qemu.conf`. libvirtd ends if one is missing, even if only its test
-/// driver is used. The package that makes them, `libvirt-daemon-system`, would also start the machine's own libvirtd. So the instance
-/// gets account databases of its own instead.
+/// The user and group that the QEMU driver looks up before it reads `qemu.conf`. libvirtd ends if one is missing. The package that makes
+/// them, `libvirt-daemon-system`, would also start the machine's own libvirtd. So the instance gets account databases of its own instead.
 const QEMU_USER: &str = "libvirt-qemu";
 
 /// How long a daemon may take until it answers.
@@ -41,7 +40,7 @@ const MAX_SOCKET_PATH: usize = 107;
 /// The driver that a daemon is started for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Purpose {
-    /// The test driver: the process that is supervised is libvirtd itself, so it can be paused.
+    /// The test driver, which is part of libvirtd. The process that is supervised is libvirtd itself, so it can be paused.
     TestDriver,
     /// The QEMU driver: libvirtd and its QEMU processes are in a process namespace, and end together.
     Qemu,
@@ -90,7 +89,11 @@ pub(super) fn prepare(dir: &Path, listeners: &str) -> Result<()> {
             uuid(),
             dir.join("sock").display()
         ),
-    )?;
+    )
+}
+
+/// Writes what the QEMU driver also needs.
+pub(super) fn prepare_qemu(dir: &Path) -> Result<()> {
     for (database, line) in ACCOUNTS {
         let lines =
             fs::read_to_string(database).with_context(|| format!("reading the accounts in {database}"))?;
@@ -163,7 +166,11 @@ pub(super) fn start(dir: &Path, purpose: Purpose, lifetime: Lifetime) -> Result<
         unshare.arg("--map-root-user");
     }
     let run = match purpose {
-        Purpose::TestDriver => REPLACE,
+        Purpose::TestDriver => {
+            // There is no such folder, so libvirtd finds no modules of other drivers.
+            unshare.env("LIBVIRT_DRIVER_DIR", dir.join("drivers"));
+            REPLACE
+        }
         Purpose::Qemu => {
             unshare.args(["--pid", "--fork", "--kill-child", "--mount-proc"]);
             RUN_AND_REAP
@@ -173,8 +180,10 @@ pub(super) fn start(dir: &Path, purpose: Purpose, lifetime: Lifetime) -> Result<
     for (folder, target) in FOLDERS {
         unshare.arg(dir.join(folder)).arg(target);
     }
-    for (database, _) in ACCOUNTS {
-        unshare.arg(account(dir, database)).arg(database);
+    if purpose == Purpose::Qemu {
+        for (database, _) in ACCOUNTS {
+            unshare.arg(account(dir, database)).arg(database);
+        }
     }
     Process::start("libvirtd", &unshare, dir, lifetime)
 }

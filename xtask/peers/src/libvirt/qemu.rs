@@ -40,6 +40,7 @@ impl QemuLibvirtd {
         );
         cluster::packages::ensure(&[PACKAGES.as_slice(), QEMU_PACKAGES.as_slice()].concat())?;
         daemon::prepare(dir, NO_LISTENER)?;
+        daemon::prepare_qemu(dir)?;
         provide_capabilities(&dir.join(CAPABILITIES))?;
         let pool = dir.join("pool");
         fs::create_dir_all(&pool).with_context(|| format!("creating {}", pool.display()))?;
