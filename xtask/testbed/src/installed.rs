@@ -6,21 +6,27 @@ use anyhow::{Context as _, Result};
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use kube::{
     Api, Client, ResourceExt as _,
-    api::{ApiResource, DynamicObject, Patch, PatchParams},
+    api::{ApiResource, DynamicObject, ListParams, Patch, PatchParams},
 };
 use serde_json::Value;
 
-/// How many objects are asked for or applied at a time.
+/// How many kinds are asked for, or objects applied, at a time.
 const AT_A_TIME: usize = 8;
 
 /// The field manager of `kubectl apply --server-side`, as which a user applies them.
 const FIELD_MANAGER: &str = "kubectl";
 
-/// The resource versions that the objects had after they were applied, by name in the order of [`key`].
+/// The label of every object of the installation. One that has lost it is applied again.
+const LABEL: &str = "app.kubernetes.io/part-of=peer-pods";
+
+/// Kind, namespace and name.
+type Key = [String; 3];
+
+/// The resource versions that the objects had after they were applied.
 ///
 /// Most tests change none of them, and to apply them all again costs the API server more than what many tests ask of it.
 #[derive(Debug, Default)]
-pub(crate) struct Installed(BTreeMap<[String; 3], String>);
+pub(crate) struct Installed(BTreeMap<Key, String>);
 
 impl Installed {
     /// Applies those that are missing, or that any program has written to since. Tells whether there was any.
@@ -29,37 +35,46 @@ impl Installed {
         let (namespaces, others): (Vec<_>, Vec<_>) =
             objects.into_iter().partition(|object| kind(object) == "Namespace");
         let mut changed = false;
-        for objects in [namespaces, others] {
-            let versions: Vec<_> = stream::iter(objects)
-                .map(|object| apply_changed(client, object, &self.0))
-                .buffer_unordered(AT_A_TIME)
-                .try_collect()
-                .await?;
-            for (key, version) in versions.into_iter().flatten() {
-                self.0.insert(key, version);
-                changed = true;
-            }
+        for mut objects in [namespaces, others] {
+            let there = versions(client, &objects).await?;
+            objects.retain(|object| {
+                let key = key(object);
+                there.get(&key).is_none_or(|version| self.0.get(&key) != Some(version))
+            });
+            let applied = stream::iter(objects).map(|object| apply_once(client, object));
+            let applied: Vec<_> = applied.buffer_unordered(AT_A_TIME).try_collect().await?;
+            changed |= !applied.is_empty();
+            self.0.extend(applied);
         }
         Ok(changed)
     }
 }
 
-/// Applies this one if it is not as it was; gives its key and its resource version then.
-async fn apply_changed(
-    client: &Client,
-    object: DynamicObject,
-    applied: &BTreeMap<[String; 3], String>,
-) -> Result<Option<([String; 3], String)>> {
-    let key = key(&object);
-    if let Some(version) = applied.get(&key) {
-        let there = api(client, &object)?.get_metadata_opt(&object.name_any()).await;
-        let there = there.with_context(|| format!("reading {key:?}"))?;
-        if there.and_then(|there| there.resource_version()).as_ref() == Some(version) {
-            return Ok(None);
-        }
-    }
+/// The resource versions of the installation's objects of these kinds.
+async fn versions(client: &Client, objects: &[DynamicObject]) -> Result<BTreeMap<Key, String>> {
+    let kinds: BTreeMap<_, _> = objects.iter().map(|object| (kind(object), object)).collect();
+    let lists = stream::iter(kinds.into_values()).map(|object| versions_of_kind(client, object));
+    let lists: Vec<_> = lists.buffer_unordered(AT_A_TIME).try_collect().await?;
+    Ok(lists.into_iter().flatten().collect())
+}
+
+/// The same for the kind of this object, in all namespaces.
+async fn versions_of_kind(client: &Client, object: &DynamicObject) -> Result<Vec<(Key, String)>> {
+    let all: Api<DynamicObject> = Api::all_with(client.clone(), &resource(object)?);
+    let kind = kind(object);
+    let found = all.list_metadata(&ListParams::default().labels(LABEL)).await;
+    let found = found.with_context(|| format!("listing the objects of the kind {kind}"))?;
+    let versions = found.into_iter().filter_map(|it| {
+        let key = [kind.to_owned(), it.namespace().unwrap_or_default(), it.name_any()];
+        Some((key, it.resource_version()?))
+    });
+    Ok(versions.collect())
+}
+
+/// Applies an object. Gives its key and its resource version then.
+async fn apply_once(client: &Client, object: DynamicObject) -> Result<(Key, String)> {
     let written = apply(client, &object).await?;
-    Ok(Some((key, written.resource_version().context("an object without a resource version")?)))
+    Ok((key(&object), written.resource_version().context("an object without a resource version")?))
 }
 
 /// Applies an object, also where other field managers changed it. A field that its kind does not have is an error.
@@ -71,16 +86,19 @@ pub(crate) async fn apply(client: &Client, object: &DynamicObject) -> Result<Dyn
 
 /// Where the objects of its kind are.
 fn api(client: &Client, object: &DynamicObject) -> Result<Api<DynamicObject>> {
-    let types = object.types.as_ref().context("an object without a kind")?;
-    let resource = ApiResource::from_gvk(&types.try_into().context("an object without a version")?);
+    let resource = resource(object)?;
     Ok(match object.namespace() {
         Some(namespace) => Api::namespaced_with(client.clone(), &namespace, &resource),
         None => Api::all_with(client.clone(), &resource),
     })
 }
 
-/// Kind, namespace and name.
-fn key(object: &DynamicObject) -> [String; 3] {
+fn resource(object: &DynamicObject) -> Result<ApiResource> {
+    let types = object.types.as_ref().context("an object without a kind")?;
+    Ok(ApiResource::from_gvk(&types.try_into().context("an object without a version")?))
+}
+
+fn key(object: &DynamicObject) -> Key {
     [kind(object).to_owned(), object.namespace().unwrap_or_default(), object.name_any()]
 }
 
