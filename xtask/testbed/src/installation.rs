@@ -13,12 +13,12 @@ use k8s_openapi::{
 };
 use kube::{
     Api, Client, ResourceExt as _,
-    api::{ListParams, ObjectMeta, PostParams},
+    api::{DynamicObject, ListParams, ObjectMeta, PostParams},
 };
 use peerpod_operator::{NAMESPACE, install};
 use serde_json::{Value, json};
 use stage::{Audit, client};
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, OnceCell};
 
 use crate::{
     installed::{self, Installed, dynamic},
@@ -144,10 +144,9 @@ impl Testbed {
     /// Applies the generated objects as the administrator, also those that were changed or removed since, and waits until PeerPods
     /// and `PeerPodConfigs` can be made.
     pub async fn install_objects(&self) -> Result<()> {
-        let manifests = install::objects(&install::Options::default())?.into_iter();
-        let objects =
-            manifests.map(|manifest| manifest.object).filter(|object| object["kind"] != "Deployment");
-        let objects = objects.map(dynamic).collect::<Result<_>>()?;
+        // Deriving the schemas takes a while, and many tests install.
+        static OBJECTS: OnceCell<Vec<DynamicObject>> = OnceCell::const_new();
+        let objects = OBJECTS.get_or_try_init(|| async { generated() }).await?;
         if !self.installed.lock().await.apply(&self.client, objects).await? {
             return Ok(());
         }
@@ -226,6 +225,13 @@ impl Testbed {
     pub async fn client_of(&self, service_account: &str) -> Result<Client> {
         client(&self.kubeconfig_of(service_account).await?).await
     }
+}
+
+/// The generated objects but the Deployment.
+fn generated() -> Result<Vec<DynamicObject>> {
+    let manifests = install::objects(&install::Options::default())?.into_iter();
+    let objects = manifests.map(|manifest| manifest.object).filter(|object| object["kind"] != "Deployment");
+    objects.map(dynamic).collect()
 }
 
 /// Audit rules: every write to a PeerPod is logged with its content.

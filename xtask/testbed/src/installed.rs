@@ -30,10 +30,10 @@ pub(crate) struct Installed(BTreeMap<Key, String>);
 
 impl Installed {
     /// Applies those that are missing, or that any program has written to since. Tells whether there was any.
-    pub(crate) async fn apply(&mut self, client: &Client, objects: Vec<DynamicObject>) -> Result<bool> {
+    pub(crate) async fn apply(&mut self, client: &Client, objects: &[DynamicObject]) -> Result<bool> {
         // What is in a namespace comes after it.
         let (namespaces, others): (Vec<_>, Vec<_>) =
-            objects.into_iter().partition(|object| kind(object) == "Namespace");
+            objects.iter().partition(|object| kind(object) == "Namespace");
         let mut changed = false;
         for mut objects in [namespaces, others] {
             let there = versions(client, &objects).await?;
@@ -51,8 +51,8 @@ impl Installed {
 }
 
 /// The resource versions of the installation's objects of these kinds.
-async fn versions(client: &Client, objects: &[DynamicObject]) -> Result<BTreeMap<Key, String>> {
-    let kinds: BTreeMap<_, _> = objects.iter().map(|object| (kind(object), object)).collect();
+async fn versions(client: &Client, objects: &[&DynamicObject]) -> Result<BTreeMap<Key, String>> {
+    let kinds: BTreeMap<_, _> = objects.iter().map(|object| (kind(object), *object)).collect();
     let lists = stream::iter(kinds.into_values()).map(|object| versions_of_kind(client, object));
     let lists: Vec<_> = lists.buffer_unordered(AT_A_TIME).try_collect().await?;
     Ok(lists.into_iter().flatten().collect())
@@ -72,9 +72,9 @@ async fn versions_of_kind(client: &Client, object: &DynamicObject) -> Result<Vec
 }
 
 /// Applies an object. Gives its key and its resource version then.
-async fn apply_once(client: &Client, object: DynamicObject) -> Result<(Key, String)> {
-    let written = apply(client, &object).await?;
-    Ok((key(&object), written.resource_version().context("an object without a resource version")?))
+async fn apply_once(client: &Client, object: &DynamicObject) -> Result<(Key, String)> {
+    let written = apply(client, object).await?;
+    Ok((key(object), written.resource_version().context("an object without a resource version")?))
 }
 
 /// Applies an object, also where other field managers changed it. A field that its kind does not have is an error.
