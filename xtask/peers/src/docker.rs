@@ -89,7 +89,7 @@ impl Podman {
         let process = Process::start("podman", &command, dir, Lifetime::Owned)?;
         let client = Client::builder(TokioExecutor::new()).build_http();
         let podman = Self { dir: dir.to_owned(), address, client, process };
-        let answers = || async { podman.ask(Method::GET, "info", &Value::Null).await };
+        let answers = || async { podman.ask(Method::GET, "_ping", &Value::Null).await };
         podman.process.wait_until("podman answers", START_DEADLINE, answers).await?;
         Ok(podman)
     }
