@@ -46,7 +46,7 @@ pub struct Request {
     pub name: String,
     /// The answer's HTTP status.
     pub code: u16,
-    /// The body of the request, if the policy logs it: an object, a patch or options. Otherwise null.
+    /// The body of the request, if the policy logs it. Otherwise null.
     pub body: Value,
 }
 

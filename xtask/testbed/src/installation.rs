@@ -92,7 +92,7 @@ impl Testbed {
         let mut flags = vec!["--enable-admission-plugins=OwnerReferencesPermissionEnforcement".to_owned()];
         let audit = if options.audit {
             let (audit, audit_flags) =
-                Audit::prepare(&std::path::absolute(&options.dir)?, NAMESPACE, &[peerpod_writes()])?;
+                Audit::prepare(&std::path::absolute(&options.dir)?, NAMESPACE, &peerpod_writes())?;
             flags.extend(audit_flags);
             Some(audit)
         } else {
@@ -234,9 +234,9 @@ fn generated() -> Result<Vec<DynamicObject>> {
     objects.map(dynamic).collect()
 }
 
-/// Audit rules: every write to a PeerPod is logged with its content.
-fn peerpod_writes() -> Value {
-    let writes = ["create", "update", "patch", "delete", "deletecollection"];
-    let peerpods = [json!({ "group": "confidentialcontainers.org" })];
-    json!({ "level": "Request", "verbs": writes, "resources": peerpods })
+/// Audit rules: every write to a PeerPod is logged, and a patch with its content.
+fn peerpod_writes() -> [Value; 2] {
+    let ours = [json!({ "group": "confidentialcontainers.org" })];
+    let rule = |level: &str, verbs: &[&str]| json!({ "level": level, "verbs": verbs, "resources": ours });
+    [rule("Request", &["patch"]), rule("Metadata", &["create", "update", "delete", "deletecollection"])]
 }
