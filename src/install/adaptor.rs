@@ -17,9 +17,9 @@ pub const RIGHTS: Rights = Rights {
         // A PeerPod blocks its owner's deletion. Clusters with OwnerReferencesPermissionEnforcement require this right for that.
         Permission::new("", &["pods/finalizers"], &["update"]),
         Permission::new("confidentialcontainers.org", &["peerpods"], &["create", "patch", "update"]),
-        // Labels of its node contain the region. Annotations of it show which program advertises the extended resource.
-        Permission::new("", &["nodes"], &["get", "patch"]),
-        Permission::new("", &["nodes/status"], &["patch"]),
+        // Labels of its node contain the region. Annotations of it show which program advertises the extended resource. No right to
+        // patch it: the operator advertises the resource, and with that right one node could taint all others.
+        Permission::new("", &["nodes"], &["get"]),
     ],
     namespaces: &[
         (
@@ -37,3 +37,16 @@ pub const RIGHTS: Rights = Rights {
         (Some("kube-system"), &[Permission::new("", &["configmaps"], &["get"]).named(&["cluster-info"])]),
     ],
 };
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_writes_nothing_but_peerpods_in_the_whole_cluster() {
+        let writes = |it: &&Permission| it.verbs.iter().any(|verb| !["get", "list"].contains(verb));
+        let written: Vec<_> =
+            RIGHTS.cluster.iter().filter(writes).flat_map(|it| it.resources.iter().copied()).collect();
+        assert_eq!(written, ["pods/finalizers", "peerpods"]);
+    }
+}
