@@ -25,13 +25,10 @@ pub const RIGHTS: Rights = Rights {
         (
             None,
             // No right to create Secrets: with a Secret of the type `kubernetes.io/service-account-token`, one node would get the
-            // operator's rights.
-            &[
-                // The pool of the provider byom.
-                Permission::new("", &["configmaps"], &["create"]),
-                Permission::new("", &["configmaps"], &["get", "watch", "update", "patch", "delete"])
-                    .named(&["byom-ip-pool-state"]),
-            ],
+            // operator's rights. And none to create ConfigMaps, by which one node could have the operator send credentials to its host.
+            // This one is the pool of the provider byom, which adds the right to create it.
+            &[Permission::new("", &["configmaps"], &["get", "watch", "update", "patch", "delete"])
+                .named(&["byom-ip-pool-state"])],
         ),
         // The provider ibmcloud reads the cluster's id here if the settings do not name it.
         (Some("kube-system"), &[Permission::new("", &["configmaps"], &["get"]).named(&["cluster-info"])]),
@@ -41,6 +38,10 @@ pub const RIGHTS: Rights = Rights {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{
+        install::{Options, cloud_rights},
+        provider::byom,
+    };
 
     #[test]
     fn it_writes_nothing_but_peerpods_in_the_whole_cluster() {
@@ -48,5 +49,15 @@ mod tests {
         let written: Vec<_> =
             RIGHTS.cluster.iter().filter(writes).flat_map(|it| it.resources.iter().copied()).collect();
         assert_eq!(written, ["pods/finalizers", "peerpods"]);
+    }
+
+    #[test]
+    fn it_creates_nothing_but_peerpods() {
+        let all = RIGHTS.namespaces.iter().flat_map(|(_, permissions)| *permissions).chain(RIGHTS.cluster);
+        let created: Vec<_> = all.filter(|it| it.verbs.contains(&"create")).map(|it| it.resources).collect();
+        assert_eq!(created, [["peerpods"]]);
+        let further = cloud_rights(&byom::CLOUD, &Options::default()).unwrap();
+        let role = further.iter().find(|it| it["metadata"]["name"] == "cloud-api-adaptor-byom").unwrap();
+        assert_eq!(role["rules"][0]["verbs"][0], "create", "the pool");
     }
 }

@@ -7,7 +7,8 @@ use serde_json::{Error, Value, to_value};
 use super::{Component, NAME, Options};
 use crate::{
     cli::{DRAIN_PERMISSIONS, LEASE_PERMISSIONS},
-    cluster, peerpod, peerpodconfig,
+    cluster, peerpod,
+    peerpodconfig::{self, resources::SERVICE_ACCOUNT},
     provider::{Cloud, places},
 };
 
@@ -45,9 +46,14 @@ pub fn peerpodconfig_rights(options: &Options) -> Result<Vec<Value>, Error> {
     )
 }
 
-/// What the operator may do for one cloud alone; empty for most clouds.
+/// What the operator and cloud-api-adaptor may do for one cloud alone; empty for most clouds.
 pub fn cloud_rights(cloud: &Cloud, options: &Options) -> Result<Vec<Value>, Error> {
-    granted(&format!("{NAME}-{cloud}"), &[cloud.cluster_permissions], &[cloud.permissions], options)
+    let mut objects =
+        granted(&format!("{NAME}-{cloud}"), &[cloud.cluster_permissions], &[cloud.permissions], options)?;
+    let name = format!("{SERVICE_ACCOUNT}-{cloud}");
+    let permissions = &[cloud.adaptor_permissions];
+    objects.extend(in_namespace(Component::Adaptor, SERVICE_ACCOUNT, &name, permissions, options)?);
+    Ok(objects)
 }
 
 /// Roles of this name for the operator, in the whole cluster and in its own namespace, with their bindings. A role that would allow
@@ -58,19 +64,33 @@ fn granted(
     namespace: &[&[Permission]],
     options: &Options,
 ) -> Result<Vec<Value>, Error> {
-    let subjects = vec![account(NAME, options)];
     let mut objects = Vec::new();
     if cluster.iter().any(|permissions| !permissions.is_empty()) {
-        objects.extend(cluster_wide(Component::Operator, name, cluster, subjects.clone())?);
+        let subjects = vec![account(NAME, options)];
+        objects.extend(cluster_wide(Component::Operator, name, cluster, subjects)?);
     }
-    if namespace.iter().any(|permissions| !permissions.is_empty()) {
-        let metadata = Component::Operator.namespaced(name, options);
-        let role = Role { metadata: metadata.clone(), rules: Some(rules(namespace)) };
-        let role_ref = reference_to("Role", name);
-        let binding = RoleBinding { metadata, role_ref, subjects: Some(subjects) };
-        objects.extend([to_value(role)?, to_value(binding)?]);
-    }
+    objects.extend(in_namespace(Component::Operator, NAME, name, namespace, options)?);
     Ok(objects)
+}
+
+/// A role of this name in the operator's namespace for a program and its ServiceAccount, with its binding. A role that would allow
+/// nothing is left out.
+fn in_namespace(
+    component: Component,
+    service_account: &str,
+    name: &str,
+    permissions: &[&[Permission]],
+    options: &Options,
+) -> Result<Vec<Value>, Error> {
+    let rules = rules(permissions);
+    if rules.is_empty() {
+        return Ok(Vec::new());
+    }
+    let metadata = component.namespaced(name, options);
+    let role = Role { metadata: metadata.clone(), rules: Some(rules) };
+    let role_ref = reference_to("Role", name);
+    let subjects = Some(vec![account(service_account, options)]);
+    Ok(vec![to_value(role)?, to_value(RoleBinding { metadata, role_ref, subjects })?])
 }
 
 /// A role in the whole cluster, and its subjects.

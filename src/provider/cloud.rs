@@ -75,6 +75,8 @@ pub struct Cloud {
     pub permissions: &'static [Permission],
     /// Further permissions that the operator needs for this cloud in the whole cluster.
     pub cluster_permissions: &'static [Permission],
+    /// Further permissions that cloud-api-adaptor needs for this cloud in its namespace, which is the operator's.
+    pub adaptor_permissions: &'static [Permission],
     /// Opens a provider.
     pub open: Open,
 }
@@ -220,6 +222,7 @@ impl Cloud {
             volumes: &[],
             permissions: &[],
             cluster_permissions: &[],
+            adaptor_permissions: &[],
             open,
         }
     }

@@ -67,6 +67,8 @@ pub static CLOUD: Cloud = Cloud {
         },
     ],
     permissions: &[Permission::new("", &["configmaps"], &["get", "update"]).named(&["byom-ip-pool-state"])],
+    // cloud-api-adaptor makes the pool.
+    adaptor_permissions: &[Permission::new("", &["configmaps"], &["create"])],
     ..Cloud::new("byom", Settings::KEYS, Some(settings::check), address_of_machine, open)
 };
 
