@@ -32,10 +32,16 @@ pub fn crd_name<K: Resource<DynamicType = ()>>() -> String {
 /// The definition of a kind as it is installed.
 ///
 /// A schema that is derived from Rust types has formats such as `uint32`, about which API servers warn. It also lets optional
-/// fields be null, and has descriptions with the line breaks of their comments. This one has none of these.
+/// fields be null, and has descriptions with the line breaks of their comments. This one has none of these. And its numbers of 32
+/// bits have bounds: API servers before 1.36 store any number for the format `int32`, and one object with a larger one would keep
+/// all others from being read.
 pub fn definition<K: CustomResourceExt>() -> serde_json::Result<Value> {
     let mut definition = serde_json::to_value(K::crd())?;
-    adapt(&mut definition);
+    for version in definition["spec"]["versions"].as_array_mut().into_iter().flatten() {
+        if let Some(schema) = version.get_mut("schema") {
+            adapt(schema);
+        }
+    }
     Ok(definition)
 }
 
@@ -73,9 +79,18 @@ fn compare(installed: &Value, wanted: &Value, path: &str, lacking: &mut Vec<Stri
 fn adapt(value: &mut Value) {
     match value {
         Value::Object(fields) => {
-            let format = fields.get("format").and_then(Value::as_str);
-            if format.is_some_and(|format| format.starts_with("uint")) {
+            let format = fields.get("format").and_then(Value::as_str).unwrap_or_default();
+            let bounds = match format {
+                "int32" => Some((f64::from(i32::MIN), f64::from(i32::MAX))),
+                "uint32" => Some((0.0, f64::from(u32::MAX))),
+                _ => None,
+            };
+            if format.starts_with("uint") {
                 fields.remove("format");
+            }
+            if let Some((minimum, maximum)) = bounds {
+                fields.entry("minimum").or_insert(minimum.into());
+                fields.entry("maximum").or_insert(maximum.into());
             }
             if fields.get("nullable") == Some(&Value::Bool(true)) {
                 fields.remove("nullable");
@@ -106,12 +121,18 @@ mod tests {
     #[test]
     fn a_definition_has_no_traces_of_rust() {
         let mut derived = json!({
-            "size": { "description": "How\nlarge.\n\nIn metres.", "format": "uint32", "nullable": true },
+            "size": { "description": "How\nlarge.\n\nIn metres.", "format": "uint32", "minimum": 0.0, "nullable": true },
+            "depth": { "format": "int32" },
+            "count": { "format": "int32", "minimum": 1.0, "maximum": 10.0 },
+            "total": { "format": "int64" },
             "ratio": [{ "format": "double", "nullable": false }],
         });
         adapt(&mut derived);
         let installed = json!({
-            "size": { "description": "How large.\n\nIn metres." },
+            "size": { "description": "How large.\n\nIn metres.", "minimum": 0.0, "maximum": 4_294_967_295.0 },
+            "depth": { "format": "int32", "minimum": -2_147_483_648.0, "maximum": 2_147_483_647.0 },
+            "count": { "format": "int32", "minimum": 1.0, "maximum": 10.0 },
+            "total": { "format": "int64" },
             "ratio": [{ "format": "double", "nullable": false }],
         });
         assert_eq!(derived, installed);

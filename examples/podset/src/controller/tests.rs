@@ -141,6 +141,14 @@ async fn refused_pods_are_reported_and_tried_again() {
 }
 
 #[test]
+fn a_number_that_cannot_be_read_is_refused() {
+    let definition = operator_kit::crd::definition::<PodSet>().unwrap();
+    let schema = &definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"];
+    let status = &schema["properties"]["status"]["properties"];
+    assert_eq!(status["availableReplicas"]["maximum"], f64::from(i32::MAX));
+}
+
+#[test]
 fn a_podset_is_read_though_a_condition_has_a_time_that_cannot_be() {
     let mut written = json!(reported(1, &["web-poda"]));
     written["status"]["conditions"][0]["lastTransitionTime"] = json!("9999-12-31T00:00:00Z");

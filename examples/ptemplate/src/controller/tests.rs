@@ -63,6 +63,7 @@ fn the_largest_spec_is_read_as_a_whole() {
     let definition = crd::definition::<Ptemplate>().unwrap();
     let schema = &definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"];
     let spec = &schema["properties"]["spec"]["properties"];
+    assert_eq!(spec["maxdev"]["maximum"], f64::from(i32::MAX), "larger ones cannot be read");
     // An API server may write one character as six.
     let text =
         |schema: &Value| "\u{1}".repeat(usize::try_from(schema["maxLength"].as_u64().unwrap()).unwrap());
