@@ -71,8 +71,10 @@ fn compare(installed: &Value, wanted: &Value, path: &str, lacking: &mut Vec<Stri
             Some(installed) => compare(installed, wanted, &path, lacking),
         }
     }
-    if wanted["items"].is_object() {
-        compare(&installed["items"], &wanted["items"], &format!("{path}[]"), lacking);
+    for (part, suffix) in [("items", "[]"), ("additionalProperties", ".*")] {
+        if wanted[part].is_object() {
+            compare(&installed[part], &wanted[part], &format!("{path}{suffix}"), lacking);
+        }
     }
 }
 
@@ -144,16 +146,21 @@ mod tests {
         let definition = |schema: Value| json!({ "spec": { "versions": [{ "name": "v1", "schema": { "openAPIV3Schema": schema } }] } });
         let item = json!({ "type": "object", "properties": { "name": { "type": "string" } } });
         let parts = json!({ "type": "array", "items": item });
-        let status =
-            json!({ "type": "object", "properties": { "size": { "type": "integer" }, "parts": parts } });
+        let zones = json!({ "type": "object", "additionalProperties": item });
+        let properties = json!({ "size": { "type": "integer" }, "parts": parts, "zones": zones });
+        let status = json!({ "type": "object", "properties": properties });
         let wanted = definition(json!({ "properties": { "spec": {}, "status": status } }));
         let older = |properties: Value| {
             let status = json!({ "type": "object", "properties": properties });
             lacking(&definition(json!({ "properties": { "spec": {}, "status": status } })), &wanted)
         };
         assert_eq!(lacking(&wanted, &wanted), Vec::<String>::new());
-        assert_eq!(older(json!({ "parts": parts })), ["status.size"]);
-        assert_eq!(older(json!({ "size": {}, "parts": { "items": {} } })), ["status.parts[].name"]);
+        assert_eq!(older(json!({ "parts": parts, "zones": zones })), ["status.size"]);
+        let parts_lack = older(json!({ "size": {}, "parts": { "items": {} }, "zones": zones }));
+        assert_eq!(parts_lack, ["status.parts[].name"]);
+        let zones_lack =
+            older(json!({ "size": {}, "parts": parts, "zones": { "additionalProperties": {} } }));
+        assert_eq!(zones_lack, ["status.zones.*.name"]);
         let open = json!({ "x-kubernetes-preserve-unknown-fields": true });
         assert_eq!(lacking(&definition(open), &wanted), Vec::<String>::new());
         assert_eq!(lacking(&json!({}), &wanted), ["spec", "status"]);
