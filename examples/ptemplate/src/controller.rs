@@ -109,9 +109,8 @@ impl Context {
             // The garbage collector deletes what the Ptemplate owns.
             return Ok(Action::await_change());
         }
-        let (client, namespace) = (&self.client, &ptemplate.namespace().unwrap_or_default());
-        let module = apply(&Api::namespaced(client.clone(), namespace), &module(ptemplate), NAME).await;
-        let consumer = apply(&Api::namespaced(client.clone(), namespace), &daemon_set(ptemplate), NAME).await;
+        let module = apply(&self.client, &module(ptemplate), NAME).await;
+        let consumer = apply(&self.client, &daemon_set(ptemplate), NAME).await;
         let lacking = self.definition.lacking(&self.wanted);
         if !lacking.is_empty() {
             warn!(?lacking, "the installed CRD is older than the operator: {}", CRDS.install);
