@@ -9,6 +9,7 @@ use kube::{
     api::{Patch, PatchParams},
 };
 use operator_kit::api_call::{ApiError, bounded};
+use operator_kit::projection::{Part, Projection};
 use operator_kit::{ListenAt, client, controller::Host, crd::Crds, http, lifecycle, process, shutdown};
 use operator_kit::{lease::Election, telemetry, watch};
 use prometheus_client::registry::Registry;
@@ -16,6 +17,11 @@ use serde_json::json;
 
 /// An operator with kinds of its own tells here how they are installed. This one has none.
 const CRDS: Crds = Crds { group: "example.com", install: "" };
+
+/// What it reads of a ConfigMap: far more than usual, so that each key counts. Other fields take no memory, however large they are.
+static READ: Projection =
+    Projection { metadata: &[("labels", KEYS)], rest: &[("data", Part::All)], most: 4 << 20 };
+const KEYS: Part = Part::Only(&[("example.com/keys", Part::All)]);
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn Error>> {
@@ -38,9 +44,9 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let leadership = election.leadership();
     let host =
         Host { client: client.clone(), leadership, readiness: readiness.clone(), shutdown: shutdown.clone() };
-    let (api, labelled) = (Api::<ConfigMap>::all(client.clone()), watch::paged().labels("example.com/count"));
+    let labelled = watch::paged().labels("example.com/count");
     let (config_maps, changes) =
-        host.cached(CRDS, api, labelled, |it| (it.data.clone(), it.labels().clone()));
+        host.cached(CRDS, &READ, labelled, |it: &ConfigMap| (it.data.clone(), it.labels().clone()));
     // It reconciles while this process leads, logs the errors, and tries again what failed.
     let work = Box::pin(host.run(Controller::for_stream(changes, config_maps), client, reconcile));
     lifecycle::run(work, Some(election), readiness.ready(), &shutdown).await;

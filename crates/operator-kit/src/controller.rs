@@ -4,12 +4,15 @@
 //! ```no_run
 //! # use std::sync::Arc;
 //! # use k8s_openapi::api::core::v1::ConfigMap;
-//! # use kube::{Api, runtime::{Controller, controller::Action}};
+//! # use kube::runtime::{Controller, controller::Action};
 //! # use operator_kit::{api_call::ApiError, controller::Host, crd::Crds, watch};
+//! # use operator_kit::projection::{MOST, Part, Projection};
 //! # const CRDS: Crds = Crds { group: "example.com", install: "kubectl apply -f crds" };
+//! static READ: Projection = Projection { metadata: &[], rest: &[("data", Part::All)], most: MOST };
+//!
 //! async fn run(host: Host) {
-//!     let api = Api::<ConfigMap>::all(host.client.clone());
-//!     let (config_maps, changes) = host.cached(CRDS, api, watch::paged(), |map| map.data.clone());
+//!     let (config_maps, changes) =
+//!         host.cached(CRDS, &READ, watch::paged(), |map: &ConfigMap| map.data.clone());
 //!     let controller = Controller::for_stream(changes, config_maps);
 //!     let context = "what every reconcile uses";
 //!     host.run(controller, context, |map: Arc<ConfigMap>, context| async move {
@@ -88,12 +91,13 @@ pub struct Host {
 }
 
 impl Host {
-    /// A cache of these objects. Yields those of which `part` changes, as [`changed_objects`](watch::changed_objects) does. The
-    /// process is not ready before they are listed. The cache is kept up to date while the changes are read.
+    /// A cache of these objects, with no more of each than the projection names: what others write to other fields keeps no list from
+    /// being read. Yields those of which `part` changes, as [`changed_objects`](watch::changed_objects) does. The process is not ready
+    /// before they are listed. The cache is kept up to date while the changes are read.
     pub fn cached<K, H: Hash + 'static>(
         &self,
         crds: Crds,
-        api: Api<K>,
+        projection: &'static Projection,
         config: watcher::Config,
         part: impl Fn(&K) -> H + Send + 'static,
     ) -> (Store<K>, Changes<K>)
@@ -102,6 +106,7 @@ impl Host {
     {
         let (store, writer) = reflector::store();
         let listed = self.readiness.needs(K::plural(&()));
+        let api = Api::<K>::all(reading(&self.client, projection));
         let events = watch::retry_crd_watch::<K, _>(crds, watcher(api, config));
         let events = events.reflect(writer).inspect(move |event| {
             if matches!(event, Ok(watcher::Event::InitDone)) {
@@ -123,8 +128,7 @@ impl Host {
     where
         K: Resource<DynamicType = ()> + Send + Sync + 'static,
     {
-        let api = Api::<Metadata<K>>::all(reading(&self.client, &METADATA));
-        self.cached(crds, api, config, |object| {
+        self.cached(crds, &METADATA, config, |object: &Metadata<K>| {
             let metadata = object.meta();
             let owners = json!(metadata.owner_references).to_string();
             let deleted = metadata.deletion_timestamp.is_some();
@@ -237,12 +241,13 @@ mod tests {
     };
 
     use k8s_openapi::api::core::v1::Node;
+    use kube::ResourceExt as _;
     use tokio::time::{Instant, sleep, timeout};
 
     use super::*;
     use crate::{
         testing::{Answer, ApiServer, Call},
-        widget::{CRDS, Widget, WidgetSpec},
+        widget::{CRDS, WIDGET, Widget, WidgetSpec},
     };
 
     const WIDGETS: &str = "/apis/example.com/v1/widgets";
@@ -302,6 +307,22 @@ mod tests {
         assert_eq!(json!(store.state()[0].meta()), read);
     }
 
+    #[tokio::test]
+    async fn a_time_that_cannot_be_read_keeps_no_object_from_being_listed() {
+        let widget = |name: &str, time: &str| {
+            let writers = json!([{ "manager": "m", "operation": "Update", "time": time }]);
+            json!({ "metadata": { "name": name, "uid": name, "managedFields": writers }, "spec": {} })
+        };
+        let list = json!({
+            "apiVersion": "example.com/v1", "kind": "WidgetList", "metadata": { "resourceVersion": "1" },
+            "items": [widget("a", "9999-12-31T00:00:00Z"), widget("b", "2026-01-01T00:00:00Z")],
+        });
+        let server = ApiServer::expecting([Call::get(WIDGETS).answer(Answer::object(&list))]);
+        let (_, changes) = host(&server).cached(CRDS, &WIDGET, watch::paged(), |_: &Widget| ());
+        let names: Vec<_> = changes.take(2).map(|widget| widget.unwrap().name_any()).collect().await;
+        assert_eq!(names, ["a", "b"]);
+    }
+
     #[tokio::test(start_paused = true)]
     async fn failed_reconciles_are_retried_and_the_shutdown_waits_for_running_ones() {
         let widget = json!({ "metadata": { "name": "a", "namespace": "shop", "uid": "u" }, "spec": {} });
@@ -313,8 +334,7 @@ mod tests {
             Call::get(WIDGETS).answer(Answer::hang()),
         ]);
         let host = host(&server);
-        let api = Api::<Widget>::all(host.client.clone());
-        let (widgets, changes) = host.cached(CRDS, api, watch::paged(), |_| ());
+        let (widgets, changes) = host.cached(CRDS, &WIDGET, watch::paged(), |_: &Widget| ());
         let later = host.readiness.needs("something else");
         let (attempts, shutdown) = (Arc::new(AtomicUsize::new(0)), host.shutdown.clone());
         let counted = attempts.clone();

@@ -4,7 +4,7 @@
 use futures::{StreamExt, stream::BoxStream};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::{
-    Api, Resource,
+    Resource,
     runtime::reflector::{ObjectRef, Store},
 };
 use serde_json::{Value, json};
@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     controller::Host,
     crd::{Crds, crd_name, lacking},
-    projection::{Part, Projection, reading},
+    projection::{Part, Projection},
     watch,
 };
 
@@ -44,10 +44,10 @@ impl Installed {
         let (name, version) = (crd_name::<K>(), K::version(&()).into_owned());
         let first = CancellationToken::new();
         let named = watch::paged().fields(&format!("metadata.name={name}"));
-        let api = Api::<CustomResourceDefinition>::all(reading(&host.client, &DEFINITION));
         let read = version.clone();
-        let (store, changes) =
-            host.cached(crds, api, named, move |it| (it.metadata.generation, is_established(it, &read)));
+        let (store, changes) = host.cached(crds, &DEFINITION, named, move |it: &CustomResourceDefinition| {
+            (it.metadata.generation, is_established(it, &read))
+        });
         let installed = Self { store, name, version: version.clone(), first: first.clone() };
         let changes = changes.map(move |definition| {
             if definition.is_ok_and(|definition| is_established(&definition, &version)) {

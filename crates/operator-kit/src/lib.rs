@@ -42,7 +42,7 @@
 //!
 //! # An operator
 //!
-//! `examples/configmaps.rs` is a whole operator in 60 lines. Its surroundings are these:
+//! `examples/configmaps.rs` is a whole operator in 70 lines. Its surroundings are these:
 //!
 //! ```no_run
 //! # use operator_kit::{ListenAt, client, http, lease::Election, lifecycle, process, shutdown, telemetry};

@@ -197,13 +197,9 @@ fn hash(status: &impl Serialize) -> u64 {
 mod tests {
     use super::*;
     use crate::{
-        projection::{MOST, Part},
         testing::{Answer, ApiServer, Call},
-        widget::{Widget, WidgetSpec, WidgetStatus},
+        widget::{WIDGET, Widget, WidgetSpec, WidgetStatus},
     };
-
-    static WIDGET: Projection =
-        Projection { metadata: &[], rest: &[("spec", Part::All), ("status", Part::All)], most: MOST };
 
     const STATUS: &str = "/apis/example.com/v1/namespaces/shop/widgets/a/status";
 

@@ -3,11 +3,17 @@
 use kube::CustomResource;
 use serde::{Deserialize, Serialize};
 
-use crate::crd::Crds;
+use crate::{
+    crd::Crds,
+    projection::{MOST, Part, Projection},
+};
 
 pub(crate) const FINALIZER: &str = "example.com/widget";
 
 pub(crate) const CRDS: Crds = Crds { group: "example.com", install: "kubectl apply -f crds" };
+
+pub(crate) static WIDGET: Projection =
+    Projection { metadata: &[], rest: &[("spec", Part::All), ("status", Part::All)], most: MOST };
 
 #[derive(CustomResource, Clone, Debug, Default, Deserialize, Serialize)]
 #[kube(

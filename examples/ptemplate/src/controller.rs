@@ -6,10 +6,10 @@ use futures::{FutureExt, StreamExt};
 use jiff::Timestamp;
 use k8s_openapi::api::{apps::v1::DaemonSet, core::v1::Pod};
 use kube::runtime::{Controller, controller::Action, reflector};
-use kube::{Api, Client, Resource, ResourceExt};
+use kube::{Client, Resource, ResourceExt};
 use operator_kit::apply::{Applied, apply};
 use operator_kit::metrics::{Counter, Gauge};
-use operator_kit::projection::{Part, Projection, reading};
+use operator_kit::projection::{Part, Projection};
 use operator_kit::{Permission, api_call::ApiError, controller::Host, crd, families};
 use operator_kit::{installed::Installed, metadata::Metadata, status::Publisher, watch};
 use serde_json::Value;
@@ -70,8 +70,8 @@ struct Context {
 
 /// Runs the controller until the shutdown.
 pub async fn run(host: Host, metrics: Metrics) {
-    let api = Api::<Ptemplate>::all(reading(&host.client, &PTEMPLATE));
-    let (ptemplates, changes) = host.cached(CRDS, api, watch::paged(), |it| it.metadata.generation);
+    let (ptemplates, changes) =
+        host.cached(CRDS, &PTEMPLATE, watch::paged(), |it: &Ptemplate| it.metadata.generation);
     let (definition, redefined) = Installed::follow::<Ptemplate>(&host, CRDS);
     let (kmm, kmm_changes) = Installed::follow::<Module>(&host, KMM);
     let owned = watch::paged().labels(&format!("{MANAGED_BY}={NAME}"));
