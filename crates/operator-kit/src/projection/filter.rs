@@ -14,6 +14,9 @@ const SHORT_TEXT: usize = 256;
 /// What an element, or a member of an object that is read as a whole, counts beside its text. Decoded, even `{}` takes this much.
 const OVERHEAD: usize = 64;
 
+/// What is read of the annotations of a bookmark, which are the API server's own: this one ends a list that was streamed.
+static BOOKMARKED: Part = Part::Only(&[("k8s.io/initial-events-end", Part::All)]);
+
 /// The state between two pieces of an answer: an object, a list, or the events of a watch one after the other.
 ///
 /// Input is taken for JSON. Invalid input stays invalid, so that the decoder refuses it.
@@ -33,6 +36,8 @@ pub(super) struct Filter {
     next: Next,
     /// How much was read of the field, or of its member that is read apart: bytes, and [`OVERHEAD`].
     used: usize,
+    /// Whether this is a bookmark among the events of a watch. An API server writes the type of an event before its object.
+    is_bookmark: bool,
 }
 
 #[derive(Debug)]
@@ -81,7 +86,8 @@ impl Filter {
     pub(super) fn new(projection: &'static Projection) -> Self {
         let (open, text) = (Vec::new(), Vec::new());
         let (token, next) = (Token::Between, Next::Name);
-        Self { projection, open, token, text, escaped: false, depth: 0, next, used: 0 }
+        let (escaped, is_bookmark) = (false, false);
+        Self { projection, open, token, text, escaped, depth: 0, next, used: 0, is_bookmark }
     }
 
     /// What is read of these bytes.
@@ -229,6 +235,9 @@ impl Filter {
     }
 
     fn end_text(&mut self, out: &mut Vec<u8>) {
+        if self.open.len() == 1 {
+            self.is_bookmark = self.text == b"BOOKMARK";
+        }
         let is_whole = self.text.len() <= self.longest();
         write_text(if is_whole { &self.text } else { &[] }, out);
         self.text.clear();
@@ -254,6 +263,9 @@ impl Filter {
             Place::Answer | Place::Object if is_one_of(&["metadata"]) => Some(Place::Metadata),
             Place::Answer | Place::Object if is_one_of(&ALWAYS) => Some(Place::Within(&Part::All)),
             Place::Answer | Place::Object => among(rest),
+            Place::Metadata if self.is_bookmark && is_one_of(&["annotations"]) => {
+                Some(Place::Within(&BOOKMARKED))
+            }
             Place::Metadata if is_one_of(&IDENTITY) => Some(Place::Within(&Part::All)),
             Place::Metadata => among(metadata),
             Place::Within(Part::Only(members) | Part::Apart(members)) => among(members),

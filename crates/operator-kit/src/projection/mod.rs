@@ -23,7 +23,7 @@ use self::filter::Filter;
 use crate::client::service;
 
 /// What is read of the objects of one kind. Of all objects the apiVersion, kind, name, namespace, uid, resource version,
-/// generation and times are read.
+/// generation and times are read, and the annotation of a bookmark by which a streamed list ends.
 #[derive(Debug)]
 pub struct Projection {
     /// Of the metadata.

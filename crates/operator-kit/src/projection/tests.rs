@@ -102,6 +102,24 @@ fn the_error_event_that_ends_a_watch_is_read() {
     assert_eq!((status.code, status.reason.as_str()), (410, "Expired"));
 }
 
+/// An API server writes the type first.
+#[test]
+fn the_bookmark_that_ends_a_streamed_list_is_read() {
+    let annotations = json!({ "k8s.io/initial-events-end": "true", "x": "y" });
+    let object = json!({ "kind": "Pod", "apiVersion": "v1", "metadata": { "resourceVersion": "7", "annotations": annotations } });
+    let event = |type_: &str| format!("{{\"type\":\"{type_}\",\"object\":{object}}}\n");
+    let filtered = filtered(&ALL, &(event("BOOKMARK") + &event("ADDED")), 5);
+    let events = filtered.lines().map(|line| serde_json::from_str(line).unwrap());
+    let events: Vec<kube::core::WatchEvent<Value>> = events.collect();
+    let [kube::core::WatchEvent::Bookmark(bookmark), kube::core::WatchEvent::Added(pod)] = events.as_slice()
+    else {
+        panic!("{filtered}")
+    };
+    let annotations: Vec<_> = bookmark.metadata.annotations.keys().collect();
+    assert_eq!(annotations, ["k8s.io/initial-events-end"]);
+    assert_eq!(pod["metadata"], json!({ "resourceVersion": "7" }));
+}
+
 #[test]
 fn each_field_is_read_up_to_a_limit_of_its_own() {
     static LITTLE: Projection = Projection { metadata: FEW, rest: FEW, most: 5000 };
