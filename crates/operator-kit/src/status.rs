@@ -8,9 +8,9 @@ use std::{
 
 use json_patch::{Patch as JsonPatch, PatchOperation, ReplaceOperation, TestOperation, jsonptr::PointerBuf};
 use kube::{
-    Api, Client, Resource, ResourceExt,
+    Client, Resource, ResourceExt,
     api::{Patch, PatchParams},
-    core::{NamespaceResourceScope, object::HasStatus},
+    core::{Request, object::HasStatus},
     runtime::events::{Event, EventType, Recorder},
 };
 use serde::{Serialize, de::DeserializeOwned};
@@ -72,14 +72,9 @@ impl Publisher {
     /// Makes the status be this, and nothing else.
     pub async fn status<K>(&self, object: &K, status: &K::Status) -> Result<(), ApiError>
     where
-        K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
-            + HasStatus<Status: Serialize>
-            + Clone
-            + std::fmt::Debug
-            + DeserializeOwned,
+        K: Resource<DynamicType = ()> + HasStatus<Status: Serialize> + DeserializeOwned,
     {
-        let (name, namespace) = (object.name_any(), object.namespace().unwrap_or_default());
-        let api: Api<K> = Api::namespaced(self.client.clone(), &namespace);
+        let name = object.name_any();
         // The uid ensures that the status is not written to a later object of the same name.
         let patch = json!({
             "apiVersion": K::api_version(&()),
@@ -89,7 +84,7 @@ impl Publisher {
         });
         let params = PatchParams::apply(self.field_manager);
         let (forced, patch) = (params.clone().force(), Patch::Apply(patch));
-        let applied = match api_call::bounded(api.patch_status(&name, &forced, &patch)).await {
+        let applied = match self.patch(object, &forced, &patch).await {
             Ok(applied) => applied,
             // It is gone, or another object has its name: there is no status to write.
             Err(error) if error.is_gone_or_changed(&name) => return Ok(()),
@@ -102,7 +97,7 @@ impl Publisher {
         }
         // A condition that has another field manager, too, such as a program that restored a backup, stays after an apply alone.
         let pinned = applied.resource_version().map_or(Value::Null, Value::from);
-        let replaced = Patch::<()>::Json(JsonPatch(vec![
+        let replaced = Patch::Json(JsonPatch(vec![
             PatchOperation::Test(TestOperation {
                 path: PointerBuf::from_tokens(["metadata", "resourceVersion"]),
                 value: pinned,
@@ -113,17 +108,23 @@ impl Publisher {
             }),
         ]));
         // An object that changed meanwhile gets another reconcile.
-        Written::by(&name, api_call::bounded(api.patch_status(&name, &params, &replaced)).await).map(drop)
+        Written::by(&name, self.patch(object, &params, &replaced).await).map(drop)
+    }
+
+    /// Patches the status of an object, in a namespace or of the whole cluster.
+    async fn patch<K>(&self, object: &K, params: &PatchParams, patch: &Patch<Value>) -> Result<K, ApiError>
+    where
+        K: Resource<DynamicType = ()> + DeserializeOwned,
+    {
+        let objects = Request::new(K::url_path(&(), object.meta().namespace.as_deref()));
+        let patch = objects.patch_subresource("status", &object.name_any(), params, patch);
+        api_call::bounded(self.client.request(patch.map_err(kube::Error::BuildRequest)?)).await
     }
 
     /// The same, if the object has another status, as far as is known: the object may have been read before the last write.
     pub async fn status_if_changed<K>(&self, object: &K, status: &K::Status) -> Result<(), ApiError>
     where
-        K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
-            + HasStatus<Status: Serialize + PartialEq>
-            + Clone
-            + std::fmt::Debug
-            + DeserializeOwned,
+        K: Resource<DynamicType = ()> + HasStatus<Status: Serialize + PartialEq> + DeserializeOwned,
     {
         if object.status() == Some(status) && !self.wrote_another(object, status) {
             return Ok(());
@@ -198,7 +199,7 @@ mod tests {
     use super::*;
     use crate::{
         testing::{Answer, ApiServer, Call},
-        widget::{WIDGET, Widget, WidgetSpec, WidgetStatus},
+        widget::{Gadget, GadgetSpec, WIDGET, Widget, WidgetSpec, WidgetStatus},
     };
 
     const STATUS: &str = "/apis/example.com/v1/namespaces/shop/widgets/a/status";
@@ -261,6 +262,20 @@ mod tests {
             assert!(written([apply().answer(answer)]).await.is_ok());
         }
         assert!(written([apply().answer(Answer::page_not_found())]).await.is_err());
+    }
+
+    #[tokio::test]
+    async fn an_object_without_a_namespace_gets_its_status() {
+        let (gadget, status) = (Gadget::new("a", GadgetSpec::default()), WidgetStatus { size: Some(2) });
+        let answer = json!({
+            "apiVersion": "example.com/v1", "kind": "Gadget", "metadata": { "name": "a" }, "spec": {}, "status": status,
+        });
+        let apply = Call::patch("/apis/example.com/v1/gadgets/a/status?force=true&fieldManager=kit")
+            .body_with(json!({ "kind": "Gadget", "status": status }))
+            .answer(Answer::object(&answer));
+        let server = ApiServer::expecting([apply]);
+        let publisher = Publisher::new(&server.client(), &WIDGET, "kit", "Making");
+        publisher.status_if_changed(&gadget, &status).await.unwrap();
     }
 
     #[tokio::test]

@@ -32,5 +32,5 @@ pub(crate) struct WidgetStatus {
 }
 
 #[derive(CustomResource, Clone, Debug, Default, Deserialize, Serialize)]
-#[kube(group = "example.com", version = "v1", kind = "Gadget", namespaced, schema = "disabled")]
+#[kube(group = "example.com", version = "v1", kind = "Gadget", schema = "disabled", status = "WidgetStatus")]
 pub(crate) struct GadgetSpec {}
