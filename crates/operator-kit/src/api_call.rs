@@ -29,6 +29,9 @@ pub enum ApiError {
     /// It did not answer in time.
     #[error("the API server did not answer within {DEADLINE:?}")]
     TimedOut,
+    /// It changed a new object, so that the object is of no use.
+    #[error("the API server changed the new object: look for a mutating webhook or policy that does so")]
+    Altered,
 }
 
 /// Its answer, as a short text.
@@ -58,7 +61,7 @@ impl ApiError {
             Self::Failed(_) => {
                 "the operator cannot reach the API server, or cannot read its answer".to_owned()
             }
-            Self::TimedOut => self.to_string(),
+            Self::TimedOut | Self::Altered => self.to_string(),
         };
         Message::new(public, self.to_string())
     }
@@ -67,7 +70,7 @@ impl ApiError {
     pub fn cause(&self) -> Option<&kube::Error> {
         match self {
             Self::Failed(problem) => Some(problem),
-            Self::TimedOut => None,
+            Self::TimedOut | Self::Altered => None,
         }
     }
 

@@ -14,11 +14,9 @@ use operator_kit::projection::{MOST, Part, Projection, reading};
 use operator_kit::{Permission, conditions::NewCondition, controller::Host, families};
 use operator_kit::{metrics::Counter, status::Publisher, watch};
 
-use crate::{
-    NAME,
-    api::{CRDS, PodSet, PodSetStatus},
-    plan::{Plan, VERSION, phase, pod, selector},
-};
+use crate::NAME;
+use crate::api::{CRDS, PodSet, PodSetStatus};
+use crate::plan::{Plan, VERSION, counts, phase, pod, selector};
 
 /// What the controller may do. The role in the installation is generated from it.
 pub const PERMISSIONS: &[Permission] = &[
@@ -123,9 +121,20 @@ impl Context {
     async fn apply(&self, pods: &Api<Pod>, podset: &PodSet, plan: &mut Plan) -> Result<(), ApiError> {
         let (params, pod) = (PostParams::default(), pod(podset));
         let mut outcome = Ok(());
+        // A webhook may change new Pods so that they do not count. Each one that is created starts another reconcile at once, whatever
+        // the delay after an error. So after a failure the operator tries a dry run first.
+        let failed = podset.status.iter().flat_map(|it| &it.conditions).any(|it| it.status == "False");
+        let trial = PostParams { dry_run: true, ..PostParams::default() };
+        if failed && plan.create > 0 && !counts(podset, &bounded(pods.create(&trial, &pod)).await?) {
+            return Err(ApiError::Altered);
+        }
         for created in join_all((0..plan.create).map(|_| bounded(pods.create(&params, &pod)))).await {
             match created {
-                Ok(pod) => plan.keep.push(pod.name_any()),
+                Ok(pod) if counts(podset, &pod) => plan.keep.push(pod.name_any()),
+                Ok(pod) => {
+                    plan.delete.push(pod.name_any());
+                    outcome = Err(ApiError::Altered);
+                }
                 Err(error) => outcome = outcome.and(Err(error)),
             }
         }

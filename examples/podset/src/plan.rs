@@ -49,7 +49,7 @@ impl Plan {
 }
 
 /// Whether this is a living Pod of this PodSet.
-fn counts(podset: &PodSet, pod: &Pod) -> bool {
+pub fn counts(podset: &PodSet, pod: &Pod) -> bool {
     // Labels alone prove nothing: anyone may set them. A Pod with another owner or none is never counted, changed or deleted.
     let uid = podset.metadata.uid.as_ref();
     let owned = pod.owner_references().iter().any(|it| it.controller == Some(true) && Some(&it.uid) == uid);

@@ -182,6 +182,35 @@ async fn a_pod_counts_with_many_labels_and_an_unreadable_condition_time() {
     reconciled(&podset(1), &[], [list_of(&[pod]), report(&["web-poda"])]).await.unwrap();
 }
 
+/// The creation of a Pod, and its answer: a webhook gave the Pod another label.
+fn changed(path: &str) -> Call {
+    let mut pod = running("web-podx");
+    pod["metadata"]["labels"]["app"] = json!("team");
+    Call::post(path).answer(Answer::object(&pod))
+}
+
+#[tokio::test]
+async fn a_new_pod_that_does_not_count_is_deleted_and_an_error() {
+    let delete = Call::delete(format!("{PODS}/web-podx"));
+    let calls = [list(&[]), changed(PODS), delete, report(&[])];
+    let error = reconciled(&podset(1), &[], calls).await.unwrap_err();
+    let (reason, message) = told(&error);
+    assert_eq!(reason, "PodsFailed");
+    assert!(message.contains("look for a mutating webhook"), "{message}");
+}
+
+#[tokio::test]
+async fn after_a_failure_no_pod_is_created_before_a_dry_run_counts() {
+    let status = status(&podset(1), vec![], Some(&ApiError::Altered), Timestamp::UNIX_EPOCH);
+    let failed = PodSet { status: Some(status), ..podset(1) };
+    let dry_run = format!("{PODS}?dryRun=All");
+    reconciled(&failed, &[], [list(&[]), changed(&dry_run)]).await.unwrap_err();
+    let created = Answer::object(&running("web-poda"));
+    let trial = Call::post(dry_run).answer(created.clone());
+    let calls = [list(&[]), trial, create().answer(created), report(&["web-poda"])];
+    reconciled(&failed, &[], calls).await.unwrap();
+}
+
 /// Reason and message of the condition of a PodSet without Pods after this failure.
 fn told(error: &ApiError) -> (String, String) {
     let status = status(&podset(1), vec![], Some(error), Timestamp::UNIX_EPOCH);
