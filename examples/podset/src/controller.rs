@@ -13,6 +13,7 @@ use operator_kit::api_call::{ApiError, Written, bounded};
 use operator_kit::projection::{MOST, Part, Projection, reading};
 use operator_kit::{Permission, conditions::NewCondition, controller::Host, families};
 use operator_kit::{metrics::Counter, status::Publisher, watch};
+use tracing::info;
 
 use crate::NAME;
 use crate::api::{CRDS, PodSet, PodSetStatus};
@@ -121,8 +122,10 @@ impl Context {
     async fn apply(&self, pods: &Api<Pod>, podset: &PodSet, plan: &mut Plan) -> Result<(), ApiError> {
         let (params, pod) = (PostParams::default(), pod(podset));
         let mut outcome = Ok(());
-        // A webhook may change new Pods so that they do not count. Each one that is created starts another reconcile at once, whatever
-        // the delay after an error. So after a failure the operator tries a dry run first.
+        if !plan.is_done() {
+            info!(available = plan.keep.len() + plan.delete.len(), wanted = podset.spec.replicas, "scaling");
+        }
+        // A new Pod starts another reconcile at once, even if it does not count, as a webhook changed it. So a dry run follows a failure.
         let failed = podset.status.iter().flat_map(|it| &it.conditions).any(|it| it.status == "False");
         let trial = PostParams { dry_run: true, ..PostParams::default() };
         if failed && plan.create > 0 && !counts(podset, &bounded(pods.create(&trial, &pod)).await?) {

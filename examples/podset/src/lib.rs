@@ -23,10 +23,8 @@ pub fn operator() -> serde_json::Result<Operator> {
         permissions: controller::PERMISSIONS,
         election: lease::permissions(&[NAME]),
         sample: json!({
-            "apiVersion": "app.example.com/v1alpha1",
-            "kind": "PodSet",
-            "metadata": { "name": "podset-sample" },
-            "spec": { "replicas": 3 },
+            "apiVersion": "app.example.com/v1alpha1", "kind": "PodSet",
+            "metadata": { "name": "podset-sample" }, "spec": { "replicas": 3 },
         }),
     })
 }
