@@ -73,9 +73,10 @@ pub struct PtemplateSpec {
     pub image_repo_secret: Option<LocalObjectReference>,
 
     /// Labels of the nodes.
-    #[schemars(extend("maxProperties" = 16, "additionalProperties" = { "type": "string", "maxLength": 63 }))]
-    #[x_kube(validation = Rule::new("self.all(key, size(key) <= 317)")
-        .message("a key of the selector may have at most 317 characters, as a label of a node"))]
+    // The API server refuses others in a DaemonSet, and lists them in another order each time.
+    #[schemars(extend("maxProperties" = 16, "additionalProperties" = { "type": "string", "maxLength": 63, "pattern": "^(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?$" }))]
+    #[x_kube(validation = Rule::new("self.all(key, key.indexOf('/') <= 253 && key.matches('^([a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?([A-Za-z0-9][-A-Za-z0-9_.]{0,61})?[A-Za-z0-9]$'))")
+        .message("each key of the selector must be a label's, such as example.com/name"))]
     pub selector: BTreeMap<String, String>,
 }
 
