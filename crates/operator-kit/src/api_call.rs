@@ -102,7 +102,7 @@ impl ApiError {
 
     /// Whether a JSON patch was refused because one of its tests failed. An object that the schema refuses is answered
     /// by the same code, but with causes.
-    pub fn is_failed_test(&self) -> bool {
+    fn is_failed_test(&self) -> bool {
         self.code() == Some(422) && self.causes().is_empty() && !self.is_of_webhook()
     }
 

@@ -92,8 +92,8 @@ pub struct Host {
 
 impl Host {
     /// A cache of these objects, with no more of each than the projection names: what others write to other fields keeps no list from
-    /// being read. Yields those of which `part` changes, as [`changed_objects`](watch::changed_objects) does. The process is not ready
-    /// before they are listed. The cache is kept up to date while the changes are read.
+    /// being read. Yields those of which `part` changes, new and deleted ones among them, and all of them after each list. The process
+    /// is not ready before they are listed. The cache is kept up to date while the changes are read.
     pub fn cached<K, H: Hash + 'static>(
         &self,
         crds: Crds,

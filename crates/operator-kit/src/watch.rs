@@ -68,7 +68,7 @@ pub fn retry_crd_watch<K: Resource<DynamicType = ()>, T: Send>(
 /// `cache`: what `watch` fills by `reflect`.
 ///
 /// kube's `predicate_filter` compares a deleted object with what it was before, and so hides a deletion that changes nothing else.
-pub fn changed_objects<K, H: Hash>(
+pub(crate) fn changed_objects<K, H: Hash>(
     cache: Store<K>,
     watch: impl Stream<Item = Result<watcher::Event<K>, watcher::Error>> + Send,
     part: impl Fn(&K) -> H + Send,
