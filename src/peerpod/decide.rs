@@ -146,9 +146,10 @@ pub fn is_superseded(facts: &Facts) -> bool {
     sibling_order(facts) == SiblingOrder::Superseded
 }
 
-/// Whether evidence of where the Pod runs, or the order in which the cloud made the VMs, contradicts a newer sibling. The index
-/// remembers this as long as the Pod lives, because that order is lost when a VM stops or a host starts all VMs again.
-pub fn contradicted(facts: &Facts) -> bool {
+/// Whether this PeerPod's VM must be kept for as long as its Pod lives: evidence of where the Pod runs, or the order in which the
+/// cloud made the VMs, contradicts a newer sibling. The index and the condition `KeptForPod` remember this, because that order is lost
+/// when a VM stops or a host starts all VMs again. From then on the Pod counts as [`InSandbox::BeforeAllNewer`].
+pub fn must_keep_for_pod(facts: &Facts) -> bool {
     facts.owner.may_run().is_some()
         && !is_superseded(facts)
         && facts.siblings.iter().any(|sibling| {
@@ -256,7 +257,8 @@ fn was_in_sandbox_before(facts: &Facts, sibling: &Sibling) -> bool {
     match facts.in_sandbox {
         InSandbox::Unknown => false,
         InSandbox::By(time) => time < sibling.recorded,
-        InSandbox::Doubted => true,
+        // Such evidence was there once, and no newer sibling supersedes this PeerPod any more.
+        InSandbox::BeforeAllNewer => true,
     }
 }
 

@@ -47,9 +47,9 @@ struct State {
     current: Links,
     /// The part of a list that has arrived so far.
     arriving: Links,
-    /// The VMs that were in doubt once: their Pods might run on them. A doubt read from a status stays even if the status is
-    /// cleared later. So the right to write a status is not enough to have a VM deleted.
-    doubted: HashSet<PodVm>,
+    /// The VMs that are kept for their Pods, which may run on them. What a status said once stays even if the status is cleared
+    /// later. So the right to write a status is not enough to have a VM deleted.
+    kept_for_pod: HashSet<PodVm>,
 }
 
 /// The siblings of one PeerPod that may have replaced it. The operator asks the cloud for the newest few only, however many there
@@ -107,7 +107,7 @@ impl Index {
             // No reconcile yet: the store shows the former state until the list is complete.
             Event::InitApply(peerpod) => {
                 let entry = self.entry(peerpod);
-                state.doubt(peerpod, entry.pod_vm);
+                state.read_kept_for_pod(peerpod, entry.pod_vm);
                 state.arriving.put(key(peerpod).into(), entry);
             }
             Event::InitDone => {
@@ -115,14 +115,14 @@ impl Index {
                 for cloud in state.current.clouds.keys() {
                     arrived.clouds.entry(cloud).or_default();
                 }
-                state.doubted.retain(|pod_vm| arrived.relatives.is_known(*pod_vm));
+                state.kept_for_pod.retain(|pod_vm| arrived.relatives.is_known(*pod_vm));
                 state.current = arrived;
                 return Change { matters: false, others: state.current.to_resync().collect() };
             }
             Event::Apply(peerpod) => {
                 let key = Key::from(key(peerpod));
                 let entry = self.entry(peerpod);
-                state.doubt(peerpod, entry.pod_vm);
+                state.read_kept_for_pod(peerpod, entry.pod_vm);
                 if let Some(matters) = state.current.refresh(&key, &entry) {
                     return Change { matters, others: Vec::new() };
                 }
@@ -203,15 +203,15 @@ impl Index {
         self.state().current.pod_has_ended(&key(peerpod), ended, content)
     }
 
-    /// Notes that it is unclear whether the Pod of this PeerPod runs on its VM or on a newer one. This stays for as long as a
-    /// PeerPod records that VM for that Pod.
-    pub(super) fn doubt(&self, peerpod: &PeerPod) {
-        self.state().doubted.extend(Some(self.pod_vm(peerpod)).filter(|pod_vm| pod_vm.is_whole()));
+    /// Keeps the VM of this PeerPod for its Pod, which may run on it: no newer VM replaces it any more, for as long as a PeerPod
+    /// records it for that Pod.
+    pub(super) fn keep_for_pod(&self, peerpod: &PeerPod) {
+        self.state().kept_for_pod.extend(Some(self.pod_vm(peerpod)).filter(|pod_vm| pod_vm.is_whole()));
     }
 
-    /// Whether [`Self::doubt`] was called for it.
-    pub(super) fn is_doubted(&self, peerpod: &PeerPod) -> bool {
-        self.state().doubted.contains(&self.pod_vm(peerpod))
+    /// Whether the VM of this PeerPod is kept for its Pod, by [`Self::keep_for_pod`] or by its status.
+    pub(super) fn is_kept_for_pod(&self, peerpod: &PeerPod) -> bool {
+        self.state().kept_for_pod.contains(&self.pod_vm(peerpod))
     }
 
     /// All PeerPods that may need a reconcile.
@@ -302,16 +302,17 @@ fn second(second: i64) -> Timestamp {
 }
 
 impl State {
-    fn doubt(&mut self, peerpod: &PeerPod, pod_vm: PodVm) {
+    /// Takes over from the status that the VM is kept for its Pod.
+    fn read_kept_for_pod(&mut self, peerpod: &PeerPod, pod_vm: PodVm) {
         if pod_vm.is_whole() && is_kept_for_pod(peerpod) {
-            self.doubted.insert(pod_vm);
+            self.kept_for_pod.insert(pod_vm);
         }
     }
 
     fn replace(&mut self, key: &Key, new: Option<Entry>) -> Change {
         let Replaced { before, matters, others } = self.current.replace(key, new);
         if let Some(pod_vm) = before.filter(|pod_vm| !self.current.relatives.is_known(*pod_vm)) {
-            self.doubted.remove(&pod_vm);
+            self.kept_for_pod.remove(&pod_vm);
         }
         Change { matters, others }
     }

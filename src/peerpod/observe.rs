@@ -212,7 +212,7 @@ impl Observation<'_> {
         facts.owner = state.owner;
         facts.pod_created = state.created;
         facts.in_sandbox = match state.in_sandbox {
-            _ if self.observer.index.is_doubted(self.peerpod) => InSandbox::Doubted,
+            _ if self.observer.index.is_kept_for_pod(self.peerpod) => InSandbox::BeforeAllNewer,
             Some(time) => InSandbox::By(time),
             None => InSandbox::Unknown,
         };

@@ -55,8 +55,8 @@ impl Context {
                 return Ok(Action::requeue(again));
             }
         };
-        if decide::contradicted(&facts) {
-            self.index.doubt(peerpod);
+        if decide::must_keep_for_pod(&facts) {
+            self.index.keep_for_pod(peerpod);
         }
         let mut decision = decide(facts.clone());
         if let Decision::Delete(own) = &decision {
@@ -139,7 +139,7 @@ impl Context {
 
     /// A failed report does not delay the next reconcile, which reports again.
     async fn report(&self, peerpod: &PeerPod, update: &StatusUpdate) {
-        let kept_for_pod = self.index.is_doubted(peerpod);
+        let kept_for_pod = self.index.is_kept_for_pod(peerpod);
         if let Err(error) = self.reporter.report(&self.latest(peerpod), update, kept_for_pod).await {
             warn!(%error, "the status was not written");
         }

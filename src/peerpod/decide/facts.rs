@@ -85,9 +85,9 @@ pub enum InSandbox {
     Unknown,
     /// Since this time, by the earliest evidence.
     By(Timestamp),
-    /// Since before every newer sibling: evidence once [`contradicted`](super::contradicted) a move of the Pod. Later evidence
+    /// Since before every newer sibling was recorded: the PeerPod is [kept for its Pod](super::must_keep_for_pod). Later evidence
     /// does not count, because a sandbox looks newer after the container runtime has lost sight of it for a moment.
-    Doubted,
+    BeforeAllNewer,
 }
 
 impl Facts {

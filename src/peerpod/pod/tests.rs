@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::{
     super::decide::{
-        Blocked, Decision, Facts, InSandbox, Sibling, VmState, Wait, contradicted, decide,
+        Blocked, Decision, Facts, InSandbox, Sibling, VmState, Wait, decide, must_keep_for_pod,
         tests::{dangling, own_vm},
     },
     *,
@@ -154,17 +154,17 @@ proptest! {
         );
         let newer = Vm { id: InstanceId::scoped("", "i-2"), ..own_vm() };
         let sibling = Sibling { recorded: at(written + recorded_after), vm: VmState::Present(newer) };
-        let mut doubted = false;
+        let mut kept = false;
         for seen in std::iter::once(first).chain(later) {
             let in_sandbox = match seen {
-                _ if doubted => InSandbox::Doubted,
+                _ if kept => InSandbox::BeforeAllNewer,
                 Some(second) => InSandbox::By(at(second)),
                 None => InSandbox::Unknown,
             };
             let recorded = at(ready);
             let going = Facts { owner: Owner::Running, recorded, in_sandbox, siblings: vec![sibling.clone()], ..dangling() };
             let living = Facts { deleted: None, ..going.clone() };
-            doubted |= contradicted(&living);
+            kept |= must_keep_for_pod(&living);
             prop_assert_eq!(decide(living), Decision::Keep(Blocked::Ambiguous));
             prop_assert_eq!(decide(going), Decision::Wait(Wait::PodRuns));
         }

@@ -69,7 +69,7 @@ prop_compose! {
         in_sandbox in prop_oneof![
             3 => Just(InSandbox::Unknown),
             3 => (-1i64..5).prop_map(|second| InSandbox::By(at(second))),
-            1 => Just(InSandbox::Doubted),
+            1 => Just(InSandbox::BeforeAllNewer),
         ],
         siblings in prop::collection::vec(any_sibling(), 0..4),
         claimed_by in prop::option::weighted(0.2, Just(Message::from("shop/other"))),
@@ -92,7 +92,7 @@ fn replaced(facts: &Facts) -> bool {
             _ => return false,
         };
         let this_pods = facts.pod.is_some() && other.name == "podvm-web-0-1a2b3c4d" && other.marked;
-        let stayed = facts.in_sandbox == InSandbox::Doubted
+        let stayed = facts.in_sandbox == InSandbox::BeforeAllNewer
             || matches!(facts.in_sandbox, InSandbox::By(time) if time < sibling.recorded);
         let after = |time: Timestamp| sibling.recorded.as_second() - time.as_second();
         let in_turn = facts.pod_created.is_some_and(|created| after(created) < 240);

@@ -85,7 +85,7 @@ fn a_released_peerpods_vm_is_deleted_where_a_newer_one_superseded_it() {
         assert_eq!(decide(unclear), Decision::Keep(Blocked::Ambiguous), "it is asked again");
     }
     let stayed = Facts { in_sandbox: InSandbox::By(at(0)), ..released.clone() };
-    assert!(contradicted(&stayed), "what comes later is no evidence");
+    assert!(must_keep_for_pod(&stayed), "what comes later is no evidence");
     let busy = Error::new(ErrorClass::Transient, "busy");
     let unanswered = Sibling { vm: VmState::Unanswered(busy.clone()), ..sibling(1, None) };
     assert_eq!(decide(Facts { siblings: vec![unanswered], ..released.clone() }), Decision::Retry(busy));
@@ -143,27 +143,27 @@ fn a_newer_sibling_replaces_nothing_while_the_pod_is_in_a_sandbox_of_before() {
         let facts = facts(by, std::slice::from_ref(&newer));
         assert_eq!(decide(facts.clone()), Decision::Keep(Blocked::Ambiguous), "at {by}");
         assert_eq!(deleted(&facts), Decision::Wait(Wait::PodRuns), "at {by}");
-        assert!(contradicted(&facts), "at {by}");
+        assert!(must_keep_for_pod(&facts), "at {by}");
     }
     for by in [5, 60] {
         let facts = facts(by, std::slice::from_ref(&newer));
         assert_eq!(decide(facts.clone()), Decision::Supersede, "at {by}");
         assert!(matches!(deleted(&facts), Decision::Delete(_)), "at {by}");
-        assert!(!contradicted(&facts), "at {by}");
+        assert!(!must_keep_for_pod(&facts), "at {by}");
     }
     let between = facts(3, &[newer, sibling(2, None)]);
     assert_eq!(decide(between.clone()), Decision::Supersede, "the Pod is in the VM of another one");
-    assert!(!contradicted(&between));
+    assert!(!must_keep_for_pod(&between));
 }
 
 #[test]
-fn doubt_about_the_sandbox_outlasts_its_evidence() {
+fn a_vm_kept_for_its_pods_sandbox_stays_kept_without_the_evidence() {
     // Recorded at 10, the other one at 60; the sandbox is ready since 20, and later it seems since 100.
     let seen =
         |in_sandbox| Facts { recorded: at(10), in_sandbox, siblings: vec![sibling(60, None)], ..live_one() };
-    assert!(contradicted(&seen(InSandbox::By(at(20)))));
+    assert!(must_keep_for_pod(&seen(InSandbox::By(at(20)))));
     assert_eq!(decide(seen(InSandbox::By(at(100)))), Decision::Supersede, "where that was never seen");
-    let later = seen(InSandbox::Doubted);
+    let later = seen(InSandbox::BeforeAllNewer);
     assert_eq!(decide(later.clone()), Decision::Keep(Blocked::Ambiguous));
     assert_eq!(decide(Facts { deleted: Some(at(99)), ..later.clone() }), Decision::Wait(Wait::PodRuns));
     let through = Facts { deleted: Some(at(99)), owner: Owner::Finished, ..later };
@@ -171,7 +171,7 @@ fn doubt_about_the_sandbox_outlasts_its_evidence() {
 }
 
 #[test]
-fn doubt_about_the_start_order_outlasts_its_evidence() {
+fn a_vm_kept_for_its_start_order_stays_kept_without_the_evidence() {
     // The VM that was started last was recorded first.
     let started = |own, other| {
         let vm = |named: &str, start| VmState::Present(Vm { id: id(named), start, ..own_vm() });
@@ -180,13 +180,13 @@ fn doubt_about_the_start_order_outlasts_its_evidence() {
     };
     let seen = started(Some(4), Some(3));
     assert_eq!(decide(seen.clone()), Decision::Keep(Blocked::Ambiguous));
-    assert!(contradicted(&seen));
+    assert!(must_keep_for_pod(&seen));
     for later in [started(None, None), started(Some(1), Some(2))] {
         assert_eq!(decide(later.clone()), Decision::Supersede, "where that was never seen");
-        let later = Facts { in_sandbox: InSandbox::Doubted, ..later };
+        let later = Facts { in_sandbox: InSandbox::BeforeAllNewer, ..later };
         assert_eq!(decide(later), Decision::Keep(Blocked::Ambiguous));
     }
-    assert!(!contradicted(&started(Some(3), Some(4))) && !contradicted(&started(Some(3), Some(3))));
+    assert!(!must_keep_for_pod(&started(Some(3), Some(4))) && !must_keep_for_pod(&started(Some(3), Some(3))));
 }
 
 #[test]
@@ -208,7 +208,7 @@ fn a_vm_of_a_possibly_earlier_start_supersedes_nothing_while_the_pod_may_run() {
     ] {
         let facts = seen(pod_created, recorded);
         assert_eq!(decide(facts.clone()), expected, "{pod_created:?}, {recorded}");
-        assert!(!contradicted(&facts), "a later one may take the place");
+        assert!(!must_keep_for_pod(&facts), "a later one may take the place");
         let young = decide(Facts { age: SignedDuration::from_mins(9), ..facts.clone() });
         let expected_young = if expected == unclear { Decision::Wait(Wait::Start) } else { expected.clone() };
         assert_eq!(young, expected_young, "a failed start may still be cleaned up");
@@ -236,10 +236,10 @@ fn a_vm_of_a_possibly_earlier_start_supersedes_nothing_while_the_pod_may_run() {
 }
 
 #[test]
-fn only_what_may_be_the_pods_newer_vm_is_a_reason_for_doubt() {
+fn a_vm_is_kept_only_against_what_may_be_the_pods_newer_vm() {
     let with = |vm| {
         let siblings = vec![Sibling { vm, ..sibling(60, None) }];
-        contradicted(&Facts { in_sandbox: InSandbox::By(at(20)), siblings, ..live_one() })
+        must_keep_for_pod(&Facts { in_sandbox: InSandbox::By(at(20)), siblings, ..live_one() })
     };
     assert!(with(sibling(60, None).vm) && with(VmState::NotAsked));
     assert!(with(VmState::Unanswered(Error::new(ErrorClass::Transient, "busy"))));
@@ -251,5 +251,5 @@ fn only_what_may_be_the_pods_newer_vm_is_a_reason_for_doubt() {
         siblings: vec![sibling(60, None)],
         ..live_one()
     };
-    assert!(!contradicted(&older));
+    assert!(!must_keep_for_pod(&older));
 }

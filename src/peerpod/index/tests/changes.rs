@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn doubt_stays_while_any_peerpod_records_the_vm_for_the_pod() {
+fn a_vm_stays_kept_for_its_pod_while_any_peerpod_records_it_for_that_pod() {
     let index = Index::default();
     let one = made("a", "pod", UUID, 10);
     let again = made("b", "pod", UUID, 20);
@@ -11,28 +11,29 @@ fn doubt_stays_while_any_peerpod_records_the_vm_for_the_pod() {
     let kept = Condition { type_: "KeptForPod".into(), ..condition() };
     marked.status = Some(PeerPodStatus { conditions: vec![kept], ..PeerPodStatus::default() });
     index.apply(&Event::Apply(again.clone()));
-    assert!(!index.is_doubted(&one));
+    assert!(!index.is_kept_for_pod(&one));
     index.apply(&Event::Apply(marked.clone()));
     assert!(names(&index.to_resync()).is_empty(), "nothing is to be done about it");
     index.apply(&Event::Apply(one.clone()));
-    assert!(index.is_doubted(&one) && index.is_doubted(&again));
+    assert!(index.is_kept_for_pod(&one) && index.is_kept_for_pod(&again));
     assert!(
-        !index.is_doubted(&made("c", "pod", &vm(1), 10)) && !index.is_doubted(&of_another_pod(one.clone()))
+        !index.is_kept_for_pod(&made("c", "pod", &vm(1), 10))
+            && !index.is_kept_for_pod(&of_another_pod(one.clone()))
     );
     for round in 0..2 {
         index.apply(&Event::Init);
         index.apply(&Event::InitApply(if round == 0 { marked.clone() } else { again.clone() }));
         index.apply(&Event::InitDone);
-        assert!(index.is_doubted(&one), "{round}");
+        assert!(index.is_kept_for_pod(&one), "{round}");
     }
     index.apply(&Event::Delete(again));
-    assert!(!index.is_doubted(&one));
+    assert!(!index.is_kept_for_pod(&one));
     index.apply(&Event::Apply(one.clone()));
-    index.doubt(&one);
-    assert!(index.is_doubted(&one));
+    index.keep_for_pod(&one);
+    assert!(index.is_kept_for_pod(&one));
     index.apply(&Event::Init);
     index.apply(&Event::InitDone);
-    assert!(!index.is_doubted(&one));
+    assert!(!index.is_kept_for_pod(&one));
 }
 
 #[test]
