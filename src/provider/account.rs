@@ -5,7 +5,10 @@ use std::sync::Arc;
 use operator_kit::Message;
 use tokio::sync::Notify;
 
-use super::{Error, ErrorClass, cloud::Opening};
+use super::{
+    Error, ErrorClass,
+    cloud::{Opening, Recorded},
+};
 
 /// The account in which the VMs of an opened place are.
 #[derive(Debug)]
@@ -15,7 +18,7 @@ pub(super) struct Account {
     /// Whether the settings named this place before.
     is_former: bool,
     /// Notified if the credentials are of another account.
-    moved: Option<Arc<Notify>>,
+    host_changed: Option<Arc<Notify>>,
 }
 
 impl Account {
@@ -23,8 +26,8 @@ impl Account {
         let recorded = opening.recorded.as_ref();
         Self {
             recorded: recorded.and_then(|recorded| recorded.host).map(str::to_owned),
-            is_former: recorded.is_some_and(|recorded| recorded.moved.is_none()),
-            moved: recorded.and_then(|recorded| recorded.moved.clone()),
+            is_former: recorded.is_some_and(Recorded::is_former),
+            host_changed: recorded.and_then(Recorded::host_changed),
         }
     }
 
@@ -37,7 +40,7 @@ impl Account {
                 Err(Error::new(ErrorClass::Invalid, Message::public(message)))
             }
             Some(recorded) if recorded != found => {
-                self.moved.iter().for_each(|moved| moved.notify_one());
+                self.host_changed.iter().for_each(|it| it.notify_one());
                 let public =
                     format!("the operator's credentials or its node are of another {kind} than before");
                 let full = format!("{public}: {found} instead of {recorded}");

@@ -119,8 +119,20 @@ pub struct Recorded<'a> {
     pub address: &'a str,
     /// The host that must answer there. None for any.
     pub host: Option<&'a str>,
-    /// Notified if another host answers.
-    pub moved: Option<Arc<Notify>>,
+    /// Which settings named it.
+    pub named_by: NamedBy,
+}
+
+/// Which settings named a recorded endpoint.
+#[derive(Clone, Debug)]
+pub enum NamedBy {
+    /// Those with which it is opened.
+    Current {
+        /// Notified if another host answers there than the recorded one.
+        host_changed: Arc<Notify>,
+    },
+    /// Earlier ones.
+    Former,
 }
 
 /// The setting that an instance type becomes.
@@ -190,6 +202,31 @@ impl Opening<'_> {
         read: impl FnOnce(&str) -> Option<P>,
     ) -> Result<P, Error> {
         read(&self.address(checked)?).ok_or_else(|| Error::unreadable_place(what))
+    }
+}
+
+impl<'a> Recorded<'a> {
+    /// The endpoint that the settings name.
+    pub fn current(address: &'a str, host: Option<&'a str>, host_changed: Arc<Notify>) -> Self {
+        Self { address, host, named_by: NamedBy::Current { host_changed } }
+    }
+
+    /// An endpoint that earlier settings named.
+    pub fn former(address: &'a str, host: Option<&'a str>) -> Self {
+        Self { address, host, named_by: NamedBy::Former }
+    }
+
+    /// Whether earlier settings named it.
+    pub fn is_former(&self) -> bool {
+        matches!(self.named_by, NamedBy::Former)
+    }
+
+    /// To be notified if another host answers there. `None` for a former endpoint: the operator records no other host of it.
+    pub fn host_changed(&self) -> Option<Arc<Notify>> {
+        match &self.named_by {
+            NamedBy::Current { host_changed } => Some(Arc::clone(host_changed)),
+            NamedBy::Former => None,
+        }
     }
 }
 

@@ -61,8 +61,8 @@ impl WithPrevious {
             });
             return Err(self.not_here(ErrorClass::Invalid, &there));
         }
-        if let Some(moved) = self.known.moved {
-            let there = another_host(moved, &self.known.key);
+        if let Some(moved_at) = self.known.moved_at {
+            let there = another_host(moved_at, &self.known.key);
             return Err(self.not_here(ErrorClass::Invalid, &there));
         }
         let absent = join_all(self.previous.iter().map(|previous| self.absent_in(id, claim, previous))).await;
@@ -77,7 +77,7 @@ impl WithPrevious {
         claim: &Claim,
         previous: &PreviousEndpoint,
     ) -> Result<(), Error> {
-        let PreviousEndpoint { former: Former { key, address, until, moved, .. }, provider } = previous;
+        let PreviousEndpoint { former: Former { key, address, until, moved_at, .. }, provider } = previous;
         let setting = self.endpoint.setting;
         let described = match provider {
             Ok(provider) => provider.describe(id, claim).await,
@@ -85,8 +85,8 @@ impl WithPrevious {
         };
         let (class, there) = match described {
             Err(gone) if gone.class == ErrorClass::NotFound => {
-                let Some(moved) = moved else { return Ok(()) };
-                (ErrorClass::Invalid, another_host(*moved, key))
+                let Some(moved_at) = moved_at else { return Ok(()) };
+                (ErrorClass::Invalid, another_host(*moved_at, key))
             }
             Err(error) => {
                 let there = error.message.map(|error| {

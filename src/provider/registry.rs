@@ -74,7 +74,7 @@ impl Built {
 
     /// Whether it was made for the same endpoint, where the same host answers.
     fn is_at_host_of(&self, Recipe { endpoint, known, .. }: &Recipe) -> bool {
-        self.endpoint == *endpoint && self.known.host == known.host && self.known.moved == known.moved
+        self.endpoint == *endpoint && self.known.host == known.host && self.known.moved_at == known.moved_at
     }
 }
 
@@ -221,7 +221,7 @@ impl Source {
         let built = self.built();
         let built = built.as_ref().filter(|it| it.generation == generation);
         // If the provider could not be built, nothing is known about it.
-        let has_moved = built.is_none_or(|it| it.known.moved.is_some());
+        let has_moved = built.is_none_or(|it| it.known.moved_at.is_some());
         // VMs may be where newer settings point, too.
         let is_behind = self.served.settings.state.borrow().unusable().is_some();
         let may_miss_vms = has_moved || is_behind || built.is_none_or(|it| !it.known.former.is_empty());
@@ -289,17 +289,18 @@ impl Source {
     fn build(&self, recipe: &Recipe, sightings: &Arc<Sightings>) -> Result<Arc<dyn Provider>, Error> {
         let Recipe { snapshot, endpoint, known, .. } = recipe;
         let cloud = snapshot.cloud();
-        let at = |address: &str, host: &Option<String>, moved, limits| {
-            let recorded = Some(Recorded { address, host: host.as_deref(), moved });
-            let provider = self.openers.open(snapshot, Opening { recorded, ..Opening::new(self.calls) })?;
+        let open = |recorded: Recorded<'_>, limits| {
+            let opening = Opening { recorded: Some(recorded), ..Opening::new(self.calls) };
+            let provider = self.openers.open(snapshot, opening)?;
             Ok::<_, Error>(decorate(provider, cloud, limits, self.metrics.clone()))
         };
-        let current =
-            at(&endpoint.address, &known.host, Some(self.served.places.moved()), self.limits.clone())?;
+        let host_changed = self.served.places.host_changed();
+        let current = Recorded::current(&endpoint.address, known.host.as_deref(), host_changed);
+        let current = open(current, self.limits.clone())?;
         let previous = known.former.iter().map(|former| PreviousEndpoint {
             former: former.clone(),
             // A place that asks for fewer calls does not stop the calls to another one.
-            provider: at(&former.address, &former.host, None, Limits::default()),
+            provider: open(Recorded::former(&former.address, former.host.as_deref()), Limits::default()),
         });
         Ok(Arc::new(WithPrevious {
             current,

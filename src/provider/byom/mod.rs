@@ -43,7 +43,9 @@ use self::{
 use super::{
     Accepted, Claim, Error, ErrorClass, Finding, IdProblem, InstanceId, Listed, OwnVm, Pages, ParsedId,
     Provider, Resource, Vm,
-    cloud::{AdaptorSecret, AdaptorVolume, Cloud, Cluster, NAME_LIMIT, Opening, SSH_KEY, VolumeSource},
+    cloud::{
+        AdaptorSecret, AdaptorVolume, Cloud, Cluster, NAME_LIMIT, Opening, Recorded, SSH_KEY, VolumeSource,
+    },
     ownership,
 };
 use crate::settings::Values;
@@ -99,7 +101,7 @@ fn open(values: &Values, opening: Opening<'_>) -> Result<Box<dyn Provider>, Erro
         name: name.to_owned(),
         full_name: format!("{namespace}/{name}"),
         expected: recorded.and_then(|recorded| recorded.host).map(str::to_owned),
-        moved: recorded.and_then(|recorded| recorded.moved.clone()),
+        host_changed: recorded.and_then(Recorded::host_changed),
         turn: Mutex::default(),
     };
     let patience = settings.patience();

@@ -8,7 +8,6 @@ use tokio::{
 };
 
 use super::{returns::MAY_BE_UNDONE, *};
-use crate::provider::cloud::Recorded;
 
 const PATH: &str = "/api/v1/namespaces/here/configmaps/byom-ip-pool-state";
 const NAME: &str = "byom-ip-pool-state";
@@ -110,11 +109,11 @@ async fn a_machine_is_absent_after_its_return_can_no_longer_be_undone() {
 #[tokio::test]
 async fn a_recreated_pool_proves_nothing_and_is_reported() {
     let server = ApiServer::expecting([Call::get(PATH).answer(Answer::object(&pool(&[], &[ADDRESS], 1)))]);
-    let moved = Arc::new(Notify::new());
-    let recorded = Recorded { address: NAME, host: Some("u-0"), moved: Some(Arc::clone(&moved)) };
+    let host_changed = Arc::new(Notify::new());
+    let recorded = Recorded::current(NAME, Some("u-0"), Arc::clone(&host_changed));
     let error = describe(&*provider(&server, Some(recorded))).await.unwrap_err();
     assert_eq!(error.class, ErrorClass::Transient);
-    moved.notified().await;
+    host_changed.notified().await;
 }
 
 #[tokio::test]

@@ -35,7 +35,7 @@ impl<'a> Trial<'a> {
     pub(super) fn new(peer: &'a dyn Peer) -> Result<Self, Error> {
         let (cloud, metrics) = (peer.cloud(), Metrics::new(&mut Registry::default()));
         let current = decorate(peer.open()?, cloud.schema.cloud, Limits::default(), metrics);
-        let known = Known { host: None, moved: None, key: "here".to_owned(), former: Vec::new() };
+        let known = Known { host: None, moved_at: None, key: "here".to_owned(), former: Vec::new() };
         let provider = WithPrevious {
             current,
             endpoint: Endpoint { setting: "the settings", address: "here".to_owned() },

@@ -57,7 +57,7 @@ struct Docker {
     /// The identifier that it must have. None for any.
     expected: Option<String>,
     /// Notified if another daemon answers there.
-    moved: Option<Arc<Notify>>,
+    host_changed: Option<Arc<Notify>>,
 }
 
 #[derive(Deserialize)]
@@ -124,9 +124,13 @@ fn open(values: &Values, opening: Opening<'_>) -> Result<Box<dyn Provider>, Erro
     let authority = opening.place(settings::check(values), "Docker daemon", authority)?;
     let scheme = if settings.certificates.is_some() { "https" } else { "http" };
     let base = format!("{scheme}://{authority}/v{}", settings.version);
-    let recorded = opening.recorded.map(|Recorded { host, moved, .. }| (host.map(str::to_owned), moved));
-    let (expected, moved) = recorded.unwrap_or_default();
-    Ok(Box::new(Docker { client: Client::new(settings.options()?)?, base, expected, moved }))
+    let recorded = opening.recorded.as_ref();
+    Ok(Box::new(Docker {
+        client: Client::new(settings.options()?)?,
+        base,
+        expected: recorded.and_then(|recorded| recorded.host).map(str::to_owned),
+        host_changed: recorded.and_then(Recorded::host_changed),
+    }))
 }
 
 /// Takes what can be part of a URL. Docker would find a container by its name, too, or by a part of its identifier, which is
@@ -196,7 +200,7 @@ impl Docker {
         if self.daemon().await?.as_ref() == Some(expected) {
             return Ok(());
         }
-        self.moved.iter().for_each(|moved| moved.notify_one());
+        self.host_changed.iter().for_each(|it| it.notify_one());
         let message = "another Docker daemon answers at DOCKER_HOST than before";
         Err(Error::new(ErrorClass::Transient, message))
     }

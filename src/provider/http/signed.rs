@@ -263,7 +263,7 @@ mod tests {
     #[tokio::test]
     async fn a_key_of_another_account_asks_nothing() {
         for (host, asks) in [("mine", true), ("another", false)] {
-            let recorded = Recorded { address: "a", host: Some(host), moved: None };
+            let recorded = Recorded::former("a", Some(host));
             let signed = signed(1, 1, &Opening { recorded: Some(recorded), ..Opening::new(1) });
             let answer = signed.call(Query::new("asking", "Ask", &[])).await;
             assert_eq!(answer.is_ok(), asks, "{host}");

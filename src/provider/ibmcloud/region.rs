@@ -63,7 +63,7 @@ pub(super) struct NodeRegion {
     /// The region that is recorded. None for any.
     recorded: Option<String>,
     /// Notified if the nodes are in another region than the recorded one.
-    moved: Option<Arc<Notify>>,
+    host_changed: Option<Arc<Notify>>,
     /// The region in which this process looks for VMs.
     region: OnceCell<String>,
     /// What the nodes said when they were read last.
@@ -90,13 +90,13 @@ impl Vpc {
         };
         let vpc = match (&recorded, &opening.cluster) {
             // The settings named this place before: its VMs are in the recorded region, wherever the nodes are now.
-            (Some(Recorded { moved: None, .. }), _) => {
+            (Some(recorded), _) if recorded.is_former() => {
                 let unknown = "it was never known in which region that place was";
                 Self::At(url(region.ok_or_else(|| Error::new(ErrorClass::Invalid, unknown))?))
             }
             (_, Some(cluster)) => {
-                let moved = recorded.as_ref().and_then(|recorded| recorded.moved.clone());
-                Self::OfNodes(Box::new(NodeRegion::new(cluster, region.map(str::to_owned), moved)))
+                let host_changed = recorded.as_ref().and_then(Recorded::host_changed);
+                Self::OfNodes(Box::new(NodeRegion::new(cluster, region.map(str::to_owned), host_changed)))
             }
             (_, None) => {
                 let problem = "there is no access to the cluster, whose nodes have the region (set KUBECONFIG, or run in a Pod)";
@@ -133,9 +133,9 @@ impl Vpc {
 }
 
 impl NodeRegion {
-    fn new(cluster: &Cluster, recorded: Option<String>, moved: Option<Arc<Notify>>) -> Self {
+    fn new(cluster: &Cluster, recorded: Option<String>, host_changed: Option<Arc<Notify>>) -> Self {
         let nodes = Api::all(reading(&cluster.client, &LABEL));
-        Self { nodes, recorded, moved, region: OnceCell::new(), reading: SingleFlight::default() }
+        Self { nodes, recorded, host_changed, region: OnceCell::new(), reading: SingleFlight::default() }
     }
 
     /// The region of the nodes, as they were when it was needed first.
@@ -158,7 +158,7 @@ impl NodeRegion {
         if before == now {
             return Ok(());
         }
-        self.moved.iter().for_each(|moved| moved.notify_one());
+        self.host_changed.iter().for_each(|it| it.notify_one());
         Err(unknown(
             ErrorClass::Invalid,
             "the nodes are in another region than before",

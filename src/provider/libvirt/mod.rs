@@ -62,7 +62,7 @@ pub struct Libvirt {
     undefining: AtomicUsize,
     remains: Arc<Remains>,
     /// Notified if another host than the expected one answers.
-    moved: Option<Arc<Notify>>,
+    host_changed: Option<Arc<Notify>>,
 }
 
 /// The host that must answer.
@@ -71,7 +71,7 @@ struct Expected {
     /// Its UUID. Without one, any host may answer.
     host: Option<Uuid>,
     /// Notified if another host answers.
-    moved: Option<Arc<Notify>>,
+    host_changed: Option<Arc<Notify>>,
 }
 
 impl Libvirt {
@@ -107,7 +107,7 @@ impl Libvirt {
             pool: pool.to_owned(),
             undefining: AtomicUsize::new(0),
             remains: Arc::default(),
-            moved: expected.moved,
+            host_changed: expected.host_changed,
         }
     }
 
@@ -119,8 +119,8 @@ impl Libvirt {
     }
 
     fn explain(&self, doing: impl Into<Message>, error: &libvirt_client::Error) -> Error {
-        if let (libvirt_client::Error::OtherHost { .. }, Some(moved)) = (error, &self.moved) {
-            moved.notify_one();
+        if let (libvirt_client::Error::OtherHost { .. }, Some(host_changed)) = (error, &self.host_changed) {
+            host_changed.notify_one();
         }
         failure::explain(&doing.into(), &self.uri, error)
     }
@@ -131,12 +131,14 @@ fn open(
     Opening { calls, recorded, shared, .. }: Opening<'_>,
 ) -> Result<Box<dyn Provider>, Error> {
     let Settings { uri, pool, .. } = Settings::read(values);
-    let Some(Recorded { address, host, moved }) = recorded else {
+    let Some(recorded) = recorded else {
         return Ok(Box::new(Libvirt::new(&uri, &pool, calls)?));
     };
+    let host_changed = recorded.host_changed();
+    let Recorded { address, host, .. } = recorded;
     let host =
         host.map(Uuid::try_parse).transpose().map_err(|_| Error::unreadable_place("UUID of a host"))?;
-    let libvirt = Libvirt::at_place(&uri, address, &pool, calls, Expected { host, moved })?;
+    let libvirt = Libvirt::at_place(&uri, address, &pool, calls, Expected { host, host_changed })?;
     // What is left of VMs outlives a change of the settings.
     let remains = shared.get(&[CLOUD.name(), address], || Ok(Remains::default()))?;
     Ok(Box::new(Libvirt { remains, ..libvirt }))

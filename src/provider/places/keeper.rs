@@ -60,7 +60,7 @@ pub(super) struct Keeper {
     leadership: Leadership,
     answer: watch::Sender<Option<Answer>>,
     /// Notified if the address leads to another host.
-    moved: Arc<Notify>,
+    host_changed: Arc<Notify>,
     backoff: Backoff<()>,
     doubts: Backoff<()>,
 }
@@ -103,12 +103,12 @@ impl Keeper {
         settings: CloudSettings,
         leadership: Leadership,
         answer: watch::Sender<Option<Answer>>,
-        moved: Arc<Notify>,
+        host_changed: Arc<Notify>,
     ) -> Self {
         let (api, name) = (Api::namespaced(client, namespace), format!("{namespace}/{PLACES}"));
         let backoff = Backoff::new(Duration::from_secs(1), LONGEST_PAUSE);
         let doubts = Backoff::new(Duration::from_secs(1), LONGEST_DOUBT);
-        Self { api, name, open, settings, leadership, answer, moved, backoff, doubts }
+        Self { api, name, open, settings, leadership, answer, host_changed, backoff, doubts }
     }
 
     /// Works while this process leads, until `stop`.
@@ -127,7 +127,7 @@ impl Keeper {
             tokio::select! {
                 Some(object) = objects.next() => term.take(object, &self.name),
                 Ok(()) = settings.changed() => {}
-                () = self.moved.notified() => {
+                () = self.host_changed.notified() => {
                     term.doubt.get_or_insert_with(|| Instant::now() + self.doubts.failed(&()));
                 }
                 () = sleep(pause) => term.waited(&self.name),
@@ -274,12 +274,12 @@ fn known(records: &Records, cloud: &str, key: String, host: &Host) -> Known {
         key: key.to_owned(),
         address: record.address.clone(),
         host: record.host.as_ref().and_then(Host::name).map(ToOwned::to_owned),
-        moved: record.moved,
+        moved_at: record.moved_at,
         until: record.until,
     });
     Known {
         host: host.name().map(ToOwned::to_owned),
-        moved: records.of(&key).and_then(|record| record.moved),
+        moved_at: records.of(&key).and_then(|record| record.moved_at),
         former: former.collect(),
         key,
     }

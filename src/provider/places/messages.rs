@@ -23,7 +23,7 @@ pub(super) fn announce(
 ) {
     let Endpoint { setting, address } = endpoint;
     info!(places, key, setting, address, "the place that the settings name is recorded");
-    if records.of(key).and_then(|it| it.moved) != before.of(key).and_then(|it| it.moved) {
+    if records.of(key).and_then(|it| it.moved_at) != before.of(key).and_then(|it| it.moved_at) {
         warn!(
             places,
             key,

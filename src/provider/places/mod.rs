@@ -44,7 +44,7 @@ pub const PERMISSIONS: &[Permission] =
 pub struct Places {
     answer: watch::Receiver<Option<Answer>>,
     leadership: Leadership,
-    moved: Arc<Notify>,
+    host_changed: Arc<Notify>,
     limits: Limits,
 }
 
@@ -63,7 +63,7 @@ pub(super) struct Known {
     /// The name of the host at the settings' place; `None` if the cloud has no such name.
     pub(super) host: Option<String>,
     /// Since when it is another host than before, if it ever changed.
-    pub(super) moved: Option<Timestamp>,
+    pub(super) moved_at: Option<Timestamp>,
     /// The key of the place's entry.
     pub(super) key: String,
     /// The places that the settings named before.
@@ -76,7 +76,7 @@ pub(super) struct Former {
     pub(super) key: String,
     pub(super) address: String,
     pub(super) host: Option<String>,
-    pub(super) moved: Option<Timestamp>,
+    pub(super) moved_at: Option<Timestamp>,
     pub(super) until: Option<Timestamp>,
 }
 
@@ -104,15 +104,16 @@ impl Places {
     ) -> (Self, impl Future<Output = ()> + Send + use<>) {
         let PlacesContext { client, namespace, openers, leadership, metrics } = context;
         let (sender, answer) = watch::channel(None);
-        let (moved, limits) = (Arc::new(Notify::new()), Limits::default());
+        let (host_changed, limits) = (Arc::new(Notify::new()), Limits::default());
         let within = limits.clone();
         let open = move |snapshot: &Snapshot| {
             let provider = openers.open(snapshot, Opening::new(1))?;
             Ok(decorate(provider, cloud_label(snapshot.cloud()), within.clone(), metrics.clone()))
         };
         let (leads, open) = (leadership.clone(), Box::new(open));
-        let keeper = Keeper::new(client, &namespace, open, settings, leads, sender, Arc::clone(&moved));
-        (Self { answer, leadership, moved, limits }, keeper.run(stop))
+        let keeper =
+            Keeper::new(client, &namespace, open, settings, leads, sender, Arc::clone(&host_changed));
+        (Self { answer, leadership, host_changed, limits }, keeper.run(stop))
     }
 
     /// Places with this endpoint alone, on any host.
@@ -125,10 +126,10 @@ impl Places {
     #[cfg(test)]
     pub(super) fn after(endpoint: Endpoint, former: Vec<Former>) -> Self {
         let leadership = Leadership::unlimited();
-        let known = Known { host: None, moved: None, key: "key".to_owned(), former };
+        let known = Known { host: None, moved_at: None, key: "key".to_owned(), former };
         let answer = Answer { term: leadership.term(), endpoint, outcome: Ok(Arc::new(known)) };
-        let (answer, moved) = (watch::channel(Some(answer)).1, Arc::default());
-        Self { answer, leadership, moved, limits: Limits::default() }
+        let (answer, host_changed) = (watch::channel(Some(answer)).1, Arc::default());
+        Self { answer, leadership, host_changed, limits: Limits::default() }
     }
 
     /// The known places while the settings name this one. `None`: the leader has not found them out yet.
@@ -140,8 +141,8 @@ impl Places {
     }
 
     /// To be notified if another host than the known one answers at the settings' place.
-    pub(super) fn moved(&self) -> Arc<Notify> {
-        Arc::clone(&self.moved)
+    pub(super) fn host_changed(&self) -> Arc<Notify> {
+        Arc::clone(&self.host_changed)
     }
 
     /// The limits of the calls that ask which host is there. All other calls to the cloud share them.

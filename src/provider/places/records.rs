@@ -47,8 +47,8 @@ pub(super) struct Record {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) host: Option<Host>,
     /// Since when the address leads to that host, if it led to another one before.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) moved: Option<Timestamp>,
+    #[serde(default, rename = "moved", skip_serializing_if = "Option::is_none")]
+    pub(super) moved_at: Option<Timestamp>,
     /// When the settings began to name another place; `None` for the place that they name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) until: Option<Timestamp>,
@@ -110,13 +110,13 @@ impl Records {
             cloud: cloud.to_owned(),
             address: endpoint.address.clone(),
             host: None,
-            moved: None,
+            moved_at: None,
             until: None,
         });
         record.until = None;
         if let Some(host) = host {
             if record.host.as_ref().is_some_and(|before| before != host) {
-                record.moved = Some(now);
+                record.moved_at = Some(now);
             }
             record.host = Some(host.clone());
         }
@@ -155,9 +155,9 @@ mod tests {
     }
 
     /// An entry that leads to this host since then, and that the settings named until then.
-    fn record(address: &str, host: Option<Host>, moved: Option<i64>, until: Option<i64>) -> Record {
-        let (moved, until) = (moved.map(second), until.map(second));
-        Record { cloud: "libvirt".to_owned(), address: address.to_owned(), host, moved, until }
+    fn record(address: &str, host: Option<Host>, moved_at: Option<i64>, until: Option<i64>) -> Record {
+        let (moved_at, until) = (moved_at.map(second), until.map(second));
+        Record { cloud: "libvirt".to_owned(), address: address.to_owned(), host, moved_at, until }
     }
 
     fn entries(records: &Records) -> Vec<Record> {
@@ -191,13 +191,13 @@ mod tests {
 
     #[test]
     fn only_a_change_between_known_hosts_of_an_address_is_a_move() {
-        for (hosts, host, moved) in [
+        for (hosts, host, moved_at) in [
             (vec![None, Some("1"), Some("1"), None], "1", None),
             (vec![Some("1"), Some("2"), None], "2", Some(2)),
             (vec![Some("1"), Some("2"), Some("1")], "1", Some(3)),
         ] {
             let steps: Vec<_> = hosts.into_iter().map(|host| ("a", host.map(named))).collect();
-            assert_eq!(entries(&after(&steps).unwrap()), [record("a", Some(named(host)), moved, None)]);
+            assert_eq!(entries(&after(&steps).unwrap()), [record("a", Some(named(host)), moved_at, None)]);
         }
     }
 

@@ -25,22 +25,22 @@ impl Provider for Answers {
 
 const T: Timestamp = Timestamp::constant(1_790_000_000, 0);
 
-fn former(moved: Option<Timestamp>, answer: Result<Vm, Error>) -> PreviousEndpoint {
+fn former(moved_at: Option<Timestamp>, answer: Result<Vm, Error>) -> PreviousEndpoint {
     let former = Former {
         key: "libvirt-1".to_owned(),
         address: "qemu+ssh://host-1:22/system".to_owned(),
         host: None,
-        moved,
+        moved_at,
         until: Some(T),
     };
     PreviousEndpoint { former, provider: Ok(Arc::new(Answers(answer))) }
 }
 
 /// An endpoint without the VM, after these.
-fn after(moved: Option<Timestamp>, previous: Vec<PreviousEndpoint>) -> WithPrevious {
+fn after(moved_at: Option<Timestamp>, previous: Vec<PreviousEndpoint>) -> WithPrevious {
     let endpoint = Endpoint { setting: "LIBVIRT_URI", address: "qemu+ssh://host-2:22/system".to_owned() };
     let (host, key) = (None, "libvirt-2".to_owned());
-    let known = Known { host, moved, key, former: Vec::new() };
+    let known = Known { host, moved_at, key, former: Vec::new() };
     WithPrevious {
         current: Arc::new(Answers(Err(gone()))),
         endpoint,
@@ -67,13 +67,13 @@ fn vm() -> Vm {
 #[tokio::test]
 async fn the_places_are_named_in_the_log_alone() {
     let failed = || Error::new(ErrorClass::Transient, Message::new("no answer", "no answer of host-1"));
-    for (moved, previous, class, says) in [
+    for (moved_at, previous, class, says) in [
         (None, former(None, Ok(vm())), ErrorClass::Invalid, "the VM is there; set LIBVIRT_URI back"),
         (None, former(None, Err(failed())), ErrorClass::Transient, "cannot find out"),
         (None, former(Some(T), Err(gone())), ErrorClass::Invalid, "delete the entry libvirt-1 of"),
         (Some(T), former(None, Err(gone())), ErrorClass::Invalid, "delete the entry libvirt-2 of"),
     ] {
-        let error = after(moved, vec![previous]).describe(&id(), &Claim::default()).await.unwrap_err();
+        let error = after(moved_at, vec![previous]).describe(&id(), &Claim::default()).await.unwrap_err();
         let (public, full) = (error.message.for_status(), error.message.for_log());
         assert!(error.class == class && public.contains(says), "{error:?}");
         assert!(public.contains("2026-09-21T14:13:20Z"), "{public}");

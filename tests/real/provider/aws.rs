@@ -163,7 +163,7 @@ fn ambiguous_answers_do_not_count_as_absence() -> Result<()> {
         // Credentials of another account cannot see a live instance.
         let here = format!("{REGION} http://{}", aws.relay.address());
         for (account, there) in [(ACCOUNT, true), ("999999999999", false)] {
-            let recorded = Recorded { address: &here, host: Some(account), moved: None };
+            let recorded = Recorded::former(&here, Some(account));
             let provider = aws.settings().open_at(Some(recorded))?;
             let described = provider.describe(&InstanceId::of(&CLOUD, &id)?, &Claim::default()).await;
             match described {

@@ -128,7 +128,7 @@ fn ambiguous_answers_do_not_count_as_absence() -> Result<()> {
         let url = cloud.peer.url();
         let described = async |id: &str, workspace: &str, account: &str| -> Result<Result<Stage, Error>> {
             let address = format!("{workspace} {ZONE} {url}");
-            let recorded = Recorded { address: &address, host: Some(account), moved: None };
+            let recorded = Recorded::former(&address, Some(account));
             let provider = cloud.settings().open_at(Some(recorded))?;
             let described = provider.describe(&InstanceId::of(&CLOUD, id)?, &Claim::default()).await;
             Ok(described.map(|vm| vm.stage))

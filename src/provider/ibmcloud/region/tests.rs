@@ -21,8 +21,12 @@ fn all(answer: Answer) -> Call {
     Call::get("/api/v1/nodes?limit=100").answer(answer)
 }
 
-fn at<'a>(host: Option<&'a str>, moved: Option<&Arc<Notify>>) -> Recorded<'a> {
-    Recorded { address: OF_THE_NODES, host, moved: moved.cloned() }
+fn current<'a>(host: Option<&'a str>, host_changed: &Arc<Notify>) -> Recorded<'a> {
+    Recorded::current(OF_THE_NODES, host, Arc::clone(host_changed))
+}
+
+fn former(host: Option<&str>) -> Recorded<'_> {
+    Recorded::former(OF_THE_NODES, host)
 }
 
 fn opened<'a>(
@@ -123,10 +127,10 @@ async fn a_node_of_another_region_is_noticed_before_a_vm_counts_as_absent() {
 
 #[tokio::test(start_paused = true)]
 async fn nodes_in_another_region_than_the_recorded_one_are_another_place() {
-    let moved = Arc::new(Notify::new());
-    let is_notified = async || timeout(Duration::ZERO, moved.notified()).await.is_ok();
+    let changed = Arc::new(Notify::new());
+    let is_notified = async || timeout(Duration::ZERO, changed.notified()).await.is_ok();
     let server = ApiServer::expecting([all(nodes(&[Some("us-south")], ""))]);
-    let (vpc, recorded) = opened(Some(&server), Some(at(Some("account/eu-de"), Some(&moved)))).unwrap();
+    let (vpc, recorded) = opened(Some(&server), Some(current(Some("account/eu-de"), &changed))).unwrap();
     assert_eq!(recorded.unwrap().host, Some("account"));
     let error = vpc.base().await.unwrap_err();
     assert!(error.class == ErrorClass::Invalid && is_notified().await, "{error}");
@@ -134,7 +138,7 @@ async fn nodes_in_another_region_than_the_recorded_one_are_another_place() {
 
     let server =
         ApiServer::expecting([all(nodes(&[Some("eu-de")], "")), all(nodes(&[Some("us-south")], ""))]);
-    let (vpc, _) = opened(Some(&server), Some(at(Some("account/eu-de"), Some(&moved)))).unwrap();
+    let (vpc, _) = opened(Some(&server), Some(current(Some("account/eu-de"), &changed))).unwrap();
     assert_eq!(vpc.ensure_only().await, Ok(()));
     assert!(!is_notified().await);
     advance(FRESH).await;
@@ -143,11 +147,11 @@ async fn nodes_in_another_region_than_the_recorded_one_are_another_place() {
 
 #[tokio::test]
 async fn a_former_place_is_in_the_region_that_was_recorded_wherever_the_nodes_are() {
-    let (vpc, recorded) = opened(None, Some(at(Some("account/eu-de"), None))).unwrap();
+    let (vpc, recorded) = opened(None, Some(former(Some("account/eu-de")))).unwrap();
     assert_eq!(vpc.base().await.as_deref(), Ok("https://eu-de.iaas.cloud.ibm.com/v1"));
     assert_eq!((vpc.ensure_only().await, recorded.unwrap().host), (Ok(()), Some("account")));
     for host in [None, Some("account"), Some("account/"), Some("account/eu.de"), Some("account/a/b")] {
-        let error = opened(None, Some(at(host, None))).err().unwrap();
+        let error = opened(None, Some(former(host))).err().unwrap();
         assert_eq!(error.class, ErrorClass::Invalid, "{host:?}");
     }
 }

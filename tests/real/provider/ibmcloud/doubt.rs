@@ -70,7 +70,7 @@ fn ambiguous_answers_do_not_count_as_absence() -> Result<()> {
             cloud.peer.make(&Instance { region: OTHER_REGION, ..Instance::named(&vm_name("web")) }).await?;
         let described = async |id: &str, region: &str, account: &str| -> Result<Result<Stage, Error>> {
             let address = cloud.peer.vpc(region);
-            let recorded = Recorded { address: &address, host: Some(account), moved: None };
+            let recorded = Recorded::former(&address, Some(account));
             let provider = cloud.settings().open_at(Some(recorded))?;
             let described = provider.describe(&InstanceId::of(&CLOUD, id)?, &Claim::default()).await;
             Ok(described.map(|vm| vm.stage))
