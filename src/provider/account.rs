@@ -7,7 +7,7 @@ use tokio::sync::Notify;
 
 use super::{
     Error, ErrorClass,
-    cloud::{Opening, Recorded},
+    cloud::{Opening, RecordedPlace},
 };
 
 /// The account in which the VMs of an opened place are.
@@ -26,8 +26,8 @@ impl Account {
         let recorded = opening.recorded.as_ref();
         Self {
             recorded: recorded.and_then(|recorded| recorded.host).map(str::to_owned),
-            is_former: recorded.is_some_and(Recorded::is_former),
-            host_changed: recorded.and_then(Recorded::host_changed),
+            is_former: recorded.is_some_and(RecordedPlace::is_former),
+            host_changed: recorded.and_then(RecordedPlace::host_changed),
         }
     }
 

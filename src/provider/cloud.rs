@@ -91,8 +91,8 @@ pub struct Opening<'a> {
     pub calls: usize,
     /// The cluster, for a cloud whose state is an object there. [`Openers`](super::Openers) fill it in.
     pub cluster: Option<Cluster>,
-    /// The endpoint. `None`: the one that the settings name, whatever host answers there.
-    pub recorded: Option<Recorded<'a>>,
+    /// The place. `None`: the one that the settings name, whatever host answers there.
+    pub recorded: Option<RecordedPlace<'a>>,
     /// What it shares with other providers. [`Openers`](super::Openers) fill it in.
     pub shared: Shared,
 }
@@ -112,9 +112,9 @@ impl fmt::Debug for Cluster {
     }
 }
 
-/// An endpoint that these or earlier settings named. The operator reaches it with the credentials of these settings.
+/// A place that these or earlier settings named. The operator reaches it with the credentials of these settings.
 #[derive(Clone, Debug)]
-pub struct Recorded<'a> {
+pub struct RecordedPlace<'a> {
     /// Its address.
     pub address: &'a str,
     /// The host that must answer there. None for any.
@@ -123,7 +123,7 @@ pub struct Recorded<'a> {
     pub named_by: NamedBy,
 }
 
-/// Which settings named a recorded endpoint.
+/// Which settings named a recorded place.
 #[derive(Clone, Debug)]
 pub enum NamedBy {
     /// Those with which it is opened.
@@ -205,13 +205,13 @@ impl Opening<'_> {
     }
 }
 
-impl<'a> Recorded<'a> {
-    /// The endpoint that the settings name.
+impl<'a> RecordedPlace<'a> {
+    /// The place that the settings name.
     pub fn current(address: &'a str, host: Option<&'a str>, host_changed: Arc<Notify>) -> Self {
         Self { address, host, named_by: NamedBy::Current { host_changed } }
     }
 
-    /// An endpoint that earlier settings named.
+    /// A place that earlier settings named.
     pub fn former(address: &'a str, host: Option<&'a str>) -> Self {
         Self { address, host, named_by: NamedBy::Former }
     }
@@ -221,7 +221,7 @@ impl<'a> Recorded<'a> {
         matches!(self.named_by, NamedBy::Former)
     }
 
-    /// To be notified if another host answers there. `None` for a former endpoint: the operator records no other host of it.
+    /// To be notified if another host answers there. `None` for a former place: the operator records no other host of it.
     pub fn host_changed(&self) -> Option<Arc<Notify>> {
         match &self.named_by {
             NamedBy::Current { host_changed } => Some(Arc::clone(host_changed)),

@@ -30,7 +30,7 @@
 //! - [`decorate`] adds throttling, deadlines and metrics to every provider. It also removes duplicates from lists and bounds the
 //!   tags that are kept.
 //! - The operator asks a cloud that [settles late](Cloud::settles_late) twice before a young VM counts as absent. For identifiers
-//!   without a scope it also asks each endpoint that the settings named before. A provider need not know that.
+//!   without a scope it also asks in each place that the settings named before. A provider need not know that.
 //!
 //! # Where a cloud is
 //!
@@ -60,6 +60,7 @@ pub mod contract;
 pub mod docker;
 mod error;
 mod finding;
+mod former_places;
 pub mod gcp;
 mod http;
 mod ibm_iam;
@@ -72,7 +73,6 @@ mod listing;
 mod openers;
 pub mod ownership;
 pub mod places;
-mod previous_endpoints;
 mod region_place;
 mod registry;
 mod shared;

@@ -7,10 +7,10 @@ use operator_kit::{Message, changes::changes};
 
 use super::{
     CLOUDS, Cloud, CloudSettings, Error, ErrorClass, Limits, Openers, Places, Provider,
-    cloud::{Opening, Recorded},
+    cloud::{Opening, RecordedPlace},
     decorate,
-    places::Known,
-    previous_endpoints::{PreviousEndpoint, WithPrevious},
+    former_places::{FormerProvider, WithFormerPlaces},
+    places::KnownPlaces,
     sightings::Sightings,
 };
 use crate::{
@@ -52,7 +52,7 @@ struct Source {
 struct Built {
     generation: u64,
     endpoint: Endpoint,
-    known: Arc<Known>,
+    known: Arc<KnownPlaces>,
     /// What was seen and missed at that endpoint, on that host.
     sightings: Arc<Sightings>,
     provider: Result<Arc<dyn Provider>, Error>,
@@ -63,7 +63,7 @@ struct Recipe {
     generation: u64,
     snapshot: Arc<Snapshot>,
     endpoint: Endpoint,
-    known: Arc<Known>,
+    known: Arc<KnownPlaces>,
 }
 
 impl Built {
@@ -289,23 +289,23 @@ impl Source {
     fn build(&self, recipe: &Recipe, sightings: &Arc<Sightings>) -> Result<Arc<dyn Provider>, Error> {
         let Recipe { snapshot, endpoint, known, .. } = recipe;
         let cloud = snapshot.cloud();
-        let open = |recorded: Recorded<'_>, limits| {
+        let open = |recorded: RecordedPlace<'_>, limits| {
             let opening = Opening { recorded: Some(recorded), ..Opening::new(self.calls) };
             let provider = self.openers.open(snapshot, opening)?;
             Ok::<_, Error>(decorate(provider, cloud, limits, self.metrics.clone()))
         };
         let host_changed = self.served.places.host_changed();
-        let current = Recorded::current(&endpoint.address, known.host.as_deref(), host_changed);
+        let current = RecordedPlace::current(&endpoint.address, known.host.as_deref(), host_changed);
         let current = open(current, self.limits.clone())?;
-        let previous = known.former.iter().map(|former| PreviousEndpoint {
-            former: former.clone(),
+        let former = known.former.iter().map(|place| FormerProvider {
+            place: place.clone(),
             // A place that asks for fewer calls does not stop the calls to another one.
-            provider: open(Recorded::former(&former.address, former.host.as_deref()), Limits::default()),
+            provider: open(RecordedPlace::former(&place.address, place.host.as_deref()), Limits::default()),
         });
-        Ok(Arc::new(WithPrevious {
+        Ok(Arc::new(WithFormerPlaces {
             current,
             endpoint: endpoint.clone(),
-            previous: previous.collect(),
+            former: former.collect(),
             known: Arc::clone(known),
             settings: self.served.settings.state.clone(),
             sightings: Arc::clone(sightings),

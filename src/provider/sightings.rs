@@ -1,4 +1,4 @@
-//! Which VMs were seen at one endpoint, which are being deleted, and which were missing there *(no client)*.
+//! Which VMs were seen in one place, which are being deleted, and which were missing there *(no client)*.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -22,14 +22,14 @@ const YOUNG: Duration = Duration::from_secs(120);
 /// The second answer that a young VM does not exist counts only this long after the first one.
 const SECOND_LOOK: Duration = Duration::from_secs(10);
 
-/// What was seen and missed at one endpoint.
+/// What was seen and missed in one place.
 #[derive(Default)]
 pub(super) struct Sightings(Mutex<Memory>);
 
 #[derive(Default)]
 struct Memory {
-    /// The hashes of VMs that were seen here, so that they are at no other endpoint, each as one PeerPod claims it: some clouds give
-    /// an identifier to another VM later. A claim may contain long texts, which a hash does not keep.
+    /// The hashes of VMs that were seen here, so that they are in no other place, each as one PeerPod claims it: some clouds give an
+    /// identifier to another VM later. A claim may contain long texts, which a hash does not keep.
     seen: HashSet<u64>,
     hasher: RandomState,
     /// The cloud accepted the deletion of these, or is deleting them. They are expected to be absent soon.

@@ -44,7 +44,8 @@ use super::{
     Accepted, Claim, Error, ErrorClass, Finding, IdProblem, InstanceId, Listed, OwnVm, Pages, ParsedId,
     Provider, Resource, Vm,
     cloud::{
-        AdaptorSecret, AdaptorVolume, Cloud, Cluster, NAME_LIMIT, Opening, Recorded, SSH_KEY, VolumeSource,
+        AdaptorSecret, AdaptorVolume, Cloud, Cluster, NAME_LIMIT, Opening, RecordedPlace, SSH_KEY,
+        VolumeSource,
     },
     ownership,
 };
@@ -101,7 +102,7 @@ fn open(values: &Values, opening: Opening<'_>) -> Result<Box<dyn Provider>, Erro
         name: name.to_owned(),
         full_name: format!("{namespace}/{name}"),
         expected: recorded.and_then(|recorded| recorded.host).map(str::to_owned),
-        host_changed: recorded.and_then(Recorded::host_changed),
+        host_changed: recorded.and_then(RecordedPlace::host_changed),
         turn: Mutex::default(),
     };
     let patience = settings.patience();

@@ -15,7 +15,7 @@ const NAME: &str = "byom-ip-pool-state";
 /// Nothing listens there.
 const ADDRESS: &str = "127.255.255.254";
 
-fn provider(server: &ApiServer, recorded: Option<Recorded<'_>>) -> Box<dyn Provider> {
+fn provider(server: &ApiServer, recorded: Option<RecordedPlace<'_>>) -> Box<dyn Provider> {
     let cluster = Some(Cluster { client: server.client(), namespace: "here".to_owned() });
     open(&Values::default(), Opening { cluster, recorded, ..Opening::new(1) }).unwrap()
 }
@@ -110,7 +110,7 @@ async fn a_machine_is_absent_after_its_return_can_no_longer_be_undone() {
 async fn a_recreated_pool_proves_nothing_and_is_reported() {
     let server = ApiServer::expecting([Call::get(PATH).answer(Answer::object(&pool(&[], &[ADDRESS], 1)))]);
     let host_changed = Arc::new(Notify::new());
-    let recorded = Recorded::current(NAME, Some("u-0"), Arc::clone(&host_changed));
+    let recorded = RecordedPlace::current(NAME, Some("u-0"), Arc::clone(&host_changed));
     let error = describe(&*provider(&server, Some(recorded))).await.unwrap_err();
     assert_eq!(error.class, ErrorClass::Transient);
     host_changed.notified().await;

@@ -74,7 +74,7 @@ fn an_instance_type_and_what_overrules_it_are_settings_of_their_cloud() {
 
 #[test]
 fn a_recorded_place_that_cannot_be_read_is_an_entry_to_delete() {
-    let recorded = Recorded::former("elsewhere", None);
+    let recorded = RecordedPlace::former("elsewhere", None);
     let former = Opening { recorded: Some(recorded), ..Opening::new(1) };
     let place = |opening: &Opening<'_>| {
         let checked = Ok(Endpoint { setting: "REGION", address: "here".to_owned() });

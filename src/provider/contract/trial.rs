@@ -14,7 +14,7 @@ use crate::{
     metrics::Metrics,
     provider::{
         Accepted, Claim, Error, ErrorClass, InstanceId, Limits, Listed, OwnVm, Provider, Resource, Stage, Vm,
-        VmRef, decorate, ownership, places::Known, previous_endpoints::WithPrevious,
+        VmRef, decorate, former_places::WithFormerPlaces, ownership, places::KnownPlaces,
     },
     settings::{Endpoint, State},
 };
@@ -35,14 +35,14 @@ impl<'a> Trial<'a> {
     pub(super) fn new(peer: &'a dyn Peer) -> Result<Self, Error> {
         let (cloud, metrics) = (peer.cloud(), Metrics::new(&mut Registry::default()));
         let current = decorate(peer.open()?, cloud.schema.cloud, Limits::default(), metrics);
-        let known = Known { host: None, moved_at: None, key: "here".to_owned(), former: Vec::new() };
-        let provider = WithPrevious {
+        let known = KnownPlaces { host: None, moved_at: None, key: "here".to_owned(), former: Vec::new() };
+        let provider = WithFormerPlaces {
             current,
             endpoint: Endpoint { setting: "the settings", address: "here".to_owned() },
             known: Arc::new(known),
             settings: watch::channel(State::default()).1,
             sightings: Arc::default(),
-            previous: Vec::new(),
+            former: Vec::new(),
             settles_late: cloud.settles_late,
         };
         Ok(Self { peer, provider: Arc::new(provider) })

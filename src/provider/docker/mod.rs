@@ -24,7 +24,7 @@ pub use self::settings::Settings;
 use super::{
     Accepted, Claim, Error, ErrorClass, Finding, IdProblem, InstanceId, Listed, OwnVm, POD_VM, Pages,
     ParsedId, PowerState, Provider, Resource, Stage, Vm,
-    cloud::{AdaptorVolume, Cloud, Opening, Recorded, VolumeSource},
+    cloud::{AdaptorVolume, Cloud, Opening, RecordedPlace, VolumeSource},
     cluster_proof::cluster_uid,
     finding::{answered, counted},
     http::{Call, Client, Reply, encoded},
@@ -129,7 +129,7 @@ fn open(values: &Values, opening: Opening<'_>) -> Result<Box<dyn Provider>, Erro
         client: Client::new(settings.options()?)?,
         base,
         expected: recorded.and_then(|recorded| recorded.host).map(str::to_owned),
-        host_changed: recorded.and_then(Recorded::host_changed),
+        host_changed: recorded.and_then(RecordedPlace::host_changed),
     }))
 }
 

@@ -163,7 +163,7 @@ mod tests {
     use tokio::task::yield_now;
 
     use super::*;
-    use crate::provider::cloud::Recorded;
+    use crate::provider::cloud::RecordedPlace;
 
     /// It refuses its first key, and lists have so many pages. It answers with an account or with the number of a page; the last one
     /// ends with a dot.
@@ -263,7 +263,7 @@ mod tests {
     #[tokio::test]
     async fn a_key_of_another_account_asks_nothing() {
         for (host, asks) in [("mine", true), ("another", false)] {
-            let recorded = Recorded::former("a", Some(host));
+            let recorded = RecordedPlace::former("a", Some(host));
             let signed = signed(1, 1, &Opening { recorded: Some(recorded), ..Opening::new(1) });
             let answer = signed.call(Query::new("asking", "Ask", &[])).await;
             assert_eq!(answer.is_ok(), asks, "{host}");

@@ -48,7 +48,7 @@ use self::{
 use super::{
     Accepted, Claim, Error, ErrorClass, Finding, IdProblem, InstanceId, Listed, OwnVm, POD_VM, Pages,
     ParsedId, Provider, Resource, Stage, Vm,
-    cloud::{Cloud, InstanceTypeKey, Opening, Recorded},
+    cloud::{Cloud, InstanceTypeKey, Opening, RecordedPlace},
     error::release_advice,
     http::{Authorized, Call, MOST_PAGES, Reply, encoded, too_many_pages},
     ibm_iam::{self, Iam},
@@ -99,7 +99,7 @@ fn open(values: &Values, opening: Opening<'_>) -> Result<Box<dyn Provider>, Erro
     let Settings { api_key, profile, iam_endpoint, search_endpoint, resource_group, .. } =
         Settings::read(values);
     // It is not recorded which resource group the settings named with an earlier endpoint.
-    let is_former = opening.recorded.as_ref().is_some_and(Recorded::is_former);
+    let is_former = opening.recorded.as_ref().is_some_and(RecordedPlace::is_former);
     let group = resource_group.filter(|_| !is_former);
     Ok(Box::new(IbmCloud {
         api: Authorized::new(Iam::new(&iam_endpoint, api_key, profile, &opening)?)?,

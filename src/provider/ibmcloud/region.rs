@@ -22,7 +22,7 @@ use tokio::{
 use super::settings;
 use crate::provider::{
     Error, ErrorClass,
-    cloud::{Cluster, Opening, Recorded},
+    cloud::{Cluster, Opening, RecordedPlace},
     single_flight::{Latest, SingleFlight},
 };
 
@@ -76,7 +76,7 @@ impl Vpc {
     pub(super) fn new<'a>(
         address: &str,
         opening: &Opening<'a>,
-    ) -> Result<(Self, Option<Recorded<'a>>), Error> {
+    ) -> Result<(Self, Option<RecordedPlace<'a>>), Error> {
         let recorded = opening.recorded.clone();
         if address != OF_THE_NODES {
             let base = settings::base(address).map_err(|_| Error::unreadable_place("endpoint of VPC"))?;
@@ -95,7 +95,7 @@ impl Vpc {
                 Self::At(url(region.ok_or_else(|| Error::new(ErrorClass::Invalid, unknown))?))
             }
             (_, Some(cluster)) => {
-                let host_changed = recorded.as_ref().and_then(Recorded::host_changed);
+                let host_changed = recorded.as_ref().and_then(RecordedPlace::host_changed);
                 Self::OfNodes(Box::new(NodeRegion::new(cluster, region.map(str::to_owned), host_changed)))
             }
             (_, None) => {
@@ -103,7 +103,7 @@ impl Vpc {
                 return Err(unknown(ErrorClass::Invalid, problem, ""));
             }
         };
-        Ok((vpc, recorded.map(|recorded| Recorded { host: account, ..recorded })))
+        Ok((vpc, recorded.map(|recorded| RecordedPlace { host: account, ..recorded })))
     }
 
     /// The base URL, without a slash at the end.

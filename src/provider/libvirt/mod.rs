@@ -37,7 +37,7 @@ pub use self::settings::Settings;
 use self::{definition::Definition, volumes::Remains};
 use super::{
     Accepted, Claim, Error, ErrorClass, Finding, IdProblem, InstanceId, OwnVm, Pages, ParsedId, Provider, Vm,
-    cloud::{Cloud, Opening, Recorded, SSH_KEY},
+    cloud::{Cloud, Opening, RecordedPlace, SSH_KEY},
 };
 use crate::settings::Values;
 
@@ -135,7 +135,7 @@ fn open(
         return Ok(Box::new(Libvirt::new(&uri, &pool, calls)?));
     };
     let host_changed = recorded.host_changed();
-    let Recorded { address, host, .. } = recorded;
+    let RecordedPlace { address, host, .. } = recorded;
     let host =
         host.map(Uuid::try_parse).transpose().map_err(|_| Error::unreadable_place("UUID of a host"))?;
     let libvirt = Libvirt::at_place(&uri, address, &pool, calls, Expected { host, host_changed })?;

@@ -24,7 +24,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
 use super::{
-    Answer, Former, Known, messages,
+    Answer, FormerPlace, KnownPlaces, messages,
     records::{Full, Host, Records, key},
 };
 use crate::{
@@ -65,6 +65,20 @@ pub(super) struct Keeper {
     doubts: Backoff<()>,
 }
 
+/// What a [`Keeper`] works with.
+pub(super) struct KeeperContext {
+    pub(super) client: Client,
+    /// The namespace of the `ConfigMap`.
+    pub(super) namespace: String,
+    pub(super) open: Open,
+    pub(super) settings: CloudSettings,
+    pub(super) leadership: Leadership,
+    /// Where it says what it found out.
+    pub(super) answer: watch::Sender<Option<Answer>>,
+    /// Notified if the address leads to another host.
+    pub(super) host_changed: Arc<Notify>,
+}
+
 /// What one term of leadership has seen so far.
 #[derive(Default)]
 struct TermState {
@@ -96,16 +110,9 @@ enum NotYet {
 }
 
 impl Keeper {
-    pub(super) fn new(
-        client: Client,
-        namespace: &str,
-        open: Open,
-        settings: CloudSettings,
-        leadership: Leadership,
-        answer: watch::Sender<Option<Answer>>,
-        host_changed: Arc<Notify>,
-    ) -> Self {
-        let (api, name) = (Api::namespaced(client, namespace), format!("{namespace}/{PLACES}"));
+    pub(super) fn new(context: KeeperContext) -> Self {
+        let KeeperContext { client, namespace, open, settings, leadership, answer, host_changed } = context;
+        let (api, name) = (Api::namespaced(client, &namespace), format!("{namespace}/{PLACES}"));
         let backoff = Backoff::new(Duration::from_secs(1), LONGEST_PAUSE);
         let doubts = Backoff::new(Duration::from_secs(1), LONGEST_DOUBT);
         Self { api, name, open, settings, leadership, answer, host_changed, backoff, doubts }
@@ -183,7 +190,7 @@ impl Keeper {
         term: &mut TermState,
         snapshot: &Arc<Snapshot>,
         endpoint: &Endpoint,
-    ) -> Result<Known, NotYet> {
+    ) -> Result<KnownPlaces, NotYet> {
         let Some(object) = &term.object else {
             return Err(term.unreadable.clone().map_or(NotYet::Watch, NotYet::Transient));
         };
@@ -201,7 +208,8 @@ impl Keeper {
             .map_err(|Full| NotYet::Permanent(messages::full(endpoint, &self.name)))?;
         if records != before {
             let written = self.save(object, &records, &before).await?;
-            messages::announce(&self.name, &records, &before, cloud, &key, endpoint);
+            let change = messages::Change { before: &before, after: &records, cloud, key: &key, endpoint };
+            messages::announce(&self.name, &change);
             term.object = Some(written);
         }
         // A place with an unknown host can be recorded, but the operator decides nothing by it.
@@ -237,7 +245,7 @@ impl Keeper {
         }
     }
 
-    /// Asks which host is at the endpoint that the settings name.
+    /// Asks which host is at the place that the settings name.
     async fn ask(&self, refused: &mut Option<Asked>, snapshot: &Arc<Snapshot>) -> Result<Host, Error> {
         let provider = match refused.take() {
             Some((asked, provider)) if Arc::ptr_eq(&asked, snapshot) => provider,
@@ -269,15 +277,15 @@ impl Keeper {
 }
 
 /// The places of a cloud by these records, while the settings name the one with this key, where this host answers.
-fn known(records: &Records, cloud: &str, key: String, host: &Host) -> Known {
-    let former = records.former(cloud, &key).map(|(key, record)| Former {
+fn known(records: &Records, cloud: &str, key: String, host: &Host) -> KnownPlaces {
+    let former = records.former(cloud, &key).map(|(key, record)| FormerPlace {
         key: key.to_owned(),
         address: record.address.clone(),
         host: record.host.as_ref().and_then(Host::name).map(ToOwned::to_owned),
         moved_at: record.moved_at,
         until: record.until,
     });
-    Known {
+    KnownPlaces {
         host: host.name().map(ToOwned::to_owned),
         moved_at: records.of(&key).and_then(|record| record.moved_at),
         former: former.collect(),

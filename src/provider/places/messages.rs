@@ -12,18 +12,22 @@ use crate::{
     settings::Endpoint,
 };
 
+/// How the places of a cloud changed.
+pub(super) struct Change<'a> {
+    pub(super) before: &'a Records,
+    pub(super) after: &'a Records,
+    pub(super) cloud: &'a str,
+    /// The key of the place that the settings name.
+    pub(super) key: &'a str,
+    /// The endpoint that the settings name.
+    pub(super) endpoint: &'a Endpoint,
+}
+
 /// Logs how the places changed.
-pub(super) fn announce(
-    places: &str,
-    records: &Records,
-    before: &Records,
-    cloud: &str,
-    key: &str,
-    endpoint: &Endpoint,
-) {
-    let Endpoint { setting, address } = endpoint;
+pub(super) fn announce(places: &str, change: &Change<'_>) {
+    let &Change { before, after, cloud, key, endpoint: Endpoint { setting, address } } = change;
     info!(places, key, setting, address, "the place that the settings name is recorded");
-    if records.of(key).and_then(|it| it.moved_at) != before.of(key).and_then(|it| it.moved_at) {
+    if after.of(key).and_then(|it| it.moved_at) != before.of(key).and_then(|it| it.moved_at) {
         warn!(
             places,
             key,

@@ -11,6 +11,10 @@
 //! messages.rs  what it logs, and its errors
 //! ```
 //!
+//! A place is an address and the host that answers there. The settings name an address as their [`Endpoint`]. `KnownPlaces` has the
+//! place that they name now and each `FormerPlace`. A provider is opened at a [`RecordedPlace`](super::cloud::RecordedPlace), and
+//! `former_places.rs` asks in all of them.
+//!
 //! A place is written before the operator decides anything by it. While it cannot read or write the places, it deletes nothing,
 //! and it releases nothing unless an administrator says so.
 
@@ -27,7 +31,7 @@ use operator_kit::{Leadership, Permission, changes::changes};
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
-use self::keeper::Keeper;
+use self::keeper::{Keeper, KeeperContext};
 use super::{CloudSettings, Error, Limits, Openers, Opening, cloud_label, decorate};
 use crate::{
     metrics::Metrics,
@@ -54,12 +58,12 @@ struct Answer {
     /// The term of leadership that found it out.
     term: u64,
     endpoint: Endpoint,
-    outcome: Result<Arc<Known>, Error>,
+    outcome: Result<Arc<KnownPlaces>, Error>,
 }
 
 /// Every place that a VM may be in.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Known {
+pub(super) struct KnownPlaces {
     /// The name of the host at the settings' place; `None` if the cloud has no such name.
     pub(super) host: Option<String>,
     /// Since when it is another host than before, if it ever changed.
@@ -67,12 +71,12 @@ pub(super) struct Known {
     /// The key of the place's entry.
     pub(super) key: String,
     /// The places that the settings named before.
-    pub(super) former: Vec<Former>,
+    pub(super) former: Vec<FormerPlace>,
 }
 
 /// A place that the settings named before.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Former {
+pub(super) struct FormerPlace {
     pub(super) key: String,
     pub(super) address: String,
     pub(super) host: Option<String>,
@@ -110,9 +114,15 @@ impl Places {
             let provider = openers.open(snapshot, Opening::new(1))?;
             Ok(decorate(provider, cloud_label(snapshot.cloud()), within.clone(), metrics.clone()))
         };
-        let (leads, open) = (leadership.clone(), Box::new(open));
-        let keeper =
-            Keeper::new(client, &namespace, open, settings, leads, sender, Arc::clone(&host_changed));
+        let keeper = Keeper::new(KeeperContext {
+            client,
+            namespace,
+            open: Box::new(open),
+            settings,
+            leadership: leadership.clone(),
+            answer: sender,
+            host_changed: Arc::clone(&host_changed),
+        });
         (Self { answer, leadership, host_changed, limits }, keeper.run(stop))
     }
 
@@ -124,16 +134,16 @@ impl Places {
 
     /// The same after these places.
     #[cfg(test)]
-    pub(super) fn after(endpoint: Endpoint, former: Vec<Former>) -> Self {
+    pub(super) fn after(endpoint: Endpoint, former: Vec<FormerPlace>) -> Self {
         let leadership = Leadership::unlimited();
-        let known = Known { host: None, moved_at: None, key: "key".to_owned(), former };
+        let known = KnownPlaces { host: None, moved_at: None, key: "key".to_owned(), former };
         let answer = Answer { term: leadership.term(), endpoint, outcome: Ok(Arc::new(known)) };
         let (answer, host_changed) = (watch::channel(Some(answer)).1, Arc::default());
         Self { answer, leadership, host_changed, limits: Limits::default() }
     }
 
     /// The known places while the settings name this one. `None`: the leader has not found them out yet.
-    pub(super) fn known(&self, endpoint: &Endpoint) -> Option<Result<Arc<Known>, Error>> {
+    pub(super) fn known(&self, endpoint: &Endpoint) -> Option<Result<Arc<KnownPlaces>, Error>> {
         let answer = self.answer.borrow();
         let answer =
             answer.as_ref().filter(|it| it.endpoint == *endpoint && it.term == self.leadership.term());

@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result, ensure};
 use peerpod_operator::provider::{
     Claim, Error, ErrorClass, InstanceId, Provider, Stage,
     aws::{CLOUD, POLICY},
-    cloud::Recorded,
+    cloud::RecordedPlace,
 };
 use peers::{
     Does, HttpRelay,
@@ -163,7 +163,7 @@ fn ambiguous_answers_do_not_count_as_absence() -> Result<()> {
         // Credentials of another account cannot see a live instance.
         let here = format!("{REGION} http://{}", aws.relay.address());
         for (account, there) in [(ACCOUNT, true), ("999999999999", false)] {
-            let recorded = Recorded::former(&here, Some(account));
+            let recorded = RecordedPlace::former(&here, Some(account));
             let provider = aws.settings().open_at(Some(recorded))?;
             let described = provider.describe(&InstanceId::of(&CLOUD, &id)?, &Claim::default()).await;
             match described {

@@ -5,7 +5,7 @@ use std::{cell::OnceCell, path::Path};
 use anyhow::{Context as _, Result, bail, ensure};
 use kube::ResourceExt as _;
 use peerpod_operator::provider::{
-    Claim, Error, ErrorClass, InstanceId, Stage, cloud::Recorded, docker::CLOUD,
+    Claim, Error, ErrorClass, InstanceId, Stage, cloud::RecordedPlace, docker::CLOUD,
 };
 use peers::{
     Does, HttpRelay,
@@ -126,7 +126,7 @@ fn ambiguous_answers_do_not_count_as_absence() -> Result<()> {
             Does::Answer { status: 404, headers: Vec::new(), body: absent(&id) },
         );
         for (host, class) in [("d-1", ErrorClass::NotFound), ("d-2", ErrorClass::Transient)] {
-            let recorded = Recorded::former(&here, Some(host));
+            let recorded = RecordedPlace::former(&here, Some(host));
             let provider = docker.settings().open_at(Some(recorded))?;
             let described = provider.describe(&InstanceId::of(&CLOUD, &id)?, &Claim::default()).await;
             ensure!(described.as_ref().is_err_and(|error| error.class == class), "{host}: {described:?}");

@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result, ensure};
 use kube::ResourceExt as _;
 use peerpod_operator::provider::{
     Claim, Error, ErrorClass, InstanceId, Stage,
-    cloud::Recorded,
+    cloud::RecordedPlace,
     ibmcloud_powervs::{ACTIONS, CLOUD},
     ownership,
 };
@@ -128,7 +128,7 @@ fn ambiguous_answers_do_not_count_as_absence() -> Result<()> {
         let url = cloud.peer.url();
         let described = async |id: &str, workspace: &str, account: &str| -> Result<Result<Stage, Error>> {
             let address = format!("{workspace} {ZONE} {url}");
-            let recorded = Recorded::former(&address, Some(account));
+            let recorded = RecordedPlace::former(&address, Some(account));
             let provider = cloud.settings().open_at(Some(recorded))?;
             let described = provider.describe(&InstanceId::of(&CLOUD, id)?, &Claim::default()).await;
             Ok(described.map(|vm| vm.stage))

@@ -12,7 +12,7 @@ use anyhow::{Context as _, Result, ensure};
 use kube::Client;
 use peerpod_operator::{
     NAMESPACE,
-    provider::{CATALOGUE, Error, ErrorClass, Openers, Opening, Provider, cloud::Recorded},
+    provider::{CATALOGUE, Error, ErrorClass, Openers, Opening, Provider, cloud::RecordedPlace},
     settings::{Raw, Snapshot},
 };
 use peers::{
@@ -153,7 +153,7 @@ impl Settings {
     }
 
     /// A provider for these settings at a recorded place.
-    pub fn open_at(&self, recorded: Option<Recorded<'_>>) -> Result<Box<dyn Provider>, Error> {
+    pub fn open_at(&self, recorded: Option<RecordedPlace<'_>>) -> Result<Box<dyn Provider>, Error> {
         self.open_by(&Openers::default(), recorded)
     }
 
@@ -161,7 +161,7 @@ impl Settings {
     pub fn open_in(
         &self,
         client: Client,
-        recorded: Option<Recorded<'_>>,
+        recorded: Option<RecordedPlace<'_>>,
     ) -> Result<Box<dyn Provider>, Error> {
         self.open_by(&Openers::default().in_cluster(client, NAMESPACE), recorded)
     }
@@ -170,7 +170,7 @@ impl Settings {
     pub fn open_by(
         &self,
         openers: &Openers,
-        recorded: Option<Recorded<'_>>,
+        recorded: Option<RecordedPlace<'_>>,
     ) -> Result<Box<dyn Provider>, Error> {
         let secrets = |data: &BTreeMap<String, String>| {
             data.iter().map(|(key, value)| (key.clone(), value.as_str().into())).collect()

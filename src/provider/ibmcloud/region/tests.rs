@@ -21,18 +21,18 @@ fn all(answer: Answer) -> Call {
     Call::get("/api/v1/nodes?limit=100").answer(answer)
 }
 
-fn current<'a>(host: Option<&'a str>, host_changed: &Arc<Notify>) -> Recorded<'a> {
-    Recorded::current(OF_THE_NODES, host, Arc::clone(host_changed))
+fn current<'a>(host: Option<&'a str>, host_changed: &Arc<Notify>) -> RecordedPlace<'a> {
+    RecordedPlace::current(OF_THE_NODES, host, Arc::clone(host_changed))
 }
 
-fn former(host: Option<&str>) -> Recorded<'_> {
-    Recorded::former(OF_THE_NODES, host)
+fn former(host: Option<&str>) -> RecordedPlace<'_> {
+    RecordedPlace::former(OF_THE_NODES, host)
 }
 
 fn opened<'a>(
     server: Option<&ApiServer>,
-    recorded: Option<Recorded<'a>>,
-) -> Result<(Vpc, Option<Recorded<'a>>), Error> {
+    recorded: Option<RecordedPlace<'a>>,
+) -> Result<(Vpc, Option<RecordedPlace<'a>>), Error> {
     let cluster = server.map(|it| Cluster { client: it.client(), namespace: "here".to_owned() });
     Vpc::new(OF_THE_NODES, &Opening { cluster, recorded, ..Opening::new(1) })
 }

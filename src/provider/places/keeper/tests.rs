@@ -30,15 +30,15 @@ async fn a_doubted_host_that_does_not_answer_is_asked_again_after_a_pause() {
     let state = State { current: Some(Arc::new(snapshot)), generation: 1, ..State::default() };
     let (_sender, mut state) = watch::channel(state);
     let server = ApiServer::expecting([]);
-    let keeper = Keeper::new(
-        server.client(),
-        "operator",
-        Box::new(open),
-        CloudSettings::any(state.clone()),
-        Leadership::unlimited(),
-        watch::channel(None).0,
-        Arc::default(),
-    );
+    let keeper = Keeper::new(KeeperContext {
+        client: server.client(),
+        namespace: "operator".to_owned(),
+        open: Box::new(open),
+        settings: CloudSettings::any(state.clone()),
+        leadership: Leadership::unlimited(),
+        answer: watch::channel(None).0,
+        host_changed: Arc::default(),
+    });
 
     let due = Duration::from_secs(7);
     let doubt = Some(Instant::now() + due);

@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result, ensure};
 use peerpod_operator::provider::{
     Claim, Error, ErrorClass, InstanceId, Stage,
     alibabacloud::{CLOUD, POLICY},
-    cloud::Recorded,
+    cloud::RecordedPlace,
 };
 use peers::{
     Does,
@@ -108,7 +108,7 @@ fn a_vm_of_another_region_or_account_is_not_absent() -> Result<()> {
         let far = cloud.peer.make(&far).await?;
         let described = async |id: &str, region: &str, account: &str| -> Result<Result<Stage, Error>> {
             let address = format!("{region} {}", cloud.peer.endpoint(region));
-            let recorded = Recorded::former(&address, Some(account));
+            let recorded = RecordedPlace::former(&address, Some(account));
             let provider = cloud.settings().open_at(Some(recorded))?;
             let described = provider.describe(&InstanceId::of(&CLOUD, id)?, &Claim::default()).await;
             Ok(described.map(|vm| vm.stage))

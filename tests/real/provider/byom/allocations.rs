@@ -10,7 +10,7 @@ use kube::{
 };
 use peerpod_operator::{
     NAMESPACE,
-    provider::{Claim, ErrorClass, InstanceId, Provider, byom::CLOUD, cloud::Recorded},
+    provider::{Claim, ErrorClass, InstanceId, Provider, byom::CLOUD, cloud::RecordedPlace},
 };
 use testbed::byom_pool::POOL;
 
@@ -82,7 +82,7 @@ fn a_pool_that_is_another_one_or_does_not_know_the_machine_proves_nothing() -> R
         }
 
         // Another ConfigMap replaces the pool. In it the machine is available.
-        let recorded = || Some(Recorded::former(POOL, Some(&uid)));
+        let recorded = || Some(RecordedPlace::former(POOL, Some(&uid)));
         let known = stand.settings().open_in(testbed.client(), recorded())?;
         objects.delete(POOL, &DeleteParams::default()).await?;
         assert_eq!(class(&*known).await, Some(ErrorClass::Invalid), "there is no pool");

@@ -5,7 +5,7 @@ use std::{cell::OnceCell, collections::HashSet, path::Path};
 use anyhow::{Context as _, Result, ensure};
 use peerpod_operator::provider::{
     Claim, Error, ErrorClass, InstanceId, Listed, Stage,
-    cloud::Recorded,
+    cloud::RecordedPlace,
     ibmcloud::{ACTIONS, CLOUD},
 };
 use peers::{
@@ -70,7 +70,7 @@ fn ambiguous_answers_do_not_count_as_absence() -> Result<()> {
             cloud.peer.make(&Instance { region: OTHER_REGION, ..Instance::named(&vm_name("web")) }).await?;
         let described = async |id: &str, region: &str, account: &str| -> Result<Result<Stage, Error>> {
             let address = cloud.peer.vpc(region);
-            let recorded = Recorded::former(&address, Some(account));
+            let recorded = RecordedPlace::former(&address, Some(account));
             let provider = cloud.settings().open_at(Some(recorded))?;
             let described = provider.describe(&InstanceId::of(&CLOUD, id)?, &Claim::default()).await;
             Ok(described.map(|vm| vm.stage))

@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result, ensure};
 use futures::future::try_join_all;
 use peerpod_operator::provider::{
     Error, ErrorClass, Stage,
-    cloud::Recorded,
+    cloud::RecordedPlace,
     vsphere::{CLOUD, PRIVILEGES},
 };
 use peers::{
@@ -124,7 +124,7 @@ fn a_vm_is_searched_in_any_folder_of_its_own_vcenter_only() -> Result<()> {
         let url = format!("http://{}/sdk", peer.relay().address());
         let at = async |folder: &str, host: Option<&str>, id: &str| {
             let address = format!("{url} {folder}");
-            let recorded = Recorded::former(&address, host);
+            let recorded = RecordedPlace::former(&address, host);
             describe(&*cloud.settings().open_at(Some(recorded))?, id).await
         };
         let absent = "0dd2f0c5-6a3d-44a7-9b5e-2f7a6c2f9a11";

@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use futures::future::try_join_all;
 use jiff::Timestamp;
-use peerpod_operator::provider::{ErrorClass, Openers, Stage, cloud::Recorded};
+use peerpod_operator::provider::{ErrorClass, Openers, Stage, cloud::RecordedPlace};
 use peers::{
     Does,
     vsphere::{Machine, OTHER_PATH, PATH},
@@ -59,7 +59,7 @@ fn all_folders_of_a_vcenter_share_the_session_of_a_user() -> Result<()> {
         let openers = Openers::default();
         let open = |settings: &Settings, folder: &str| {
             let address = format!("{url} {folder}");
-            let recorded = Recorded::former(&address, Some(&host));
+            let recorded = RecordedPlace::former(&address, Some(&host));
             settings.open_by(&openers, Some(recorded))
         };
         let folders = [PATH, OTHER_PATH, "/DC0/vm/a", "/DC0/vm/b", "/DC0/vm/c"];

@@ -1,5 +1,5 @@
-//! When a VM counts as absent: the cloud says so, twice if it settles late, and every endpoint that the settings named before
-//! says so, too.
+//! When a VM counts as absent: the cloud says so, twice if it settles late, and every place that the settings named before says so,
+//! too.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use tokio::{sync::watch, time::Instant};
 use super::{
     Accepted, Claim, Error, ErrorClass, Finding, InstanceId, OwnVm, Pages, Provider, Stage, Vm,
     error::release_advice,
-    places::{Former, Known},
+    places::{FormerPlace, KnownPlaces},
     sightings::Sightings,
 };
 use crate::{
@@ -20,34 +20,34 @@ use crate::{
     settings::{Endpoint, State},
 };
 
-/// An endpoint that the settings named before.
-pub(super) struct PreviousEndpoint {
-    pub(super) former: Former,
-    /// Access to it, or why there is none.
+/// Access to a place that the settings named before.
+pub(super) struct FormerProvider {
+    pub(super) place: FormerPlace,
+    /// The provider there, or why there is none.
     pub(super) provider: Result<Arc<dyn Provider>, Error>,
 }
 
-/// A provider that reports a VM as absent only if it cannot be at another endpoint. That holds if the VM was seen here before, if
-/// its identifier says where it is, or if no previous endpoint has it, the host here never changed, and no newer settings
-/// were rejected. The provider only reads at previous endpoints.
+/// A provider that reports a VM as absent only if it cannot be in another place. That holds if the VM was seen here before, if its
+/// identifier says where it is, or if no former place has it, the host here never changed, and no newer settings were rejected. The
+/// provider only reads in former places.
 ///
-/// The age of a PeerPod proves nothing: cloud-api-adaptor keeps the settings with which it was started, so it may create VMs at a
-/// previous endpoint long after the change.
-pub(super) struct WithPrevious {
+/// The age of a PeerPod proves nothing: cloud-api-adaptor keeps the settings with which it was started, so it may create VMs in a
+/// former place long after the change.
+pub(super) struct WithFormerPlaces {
     pub(super) current: Arc<dyn Provider>,
     /// Where `current` looks.
     pub(super) endpoint: Endpoint,
-    pub(super) known: Arc<Known>,
+    pub(super) known: Arc<KnownPlaces>,
     /// The settings in force, and whether newer ones cannot be used.
     pub(super) settings: watch::Receiver<State>,
     pub(super) sightings: Arc<Sightings>,
-    pub(super) previous: Vec<PreviousEndpoint>,
+    pub(super) former: Vec<FormerProvider>,
     /// Whether one answer is not enough for a young VM.
     pub(super) settles_late: bool,
 }
 
-impl WithPrevious {
-    /// Fails unless a VM that is not here is at no other endpoint either.
+impl WithFormerPlaces {
+    /// Fails unless a VM that is not here is in no other place either.
     async fn absent(&self, id: &InstanceId, claim: &Claim) -> Result<(), Error> {
         if self.settles_late {
             self.sightings.missed(id, claim, Instant::now())?;
@@ -65,19 +65,14 @@ impl WithPrevious {
             let there = another_host(moved_at, &self.known.key);
             return Err(self.not_here(ErrorClass::Invalid, &there));
         }
-        let absent = join_all(self.previous.iter().map(|previous| self.absent_in(id, claim, previous))).await;
+        let absent = join_all(self.former.iter().map(|former| self.absent_in(id, claim, former))).await;
         // Of several problems, always report the same one.
         absent.into_iter().collect()
     }
 
-    /// Fails unless the VM is not at that previous endpoint either.
-    async fn absent_in(
-        &self,
-        id: &InstanceId,
-        claim: &Claim,
-        previous: &PreviousEndpoint,
-    ) -> Result<(), Error> {
-        let PreviousEndpoint { former: Former { key, address, until, moved_at, .. }, provider } = previous;
+    /// Fails unless the VM is not in that former place either.
+    async fn absent_in(&self, id: &InstanceId, claim: &Claim, former: &FormerProvider) -> Result<(), Error> {
+        let FormerProvider { place: FormerPlace { key, address, until, moved_at, .. }, provider } = former;
         let setting = self.endpoint.setting;
         let described = match provider {
             Ok(provider) => provider.describe(id, claim).await,
@@ -119,7 +114,7 @@ impl WithPrevious {
     }
 }
 
-/// Why a VM that is not at the endpoint with this key is not absent.
+/// Why a VM that is not in the place with this key is not absent.
 fn another_host(since: Timestamp, key: &str) -> Message {
     let advice = forget(key);
     Message::public(format!(
@@ -128,14 +123,14 @@ fn another_host(since: Timestamp, key: &str) -> Message {
     ))
 }
 
-/// How an administrator says that no VM is at an endpoint any more.
+/// How an administrator says that no VM is in a place any more.
 fn forget(key: &str) -> String {
     let release = release_advice();
     format!("delete the entry {key} of the operator's ConfigMap {PLACES}, or {release}")
 }
 
 #[async_trait]
-impl Provider for WithPrevious {
+impl Provider for WithFormerPlaces {
     async fn describe(&self, id: &InstanceId, claim: &Claim) -> Result<Vm, Error> {
         let described = self.current.describe(id, claim).await;
         match &described {

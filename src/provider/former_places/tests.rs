@@ -25,29 +25,29 @@ impl Provider for Answers {
 
 const T: Timestamp = Timestamp::constant(1_790_000_000, 0);
 
-fn former(moved_at: Option<Timestamp>, answer: Result<Vm, Error>) -> PreviousEndpoint {
-    let former = Former {
+fn former(moved_at: Option<Timestamp>, answer: Result<Vm, Error>) -> FormerProvider {
+    let place = FormerPlace {
         key: "libvirt-1".to_owned(),
         address: "qemu+ssh://host-1:22/system".to_owned(),
         host: None,
         moved_at,
         until: Some(T),
     };
-    PreviousEndpoint { former, provider: Ok(Arc::new(Answers(answer))) }
+    FormerProvider { place, provider: Ok(Arc::new(Answers(answer))) }
 }
 
-/// An endpoint without the VM, after these.
-fn after(moved_at: Option<Timestamp>, previous: Vec<PreviousEndpoint>) -> WithPrevious {
+/// A place without the VM, after these.
+fn after(moved_at: Option<Timestamp>, former: Vec<FormerProvider>) -> WithFormerPlaces {
     let endpoint = Endpoint { setting: "LIBVIRT_URI", address: "qemu+ssh://host-2:22/system".to_owned() };
     let (host, key) = (None, "libvirt-2".to_owned());
-    let known = Known { host, moved_at, key, former: Vec::new() };
-    WithPrevious {
+    let known = KnownPlaces { host, moved_at, key, former: Vec::new() };
+    WithFormerPlaces {
         current: Arc::new(Answers(Err(gone()))),
         endpoint,
         known: Arc::new(known),
         settings: watch::channel(State::default()).1,
         sightings: Arc::default(),
-        previous,
+        former,
         settles_late: false,
     }
 }
@@ -67,13 +67,13 @@ fn vm() -> Vm {
 #[tokio::test]
 async fn the_places_are_named_in_the_log_alone() {
     let failed = || Error::new(ErrorClass::Transient, Message::new("no answer", "no answer of host-1"));
-    for (moved_at, previous, class, says) in [
+    for (moved_at, place, class, says) in [
         (None, former(None, Ok(vm())), ErrorClass::Invalid, "the VM is there; set LIBVIRT_URI back"),
         (None, former(None, Err(failed())), ErrorClass::Transient, "cannot find out"),
         (None, former(Some(T), Err(gone())), ErrorClass::Invalid, "delete the entry libvirt-1 of"),
         (Some(T), former(None, Err(gone())), ErrorClass::Invalid, "delete the entry libvirt-2 of"),
     ] {
-        let error = after(moved_at, vec![previous]).describe(&id(), &Claim::default()).await.unwrap_err();
+        let error = after(moved_at, vec![place]).describe(&id(), &Claim::default()).await.unwrap_err();
         let (public, full) = (error.message.for_status(), error.message.for_log());
         assert!(error.class == class && public.contains(says), "{error:?}");
         assert!(public.contains("2026-09-21T14:13:20Z"), "{public}");
@@ -98,7 +98,7 @@ async fn a_vm_is_absent_that_is_nowhere_or_was_seen_here() {
 async fn while_newer_settings_cannot_be_used_only_a_vm_that_was_seen_here_is_absent() {
     let rejected = SettingsError::NotText { path: "/etc/here".into() };
     let state = State { rejected: Some(Arc::new(rejected)), ..State::default() };
-    let provider = WithPrevious { settings: watch::channel(state).1, ..after(None, Vec::new()) };
+    let provider = WithFormerPlaces { settings: watch::channel(state).1, ..after(None, Vec::new()) };
     let held = provider.describe(&id(), &Claim::default()).await.unwrap_err();
     assert_eq!(held.class, ErrorClass::Invalid);
     let text = held.message.for_status();
@@ -109,7 +109,7 @@ async fn while_newer_settings_cannot_be_used_only_a_vm_that_was_seen_here_is_abs
 }
 
 #[tokio::test]
-async fn an_identifier_with_a_scope_is_asked_for_at_no_other_endpoint() {
+async fn an_identifier_with_a_scope_is_asked_for_in_no_other_place() {
     let scoped = InstanceId::scoped("zone/", "i-1");
     let elsewhere = || after(None, vec![former(None, Ok(vm()))]);
     let claim = Claim::default();
@@ -119,7 +119,7 @@ async fn an_identifier_with_a_scope_is_asked_for_at_no_other_endpoint() {
 
 #[tokio::test]
 async fn a_missing_young_vm_is_unsettled_in_a_late_settling_cloud() {
-    let late = WithPrevious { settles_late: true, ..after(None, Vec::new()) };
+    let late = WithFormerPlaces { settles_late: true, ..after(None, Vec::new()) };
     let deleted = |after: i64| Claim {
         recorded: T,
         deleted: T.checked_add(jiff::SignedDuration::from_secs(after)).ok(),
@@ -138,7 +138,7 @@ async fn a_missing_young_vm_is_unsettled_in_a_late_settling_cloud() {
 async fn remains_of_a_young_vm_may_be_all_that_is_shown_of_it() {
     let vm = Vm { stage: Stage::Remains(crate::provider::Bears::Id), ..vm() };
     let current = Arc::new(Answers(Ok(vm.clone())));
-    let late = WithPrevious { settles_late: true, current, ..after(None, Vec::new()) };
+    let late = WithFormerPlaces { settles_late: true, current, ..after(None, Vec::new()) };
     let claim = Claim { recorded: T, deleted: Some(T), ..Claim::default() };
     let held = late.describe(&id(), &claim).await.unwrap_err().class;
     assert!(matches!(held, ErrorClass::Unsettled { .. }), "{held:?}");
