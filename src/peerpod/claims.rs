@@ -66,30 +66,34 @@ impl Observer {
         }))
     }
 
+    /// A PeerPod that names the VM and still needs it. The operator reads the Pods of deleted PeerPods, but not of more than
+    /// [`MOST_PODS`]: if there are more, one of them counts as needing the VM.
     async fn recorded_claimant(
         &self,
         peerpod: &PeerPod,
         vm: &Vm,
     ) -> Result<Option<ObjectRef<PeerPod>>, ApiError> {
-        let Claimants { living, going } = if vm.reappeared || vm.stage == Stage::Remains(Bears::Id) {
-            // Its name does not say which Pod needs it.
-            self.index.claimants_of_any_name(peerpod, MOST_PODS + 1)
-        } else {
-            self.index.claimants(peerpod, MOST_PODS + 1)
-        };
-        if living.is_none() && going.len() > MOST_PODS {
+        let Claimants { living, deleting, one_more } =
+            if vm.reappeared || vm.stage == Stage::Remains(Bears::Id) {
+                // Its name does not say which Pod needs it.
+                self.index.claimants_of_any_name(peerpod, MOST_PODS)
+            } else {
+                self.index.claimants(peerpod, MOST_PODS)
+            };
+        if let Some(living) = living {
+            return Ok(Some((*living).clone()));
+        }
+        if let Some(one_more) = one_more {
             // Their own reconciles note whose Pods have ended, and no timer reconciles those that lack the operator's finalizer.
             let lacks_finalizer =
                 |key: &&Key| self.store.get(key).is_some_and(|other| !has_finalizer(&other));
-            self.requeues.add(going.iter().filter(lacks_finalizer).cloned());
-        }
-        if let Some(claimant) = living.as_ref().or(going.get(MOST_PODS)) {
-            return Ok(Some((**claimant).clone()));
+            self.requeues.add(deleting.iter().chain([&one_more]).filter(lacks_finalizer).cloned());
+            return Ok(Some((*one_more).clone()));
         }
         let Ok(id) = InstanceId::parse(peerpod.cloud_provider(), peerpod.instance_id()) else {
             return Ok(None);
         };
-        for key in &going {
+        for key in &deleting {
             let other = self.store.get(key).filter(|other| is_namesake(other, peerpod, &id));
             let Some(other) = other else { continue };
             let needed = match claim(&other, peerpod) {

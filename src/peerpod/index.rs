@@ -82,8 +82,10 @@ pub(super) struct Newer {
 pub(super) struct Claimants {
     /// One that is not being deleted.
     pub(super) living: Option<Key>,
-    /// For each other Pod, one PeerPod that is being deleted.
-    pub(super) going: Vec<Key>,
+    /// For each other Pod, one PeerPod that is being deleted, of as many Pods as the caller asked for.
+    pub(super) deleting: Vec<Key>,
+    /// Such a PeerPod of a further Pod, if there are more.
+    pub(super) one_more: Option<Key>,
 }
 
 /// What an event of the watch changed.
@@ -162,8 +164,8 @@ impl Index {
         }
     }
 
-    /// The others that name the same VM and may need it, of no more than `most` other Pods: those whose Pods' VMs have the same
-    /// names but for the sandbox. If the VM bears the name of this PeerPod's Pod, it is of no other Pod.
+    /// The others that name the same VM and may need it, of no more than `most` other Pods and one: those whose Pods' VMs have the
+    /// same names but for the sandbox. If the VM bears the name of this PeerPod's Pod, it is of no other Pod.
     pub(super) fn claimants(&self, peerpod: &PeerPod, most: usize) -> Claimants {
         let pod_vm = self.pod_vm(peerpod);
         self.claimants_of(peerpod, pod_vm, same_stem(pod_vm.pod), most)
@@ -176,13 +178,15 @@ impl Index {
 
     fn claimants_of(&self, peerpod: &PeerPod, pod_vm: PodVm, pods: Pods, most: usize) -> Claimants {
         if pod_vm.vm == 0 {
-            return Claimants { living: None, going: Vec::new() };
+            return Claimants { living: None, deleting: Vec::new(), one_more: None };
         }
         let own = key(peerpod);
         let Links { relatives, .. } = &self.state().current;
+        let mut deleting = relatives.deleting_of_other_pods(pod_vm, pods).cloned();
         Claimants {
             living: relatives.living(pod_vm.vm, pods).find(|key| ***key != own).cloned(),
-            going: relatives.deleting_of_other_pods(pod_vm, pods).take(most).cloned().collect(),
+            deleting: deleting.by_ref().take(most).collect(),
+            one_more: deleting.next(),
         }
     }
 

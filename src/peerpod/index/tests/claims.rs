@@ -21,8 +21,8 @@ fn living_peerpods_claim_their_vm_and_deleted_ones_once_per_other_pod() {
     let index = Index::default();
     let own = deleted(made("own", "pod", UUID, 10));
     let claimants = || {
-        let Claimants { living, going } = index.claimants(&own, 3);
-        (living.map(|key| key.name.clone()), names(&going))
+        let Claimants { living, deleting, .. } = index.claimants(&own, 3);
+        (living.map(|key| key.name.clone()), names(&deleting))
     };
     let apply = |peerpod| drop(index.apply(&Event::Apply(peerpod)));
     apply(own.clone());
@@ -36,16 +36,17 @@ fn living_peerpods_claim_their_vm_and_deleted_ones_once_per_other_pod() {
             apply(deleted(made(&format!("{pod}-{number}"), &pod.to_string(), &UUID.to_uppercase(), number)));
         }
     }
-    let (living, going) = claimants();
-    assert_eq!((living, going.len()), (None, 3));
-    assert!(going.iter().all(|name| name.ends_with("-0")), "{going:?}");
+    let (living, deleting) = claimants();
+    assert_eq!((living, deleting.len()), (None, 3));
+    assert!(deleting.iter().all(|name| name.ends_with("-0")), "{deleting:?}");
+    assert!(index.claimants(&own, 4).one_more.is_some() && index.claimants(&own, 5).one_more.is_none());
     let mut released = made("released", "another", UUID, 0);
     released.metadata.finalizers = None;
     apply(released);
     assert_eq!(claimants().0.as_deref(), Some("released"));
     let unnamed = deleted(made("own", "pod", "17", 10));
-    let Claimants { living, going } = index.claimants(&unnamed, 3);
-    assert!(living.is_none() && going.is_empty());
+    let Claimants { living, deleting, one_more } = index.claimants(&unnamed, 3);
+    assert!(living.is_none() && deleting.is_empty() && one_more.is_none());
 }
 
 /// Of a Pod of another name.
@@ -71,12 +72,12 @@ fn only_peerpods_of_pods_whose_vms_have_the_same_name_claim_a_vm() {
         apply(deleted(named(made(&format!("b{number}"), &format!("b{number}"), UUID, 0), "web-1")));
     }
     let claimants = || {
-        let Claimants { living, going } = index.claimants(&own, 200);
-        (living.map(|key| key.name.clone()), going.len())
+        let Claimants { living, deleting, .. } = index.claimants(&own, 200);
+        (living.map(|key| key.name.clone()), deleting.len())
     };
     assert_eq!(claimants(), (None, 0));
-    let Claimants { living, going } = index.claimants_of_any_name(&own, 200);
-    assert_eq!((living.is_some(), going.len()), (true, 100));
+    let Claimants { living, deleting, .. } = index.claimants_of_any_name(&own, 200);
+    assert_eq!((living.is_some(), deleting.len()), (true, 100));
 
     // Their VMs have the same name.
     apply(deleted(named(made("going", "x", UUID, 0), "web-0")));
@@ -109,28 +110,28 @@ fn a_deleted_peerpod_claims_no_vm_once_its_pod_has_ended() {
     for other in &others {
         index.apply(&Event::Apply(other.clone()));
     }
-    let going = || index.claimants(&own, 100).going.len();
-    assert_eq!(going(), others.len());
+    let claiming = || index.claimants(&own, 100).deleting.len();
+    assert_eq!(claiming(), others.len());
     for (number, other) in others.iter().enumerate() {
         let requeued = index.pod_has_ended(other, true);
         assert!(index.pod_has_ended(other, true).is_empty(), "nothing changed");
-        assert_eq!(going(), others.len() - 1 - number);
+        assert_eq!(claiming(), others.len() - 1 - number);
         let is_few = others.len() - number <= MOST_PODS;
         assert_eq!(requeued.iter().any(|key| key.name == "own"), is_few, "{number}: {requeued:?}");
         assert!(requeued.len() <= MOST_PODS + 1);
     }
 
     index.apply(&Event::Apply(others[0].clone()));
-    assert_eq!(going(), 0, "a mere write of the status changes nothing");
+    assert_eq!(claiming(), 0, "a mere write of the status changes nothing");
     index.pod_has_ended(&others[0], false);
-    assert_eq!(going(), 1, "the kubelet made its mirror Pod again");
+    assert_eq!(claiming(), 1, "the kubelet made its mirror Pod again");
     index.pod_has_ended(&others[0], true);
     let mut changed = others[0].clone();
     changed.metadata.owner_references.as_mut().unwrap()[0].uid = "another".into();
     index.apply(&Event::Apply(changed));
-    assert_eq!(going(), 1, "its new Pod may run");
+    assert_eq!(claiming(), 1, "its new Pod may run");
     index.pod_has_ended(&others[0], true);
-    assert_eq!(going(), 1, "that was found out about the former one");
+    assert_eq!(claiming(), 1, "that was found out about the former one");
     let living = made("living", "x", UUID, 0);
     index.apply(&Event::Apply(living.clone()));
     index.pod_has_ended(&living, true);

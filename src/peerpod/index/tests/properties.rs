@@ -103,7 +103,7 @@ proptest! {
                 prop_assert!(found.iter().all(|it| newer.contains(it)), "{found:?} of {newer:?}");
                 prop_assert_eq!(found.iter().map(|it| &it.1).collect::<HashSet<_>>().len(), found.len());
 
-                let Claimants { living, going } = index.claimants(one, 100);
+                let Claimants { living, deleting, one_more } = index.claimants(one, 100);
                 let stands = |other: &&&PeerPod| claim(other, one) == Claim::Stands;
                 let of_any_name = namesakes(&all, one).iter().any(|other| stands(&other));
                 prop_assert_eq!(index.claimants_of_any_name(one, 100).living.is_some(), of_any_name);
@@ -116,9 +116,9 @@ proptest! {
                     Claim::Stands | Claim::Void => None,
                 };
                 let expected: HashSet<_> = namesakes.into_iter().filter_map(pod).collect();
-                prop_assert_eq!(going.len(), expected.len());
-                let going = going.iter().filter_map(|key| all.iter().find(|it| it.name_any() == key.name));
-                prop_assert_eq!(going.filter_map(pod).collect::<HashSet<_>>(), expected);
+                prop_assert_eq!((deleting.len(), one_more), (expected.len(), None));
+                let deleting = deleting.iter().filter_map(|key| all.iter().find(|it| it.name_any() == key.name));
+                prop_assert_eq!(deleting.filter_map(pod).collect::<HashSet<_>>(), expected);
             }
         }
     }
