@@ -251,8 +251,8 @@ pub(super) fn is_kept_for_pod(peerpod: &PeerPod) -> bool {
     peerpod.status.as_ref().is_some_and(|status| is_true(&status.conditions, KEPT_FOR_POD))
 }
 
-/// Whether its status has a condition that may be outdated.
-pub(super) fn says_something(peerpod: &PeerPod) -> bool {
+/// Whether its status has a condition that a reconcile removes when nothing is wrong any more: any but [`KEPT_FOR_POD`].
+pub(super) fn has_clearable_condition(peerpod: &PeerPod) -> bool {
     peerpod.status.iter().flat_map(|status| &status.conditions).any(|it| it.type_ != KEPT_FOR_POD)
 }
 

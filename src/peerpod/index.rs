@@ -1,5 +1,15 @@
 //! Which PeerPods share a Pod or a VM. Synchronous *(no client)*. The watch updates the index before it triggers a reconcile, so
 //! no decision uses half a list.
+//!
+//! | what it is to a PeerPod | what they share | what it is for |
+//! |---|---|---|
+//! | newer sibling | the Pod; it records another VM, which is no older | `decide.rs`: it may supersede the PeerPod |
+//! | younger one | the Pod; it was made later | `decide.rs`: without one, a PeerPod that has no finalizer stays |
+//! | claimant | the VM; another Pod may need it | `claims.rs`: the VM is not deleted |
+//! | contested (of a VM) | the VM; a PeerPod of another Pod names it | `observe.rs`: the VM supersedes nothing |
+//! | waiting one | the VM; it is being deleted | a requeue, when what it may have waited for is removed |
+//! | rival | the Pod; each records another VM | a resync |
+//! | outdated one | the Pod; it has no finalizer, and there is a younger one | a resync |
 
 mod links;
 mod relatives;
@@ -20,12 +30,12 @@ use kube::{
 
 pub(super) use self::relatives::{MOST_PODS, MOST_RELATIVES};
 use self::{
-    links::{Entry, Links, Replaced, Said},
+    links::{CountedAs, Entry, Links, Replaced},
     relatives::{ALL_PODS, PodHash, PodVm, Pods, Role, pod_hash, same_stem},
 };
 use super::{
-    conditions::{Reason, has_reason, is_kept_for_pod, says_something},
-    object::{created, has_finalizer, key, owner},
+    conditions::{Reason, has_clearable_condition, has_reason, is_kept_for_pod},
+    object::{created, deleted_at, has_finalizer, key, owner},
 };
 use crate::{
     api::v1alpha1::PeerPod,
@@ -203,7 +213,7 @@ impl Index {
     /// Returns others that may have been refused because of it.
     pub(super) fn pod_has_ended(&self, peerpod: &PeerPod, ended: bool) -> Vec<Key> {
         // Most reconciles find what is known already.
-        let content = || self.entry(peerpod).content;
+        let content = || self.content(peerpod);
         self.state().current.pod_has_ended(&key(peerpod), ended, content)
     }
 
@@ -265,17 +275,8 @@ impl Index {
     }
 
     fn entry(&self, peerpod: &PeerPod) -> Entry {
-        let cloud = peerpod.cloud_provider();
-        let PeerPod { metadata, spec, .. } = peerpod;
-        let deleted = metadata.deletion_timestamp.as_ref().map(|time| time.0);
-        let owners: Vec<_> = peerpod
-            .owner_references()
-            .iter()
-            .map(|owner| (&owner.api_version, &owner.kind, &owner.name, &owner.uid, owner.controller))
-            .collect();
-        let spec = (&spec.cloud_provider, &spec.instance_id);
-        let content = (&metadata.uid, deleted, &metadata.finalizers, &metadata.annotations, owners, spec);
-        let needs_resync = deleted.is_some() || says_something(peerpod);
+        let deleted = deleted_at(peerpod);
+        let needs_resync = deleted.is_some() || has_clearable_condition(peerpod);
         let role = match (deleted, has_finalizer(peerpod)) {
             (Some(_), _) => Role::Deleting,
             (None, true) => Role::Record,
@@ -285,19 +286,34 @@ impl Index {
             pod_vm: self.pod_vm(peerpod),
             role,
             created: created(peerpod).as_second(),
-            cloud: cloud_label(cloud),
+            cloud: cloud_label(peerpod.cloud_provider()),
             queued: needs_resync,
             deleted: deleted
                 .filter(|_| has_finalizer(peerpod))
                 .and_then(|it| NonZeroI64::new(it.as_second())),
-            said: match deleted {
-                _ if has_reason(peerpod, Reason::WaitingForPod) => Said::WaitsForPod,
-                None if has_reason(peerpod, Reason::AmbiguousSiblings) => Said::Ambiguous,
-                _ => Said::Other,
+            counted_as: if has_reason(peerpod, Reason::WaitingForPod) {
+                CountedAs::WaitsForPod
+            } else if deleted.is_none() && has_reason(peerpod, Reason::AmbiguousSiblings) {
+                CountedAs::Ambiguous
+            } else {
+                CountedAs::Other
             },
-            content: self.hasher.hash_one(content),
+            content: self.content(peerpod),
             needs_resync,
         }
+    }
+
+    /// See [`Entry::content`].
+    fn content(&self, peerpod: &PeerPod) -> u64 {
+        let PeerPod { metadata, spec, .. } = peerpod;
+        let owners: Vec<_> = peerpod
+            .owner_references()
+            .iter()
+            .map(|owner| (&owner.api_version, &owner.kind, &owner.name, &owner.uid, owner.controller))
+            .collect();
+        let spec = (&spec.cloud_provider, &spec.instance_id);
+        let (deleted, finalizers) = (deleted_at(peerpod), &metadata.finalizers);
+        self.hasher.hash_one((&metadata.uid, deleted, finalizers, &metadata.annotations, owners, spec))
     }
 }
 

@@ -46,6 +46,11 @@ pub(crate) fn created(peerpod: &PeerPod) -> Timestamp {
     peerpod.creation_timestamp().map_or(Timestamp::UNIX_EPOCH, |time| time.0)
 }
 
+/// The deletionTimestamp; `None` while it is not being deleted.
+pub(crate) fn deleted_at(peerpod: &PeerPod) -> Option<Timestamp> {
+    peerpod.metadata.deletion_timestamp.as_ref().map(|time| time.0)
+}
+
 /// Whether the annotation abandons the VM. Any other value means nothing.
 pub(crate) fn is_abandoned(peerpod: &PeerPod) -> bool {
     peerpod.annotations().get(RELEASE_ANNOTATION).is_some_and(|value| value == RELEASE_ABANDON)

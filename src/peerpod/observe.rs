@@ -16,7 +16,7 @@ use super::{
     findings::{PeerPodFinding, PeerPodFindings},
     grace_periods::GracePeriods,
     index::{Index, Newer, Siblings},
-    object::{created, has_finalizer, has_unread_finalizers, is_abandoned, key, owner},
+    object::{created, deleted_at, has_finalizer, has_unread_finalizers, is_abandoned, key, owner},
     parking::Turn,
     pod::{PodState, PodView, state_of},
     relations::is_sibling,
@@ -86,7 +86,7 @@ impl Observer {
     fn known(&self, peerpod: &PeerPod, siblings: &Siblings) -> Facts {
         let cloud = peerpod.cloud_provider();
         Facts {
-            deleted: peerpod.metadata.deletion_timestamp.as_ref().map(|time| time.0),
+            deleted: deleted_at(peerpod),
             finalizer: has_finalizer(peerpod),
             unread_finalizers: has_unread_finalizers(peerpod),
             abandoned: is_abandoned(peerpod),
@@ -278,7 +278,7 @@ pub(super) async fn vm_state_of(
     let described = match provider {
         Ok(provider) => {
             let pod = owner(peerpod).map(|pod| pod.name.clone());
-            let deleted = peerpod.metadata.deletion_timestamp.as_ref().map(|time| time.0);
+            let deleted = deleted_at(peerpod);
             let claim = provider::Claim { pod, recorded, created: created(peerpod), deleted, contested };
             provider.describe(&id, &claim).await
         }

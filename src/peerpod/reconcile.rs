@@ -156,8 +156,7 @@ impl Context {
 
 /// The deletionTimestamp, while the finalizer delays the deletion; `None` if nothing waits for this operator.
 fn deleted(peerpod: &PeerPod) -> Option<Timestamp> {
-    let deleted = peerpod.metadata.deletion_timestamp.as_ref().map(|time| time.0);
-    deleted.filter(|_| object::has_finalizer(peerpod))
+    object::deleted_at(peerpod).filter(|_| object::has_finalizer(peerpod))
 }
 
 /// Deletes the VM, the only effect on a cloud, then asks for the VM again and decides on the answer. `NotFound` for the deletion

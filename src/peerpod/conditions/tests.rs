@@ -68,11 +68,11 @@ fn kept_for_pod_is_set_with_or_without_other_conditions() {
     let alone = conditions(None, true, &first, None, at(20));
     assert_eq!(alone, first[2..]);
     let mut peerpod = PeerPod::new("a", serde_json::from_value(serde_json::json!({})).unwrap());
-    assert!(!is_kept_for_pod(&peerpod) && !says_something(&peerpod));
+    assert!(!is_kept_for_pod(&peerpod) && !has_clearable_condition(&peerpod));
     for (conditions, says) in [(first, true), (alone, false)] {
         peerpod.status = Some(crate::api::v1alpha1::PeerPodStatus { conditions, observed_generation: None });
         assert!(is_kept_for_pod(&peerpod));
-        assert_eq!(says_something(&peerpod), says);
+        assert_eq!(has_clearable_condition(&peerpod), says);
     }
     assert_eq!(conditions(None, false, &[], None, at(30)), []);
 }

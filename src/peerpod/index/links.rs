@@ -36,9 +36,9 @@ pub(super) struct Totals {
     deleted: BTreeMap<i64, usize>,
 }
 
-/// What the status of a PeerPod says, as far as it is counted.
+/// As what a PeerPod counts in the totals, by its conditions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Said {
+pub(super) enum CountedAs {
     /// It waits for its Pod.
     WaitsForPod,
     /// Its Pod may run on its VM or on another one.
@@ -58,11 +58,11 @@ pub(super) struct Entry {
     pub(super) queued: bool,
     /// The second in which it was deleted, if its finalizer is still there. Never 0: no API server's clock shows 1970.
     pub(super) deleted: Option<NonZeroI64>,
-    pub(super) said: Said,
+    pub(super) counted_as: CountedAs,
     /// A hash of all that decisions read from the object itself, except its status.
     pub(super) content: u64,
-    /// Whether it is being deleted, or its status has a condition that may be outdated. Any other PeerPod needs a reconcile only
-    /// if it has newer siblings.
+    /// Whether it is being deleted, or its status has a condition that a reconcile may have to remove. Any other PeerPod needs a
+    /// reconcile only if it has newer siblings.
     pub(super) needs_resync: bool,
 }
 
@@ -184,7 +184,7 @@ impl Links {
         let matters = now.needs_resync && !before.needs_resync;
         before.needs_resync = now.needs_resync;
         before.queued |= matters;
-        before.said = now.said;
+        before.counted_as = now.counted_as;
         totals.add(before);
         Some(matters)
     }
@@ -237,7 +237,7 @@ impl Links {
 impl Entry {
     /// The second since when it should be deleted.
     fn overdue_since(&self) -> Option<i64> {
-        self.deleted.filter(|_| self.said != Said::WaitsForPod).map(NonZeroI64::get)
+        self.deleted.filter(|_| self.counted_as != CountedAs::WaitsForPod).map(NonZeroI64::get)
     }
 }
 
@@ -246,7 +246,7 @@ impl Totals {
         self.peerpods += 1;
         self.queued += usize::from(entry.queued);
         self.pending += usize::from(entry.deleted.is_some());
-        self.ambiguous += usize::from(entry.said == Said::Ambiguous);
+        self.ambiguous += usize::from(entry.counted_as == CountedAs::Ambiguous);
         if let Some(second) = entry.overdue_since() {
             *self.deleted.entry(second).or_default() += 1;
         }
@@ -257,7 +257,7 @@ impl Totals {
         self.peerpods -= 1;
         self.queued -= usize::from(entry.queued);
         self.pending -= usize::from(entry.deleted.is_some());
-        self.ambiguous -= usize::from(entry.said == Said::Ambiguous);
+        self.ambiguous -= usize::from(entry.counted_as == CountedAs::Ambiguous);
         if let Some(second) = entry.overdue_since()
             && let Some(count) = self.deleted.get_mut(&second)
         {
