@@ -70,20 +70,13 @@ pub fn decide(facts: Facts) -> Decision {
 
 /// Decides on a PeerPod that is being deleted.
 fn deleting(facts: Facts) -> Decision {
-    if facts.vm == VmState::Absent {
-        return Decision::Release(Release::Absent);
-    }
-    if let Some(wait) = wait_for_pod(&facts) {
-        return Decision::Wait(wait);
-    }
-    if let Err(problem) = &facts.instance {
-        return Decision::Refuse(Blocked::BadInstance(problem.clone()));
-    }
-    match facts.vm {
-        VmState::Absent => Decision::Release(Release::Absent),
-        VmState::NotAsked => Decision::Wait(Wait::VmDeletion(Duration::ZERO)),
-        VmState::Unanswered(error) => unanswered(error),
-        VmState::Present(ref vm) => delete(vm.clone(), facts),
+    match (&facts.vm, wait_for_pod(&facts), &facts.instance) {
+        (VmState::Absent, _, _) => Decision::Release(Release::Absent),
+        (_, Some(wait), _) => Decision::Wait(wait),
+        (_, None, Err(problem)) => Decision::Refuse(Blocked::BadInstance(problem.clone())),
+        (VmState::NotAsked, None, Ok(_)) => Decision::Wait(Wait::VmDeletion(Duration::ZERO)),
+        (VmState::Unanswered(error), None, Ok(_)) => unanswered(error.clone()),
+        (VmState::Present(vm), None, Ok(_)) => delete(vm.clone(), facts),
     }
 }
 

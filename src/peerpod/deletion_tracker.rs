@@ -255,13 +255,26 @@ impl Outcome<'_> {
                     "another start of the Pod may still be under way, so all its VMs stay"
                 );
             }
-            (_, None) => {
+            (Decision::Wait(Wait::VmDeletion(_)), None) => {
                 info!(
                     decision = label,
                     ?again,
                     "the cloud accepted the deletion; the operator checks again whether the VM is gone"
                 );
             }
+            // The first four have a condition, and the others end a reconcile without a report.
+            (
+                Decision::Wait(Wait::PodRuns | Wait::PodEnds(_))
+                | Decision::Keep(_)
+                | Decision::Refuse(_)
+                | Decision::Nothing
+                | Decision::Supersede
+                | Decision::Retire
+                | Decision::Tidy
+                | Decision::Delete(_)
+                | Decision::Release(_),
+                None,
+            ) => {}
         }
     }
 

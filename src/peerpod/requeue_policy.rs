@@ -84,8 +84,19 @@ impl RequeuePolicy {
             // The claimant may be the Pod of another deleted PeerPod, and only its kubelet shows where a Pod runs: both change
             // without an event here.
             Decision::Refuse(Blocked::Claimed(_)) | Decision::Keep(_) => while_stuck(POD_RESYNC),
-            // Delete does not occur: its result is an error or a new decision.
-            Decision::Refuse(_) | Decision::Delete(_) => while_stuck(SLOW_RESYNC),
+            // A person corrects these, often at the cloud, where no watch shows it.
+            Decision::Refuse(
+                Blocked::NoOwner
+                | Blocked::UnreadFinalizers
+                | Blocked::BadInstance(_)
+                | Blocked::NotOwn(_)
+                | Blocked::NotSupported(_)
+                | Blocked::Ambiguous
+                | Blocked::DeveloperMode
+                | Blocked::Lost(_),
+            )
+            // Does not occur: its result is an error or a new decision.
+            | Decision::Delete(_) => while_stuck(SLOW_RESYNC),
             Decision::Retry(error) => match error.class {
                 // What was stuck before may still be, so it stays counted.
                 ErrorClass::Throttled { retry_after } | ErrorClass::Queued { retry_after } => {
