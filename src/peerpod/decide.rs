@@ -86,15 +86,15 @@ fn delete(vm: Vm, facts: Facts) -> Decision {
     if let Some(claimant) = facts.claimed_by {
         return Decision::Refuse(Blocked::Claimed(claimant));
     }
-    match ownership::verify(vm, &pod, facts.name_limit) {
+    let own = match ownership::verify(vm, &pod, facts.name_limit) {
+        Err(not_own) => return Decision::Refuse(Blocked::NotOwn(not_own)),
+        Ok(own) => own,
+    };
+    if facts.deletion_accepted || own.vm().stage == Stage::Leaving {
+        return Decision::Wait(Wait::VmDeletion(Duration::ZERO));
+    }
+    match ownership::verify_age(own, facts.recorded) {
         Err(not_own) => Decision::Refuse(Blocked::NotOwn(not_own)),
-        Ok(own) if facts.deletion_accepted || own.vm().stage == Stage::Leaving => {
-            Decision::Wait(Wait::VmDeletion(Duration::ZERO))
-        }
-        Ok(own) if ownership::is_older_than_its_record(own.vm(), facts.recorded) => {
-            let (id, name) = (own.vm().id.to_string(), own.vm().name.clone());
-            Decision::Refuse(Blocked::NotOwn(ownership::NotOwn::Older { id, name }))
-        }
         Ok(_) if facts.developer_mode => Decision::Refuse(Blocked::DeveloperMode),
         Ok(own) => Decision::Delete(own),
     }

@@ -3,6 +3,13 @@
 //! The author of a PeerPod can write any identifier into it, so an identifier proves nothing. The operator deletes a VM only if it
 //! has the name that cloud-api-adaptor makes from the name of the owning Pod, and if it is neither another cluster's nor much older
 //! than its record.
+//!
+//! | check | who calls it |
+//! |---|---|
+//! | [`in_cluster`] | `peerpod/observe.rs` and `sweep/search.rs`, for each VM that has a cluster's tag. A VM of another cluster counts as not answered for, so it supersedes nothing and is never absent. |
+//! | [`verify`] | `peerpod/decide.rs`: before a deletion, and before a sibling's VM replaces another one. `sweep/confirm.rs`: for a VM that seems lost. |
+//! | [`verify_age`] | `peerpod/decide.rs`: before a deletion. A VM that the cloud is deleting already is waited for, however old it is. |
+//! | [`verify_untracked`] | `sweep/search.rs`: before a deletion |
 
 use jiff::{SignedDuration, Timestamp};
 use operator_kit::Message;
@@ -94,10 +101,14 @@ pub fn verify(vm: Vm, pod: &str, name_limit: usize) -> Result<OwnVm, NotOwn> {
     Ok(OwnVm(vm))
 }
 
-/// Whether the VM was there long before it was recorded. Then another record may be the right one: the PeerPod was restored from a
-/// backup, or copied from the cluster that has the VM.
-pub fn is_older_than_its_record(vm: &Vm, recorded: Timestamp) -> bool {
-    vm.created.is_some_and(|created| recorded.duration_since(created) > RECORDED_BY)
+/// Fails for a VM that was there long before it was recorded. Then another record may be the right one: the PeerPod was restored from
+/// a backup, or copied from the cluster that has the VM.
+pub fn verify_age(own: OwnVm, recorded: Timestamp) -> Result<OwnVm, NotOwn> {
+    let OwnVm(vm) = &own;
+    if vm.created.is_some_and(|created| recorded.duration_since(created) > RECORDED_BY) {
+        return Err(NotOwn::Older { id: vm.id.to_string(), name: vm.name.clone() });
+    }
+    Ok(own)
 }
 
 /// The VM, unless it has the tag of a cluster and that is not the one with this UID. A PeerPod that came from another cluster, as by

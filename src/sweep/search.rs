@@ -23,8 +23,8 @@ use crate::{
     metrics::Metrics,
     peerpod::{PEERPOD, object::owner},
     provider::{
-        CLUSTER_UID_TAG, Claim, ClusterClaims, Error, ErrorClass, InstanceId, Listed, Provider, Stage,
-        Target, VmRef, ownership,
+        Claim, ClusterClaims, Error, ErrorClass, InstanceId, Listed, Provider, Stage, Target, VmRef,
+        ownership,
     },
 };
 
@@ -188,8 +188,8 @@ impl Search {
         let vm = match provider.describe(&id, &Claim::default()).await {
             Ok(vm) if vm.stage == Stage::Leaving => return Ok(false),
             // The list may not have shown the tag yet.
-            Ok(vm) if vm.cluster_uid.is_some() && vm.is_of_another_cluster(self.cluster.uid().await) => {
-                return Err(Message::public(format!("its tag {CLUSTER_UID_TAG} is another cluster's")));
+            Ok(vm) if vm.cluster_uid.is_some() => {
+                ownership::in_cluster(vm, self.cluster.uid().await).map_err(|error| error.message)?
             }
             Ok(vm) => vm,
             Err(gone) if gone.class == ErrorClass::NotFound => return Ok(false),
