@@ -174,7 +174,9 @@ async fn delete(
     };
     match deleted {
         Err(error) if error.class != ErrorClass::NotFound => decide::unanswered(error),
-        Ok(Accepted { look_after }) if !look_after.is_zero() => Decision::Wait(Wait::VmDeletion(look_after)),
+        Ok(Accepted { check_again_after }) if !check_again_after.is_zero() => {
+            Decision::Wait(Wait::VmDeletion(check_again_after))
+        }
         _ => {
             // Not contested: if another Pod has the VM already, the next reconcile finds that out.
             let vm = observe::vm_state_of(peerpod, facts.recorded, false, provider).await;

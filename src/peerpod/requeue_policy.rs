@@ -39,8 +39,8 @@ pub(super) struct RequeuePolicy {
     /// Reconciles of PeerPods whose VM the cloud is deleting. They count apart: earlier failures do not delay a deletion that
     /// makes progress.
     going: Backoff<ObjectRef<PeerPod>>,
-    /// PeerPods that only a change from outside brings further. The operator may not learn of that change, so it looks again. These
-    /// looks have no longest delay: with one, their number would grow with the number of stuck PeerPods, and use up the cloud's
+    /// PeerPods that only a change from outside brings further. The operator may not learn of that change, so it reconciles them again.
+    /// These reconciles have no longest delay: with one, their number would grow with the number of stuck PeerPods, and use up the cloud's
     /// quota. A change of the PeerPod or of the settings, and the end of the Pod that it waits for, has it reconciled at once.
     stuck: Mutex<Stuck>,
 }
@@ -103,7 +103,7 @@ impl RequeuePolicy {
                     let pause = retry_after.max(LEAST_PAUSE);
                     pause + self.failures.jitter(pause)
                 }
-                ErrorClass::Unsettled { look_after } => look_after.max(LEAST_PAUSE),
+                ErrorClass::Unsettled { check_again_after } => check_again_after.max(LEAST_PAUSE),
                 ErrorClass::Unauthorized => while_stuck(REFUSED_RESYNC),
                 ErrorClass::Invalid | ErrorClass::NotSupported => while_stuck(SLOW_RESYNC),
                 // A tenant can write thousands that a cloud refuses. An outage ends for all, so their delays stay short.
@@ -326,7 +326,7 @@ mod tests {
             (Decision::Refuse(Blocked::NoOwner), 300.0, 375.0),
             (retry(ErrorClass::Invalid), 300.0, 375.0),
             (retry(ErrorClass::Unauthorized), 30.0, 37.5),
-            (retry(ErrorClass::Unsettled { look_after: Duration::from_secs(7) }), 7.0, 7.0),
+            (retry(ErrorClass::Unsettled { check_again_after: Duration::from_secs(7) }), 7.0, 7.0),
             (Decision::Wait(Wait::VmDeletion(Duration::from_secs(40))), 40.0, 40.0),
             (throttled(0), 1.0, 2.0),
             (throttled(20), 20.0, 40.0),

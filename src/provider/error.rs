@@ -18,7 +18,7 @@ pub enum ErrorClass {
     /// back what went a moment ago.
     Unsettled {
         /// When to ask again.
-        look_after: Duration,
+        check_again_after: Duration,
     },
     /// It may work later: try again with backoff.
     Transient,
@@ -53,7 +53,7 @@ impl ErrorClass {
     /// Every class there is.
     pub const ALL: [Self; 9] = [
         Self::NotFound,
-        Self::Unsettled { look_after: Duration::ZERO },
+        Self::Unsettled { check_again_after: Duration::ZERO },
         Self::Transient,
         Self::Throttled { retry_after: Duration::ZERO },
         Self::Queued { retry_after: Duration::ZERO },

@@ -49,8 +49,9 @@ pub(super) fn counted(count: usize, thing: &str) -> String {
     format!("{count} {thing}{plural}")
 }
 
-/// An answer to judge. Fails if the cloud did not answer: an examination finds nothing out then.
-pub(super) fn answered<T>(answer: Result<T, Error>) -> Result<Result<T, Error>, Error> {
+/// The outer result fails if the cloud did not answer: an examination finds nothing out then. The inner one is what the cloud answered,
+/// also if it refused, and becomes a [`Finding`].
+pub(super) fn ensure_answered<T>(answer: Result<T, Error>) -> Result<Result<T, Error>, Error> {
     match answer {
         Err(error) if error.class == ErrorClass::Transient => Err(error),
         answer => Ok(answer),
@@ -64,7 +65,7 @@ pub(super) async fn examine(
     (subjects, why): (&[&'static str], &str),
     rest: impl AsyncFnOnce() -> Result<Vec<Finding>, Error>,
 ) -> Result<Vec<Finding>, Error> {
-    let access = answered(access)?;
+    let access = ensure_answered(access)?;
     let rest = if access.is_ok() {
         rest().await?
     } else {

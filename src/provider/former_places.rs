@@ -50,7 +50,7 @@ impl WithFormerPlaces {
     /// Fails unless a VM that is not here is in no other place either.
     async fn absent(&self, id: &InstanceId, claim: &Claim) -> Result<(), Error> {
         if self.settles_late {
-            self.sightings.missed(id, claim, Instant::now())?;
+            self.sightings.ensure_settled(id, claim, Instant::now())?;
         }
         if id.scope().is_some() || self.sightings.has(id, claim) {
             return Ok(());
@@ -141,7 +141,7 @@ impl Provider for WithFormerPlaces {
             }
             // The VM itself may exist, and not be shown yet.
             Ok(Vm { stage: Stage::Remains(_), .. }) if self.settles_late => {
-                self.sightings.missed(id, claim, Instant::now())?;
+                self.sightings.ensure_settled(id, claim, Instant::now())?;
             }
             Err(gone) if gone.class == ErrorClass::NotFound => self.absent(id, claim).await?,
             Ok(_) | Err(_) => {}

@@ -8,7 +8,7 @@
 //!   absence may still be undone, it fails with [`ErrorClass::Unsettled`]. An identifier with a [scope](InstanceId::scope) is looked
 //!   up in that scope, whatever the settings name.
 //! - [`Provider::delete`] deletes the VM and everything in [`Vm::belongings`], and nothing else. It may return before the VM is
-//!   gone, and says when to look again. A caller may repeat it at any time, also after half a success: a step that is already
+//!   gone, and says when to check again. A caller may repeat it at any time, also after half a success: a step that is already
 //!   done is a success. `describe` finds the VM or its remains until all belongings are gone, so that a retry still finds what is
 //!   left. `delete` never deletes a user's data.
 //! - [`Provider::list`] reads. It gives, page by page, what may be a pod VM and what may have come with one. It fails if any page
@@ -167,8 +167,8 @@ pub struct Claim {
 /// The cloud accepted a deletion.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Accepted {
-    /// How long the cloud needs at least until the VM is gone. Zero: look at once.
-    pub look_after: Duration,
+    /// How long the cloud needs at least until the VM is gone. Zero: check at once.
+    pub check_again_after: Duration,
 }
 
 /// Something in a cloud that may have to do with pod VMs.

@@ -19,8 +19,8 @@ const MOST: usize = 10_000;
 /// A VM that was deleted within this time after its record is young.
 const YOUNG: Duration = Duration::from_secs(120);
 
-/// The second answer that a young VM does not exist counts only this long after the first one.
-const SECOND_LOOK: Duration = Duration::from_secs(10);
+/// A further answer that a young VM does not exist counts only this long after the first one.
+const RECHECK_AFTER: Duration = Duration::from_secs(10);
 
 /// What was seen and missed in one place.
 #[derive(Default)]
@@ -35,14 +35,14 @@ struct Memory {
     /// The cloud accepted the deletion of these, or is deleting them. They are expected to be absent soon.
     leaving: HashSet<InstanceId>,
     /// Since when the cloud says that these do not exist.
-    missed: HashMap<InstanceId, Instant>,
+    missing_since: HashMap<InstanceId, Instant>,
 }
 
 impl Sightings {
     /// The VM is there.
     pub(super) fn seen(&self, id: &InstanceId, claim: &Claim) {
         let mut memory = self.lock();
-        memory.missed.remove(id);
+        memory.missing_since.remove(id);
         let sighting = memory.sighting(id, claim);
         remember(&mut memory.seen, sighting);
     }
@@ -58,9 +58,10 @@ impl Sightings {
         memory.seen.contains(&memory.sighting(id, claim))
     }
 
-    /// Notes that a cloud which settles late denies the VM, or shows only its remains. Fails while the reason may only be that
-    /// the VM is young. An earlier sight of the VM does not help: not all of the cloud may know the VM yet.
-    pub(super) fn missed(&self, id: &InstanceId, claim: &Claim, now: Instant) -> Result<(), Error> {
+    /// Notes that a cloud which settles late denies the VM, or shows only its remains. Fails with [`ErrorClass::Unsettled`] while the
+    /// reason may only be that the VM is young: until [`RECHECK_AFTER`] has passed since the first such answer. An earlier sight of
+    /// the VM does not help: not all of the cloud may know the VM yet.
+    pub(super) fn ensure_settled(&self, id: &InstanceId, claim: &Claim, now: Instant) -> Result<(), Error> {
         let until = claim.deleted.unwrap_or_else(Timestamp::now);
         let is_old =
             Duration::try_from(until.duration_since(claim.recorded)).is_ok_and(|lived| lived >= YOUNG);
@@ -68,17 +69,17 @@ impl Sightings {
         if is_old || memory.leaving.contains(id) {
             return Ok(());
         }
-        if memory.missed.len() >= MOST {
-            memory.missed.clear();
+        if memory.missing_since.len() >= MOST {
+            memory.missing_since.clear();
         }
-        let since = *memory.missed.entry(id.clone()).or_insert(now);
-        let look_after = SECOND_LOOK.saturating_sub(now.saturating_duration_since(since));
-        if look_after.is_zero() {
+        let since = *memory.missing_since.entry(id.clone()).or_insert(now);
+        let check_again_after = RECHECK_AFTER.saturating_sub(now.saturating_duration_since(since));
+        if check_again_after.is_zero() {
             return Ok(());
         }
         let message =
             "the cloud does not show the VM, which may be too young to be shown; the operator asks again";
-        Err(Error::new(ErrorClass::Unsettled { look_after }, Message::public(message)))
+        Err(Error::new(ErrorClass::Unsettled { check_again_after }, Message::public(message)))
     }
 
     fn lock(&self) -> MutexGuard<'_, Memory> {
@@ -122,9 +123,9 @@ mod tests {
     fn the_second_answer_counts_after_ten_seconds() {
         let (sightings, start, young) = (Sightings::default(), Instant::now(), claim(0, 5));
         let missed = |after| {
-            let answer = sightings.missed(&id(1), &young, start + Duration::from_secs(after));
+            let answer = sightings.ensure_settled(&id(1), &young, start + Duration::from_secs(after));
             answer.map_err(|error| match error.class {
-                ErrorClass::Unsettled { look_after } => look_after.as_secs(),
+                ErrorClass::Unsettled { check_again_after } => check_again_after.as_secs(),
                 class => panic!("{class:?}"),
             })
         };
@@ -141,7 +142,7 @@ mod tests {
         let sightings = Sightings::default();
         let since = |seconds| {
             let recorded = Timestamp::now() - jiff::SignedDuration::from_secs(seconds);
-            sightings.missed(&id(1), &Claim { recorded, ..Claim::default() }, Instant::now())
+            sightings.ensure_settled(&id(1), &Claim { recorded, ..Claim::default() }, Instant::now())
         };
         assert!(since(5).is_err() && since(119).is_err() && since(121).is_ok());
     }
@@ -149,9 +150,9 @@ mod tests {
     #[test]
     fn a_clock_that_is_ahead_makes_no_vm_old() {
         let sightings = Sightings::default();
-        assert!(sightings.missed(&id(1), &claim(500, 5), Instant::now()).is_err());
-        assert!(sightings.missed(&id(2), &claim(0, 119), Instant::now()).is_err());
-        assert!(sightings.missed(&id(3), &claim(0, 120), Instant::now()).is_ok());
+        assert!(sightings.ensure_settled(&id(1), &claim(500, 5), Instant::now()).is_err());
+        assert!(sightings.ensure_settled(&id(2), &claim(0, 119), Instant::now()).is_err());
+        assert!(sightings.ensure_settled(&id(3), &claim(0, 120), Instant::now()).is_ok());
     }
 
     #[test]
@@ -169,9 +170,11 @@ mod tests {
         for number in 0..=MOST {
             sightings.seen(&id(number), &claim(0, 1));
             sightings.leaves(&id(number + 1_000_000));
-            assert!(sightings.missed(&id(number), &claim(0, 1), Instant::now()).is_err());
+            assert!(sightings.ensure_settled(&id(number), &claim(0, 1), Instant::now()).is_err());
         }
         let memory = sightings.lock();
-        assert!(memory.seen.len() <= MOST && memory.missed.len() <= MOST && memory.leaving.len() <= MOST);
+        assert!(
+            memory.seen.len() <= MOST && memory.missing_since.len() <= MOST && memory.leaving.len() <= MOST
+        );
     }
 }

@@ -1,4 +1,4 @@
-//! PeerPods that make no progress by themselves, and how often to look at each of them *(no client, no clock)*.
+//! PeerPods that make no progress by themselves, and how often to reconcile each of them *(no client, no clock)*.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -6,9 +6,9 @@ use kube::runtime::reflector::ObjectRef;
 
 use crate::api::v1alpha1::PeerPod;
 
-/// All looks at one cloud's stuck PeerPods are together at most this many a second, however many there are, if each asks for one VM:
-/// that costs requests of the cloud's quota, and one tenant can make tens of thousands that never get further.
-const LOOKS_A_SECOND: f64 = 10.0;
+/// For how many VMs a second each cloud is asked at most for its stuck PeerPods, however many there are: each question costs requests of
+/// the cloud's quota, and one tenant can make tens of thousands that never get further.
+const VMS_A_SECOND: f64 = 10.0;
 
 /// Which PeerPods are stuck at which cloud.
 #[derive(Debug, Default)]
@@ -29,7 +29,7 @@ struct Counts {
 }
 
 impl Stuck {
-    /// Notes that the PeerPod is stuck at this cloud. Returns when to look at it again, at the earliest, if a look asks for one VM.
+    /// Notes that the PeerPod is stuck at this cloud. Returns when to reconcile it again, at the earliest, if a reconcile asks for one VM.
     pub(super) fn add(&mut self, key: &ObjectRef<PeerPod>, cloud: &'static str) -> Duration {
         if self.clouds.get(key) != Some(&cloud) {
             self.remove(key);
@@ -71,16 +71,16 @@ impl Stuck {
 }
 
 impl Counts {
-    /// The pause between two looks at each stuck PeerPod of this namespace.
+    /// The pause between two reconciles of each stuck PeerPod of this namespace.
     ///
-    /// Half of the looks are for all alike. The other half is for all namespaces alike, so that a tenant with one stuck PeerPod is
-    /// not looked at as rarely as one with thousands. The sum stays at [`LOOKS_A_SECOND`].
+    /// Half of the reconciles are for all alike. The other half is for all namespaces alike, so that the one stuck PeerPod of a tenant is
+    /// not reconciled as rarely as the thousands of another. The sum stays at [`VMS_A_SECOND`].
     fn pause(&self, namespace: &Namespace) -> Duration {
         let number = |count: usize| f64::from(u32::try_from(count).unwrap_or(u32::MAX));
         let own = self.namespaces.get(namespace).copied().unwrap_or_default().max(1);
         let shares =
             1.0 / number(self.all.max(1)) + 1.0 / (number(self.namespaces.len().max(1)) * number(own));
-        Duration::from_secs_f64(2.0 / (LOOKS_A_SECOND * shares))
+        Duration::from_secs_f64(2.0 / (VMS_A_SECOND * shares))
     }
 }
 
@@ -121,12 +121,12 @@ mod tests {
     }
 
     proptest! {
-        /// However they are spread over namespaces, the looks of a cloud stay below the limit.
+        /// However they are spread over namespaces, the reconciles of a cloud's PeerPods stay below the limit.
         #[test]
         fn the_total_rate_of_reconciles_is_bounded(counts in prop::collection::vec(1u16..100, 1..10)) {
             let pauses = pauses(&counts.iter().map(|count| (*count).into()).collect::<Vec<_>>());
-            let looks: f64 = counts.iter().zip(&pauses).map(|(count, pause)| f64::from(*count) / pause).sum();
-            prop_assert!(looks <= LOOKS_A_SECOND * 1.001, "{looks} looks a second");
+            let rate: f64 = counts.iter().zip(&pauses).map(|(count, pause)| f64::from(*count) / pause).sum();
+            prop_assert!(rate <= VMS_A_SECOND * 1.001, "{rate} a second");
         }
 
         /// What is no longer stuck leaves no trace, whatever happened before.

@@ -239,7 +239,7 @@ impl Alibaba {
             let parameters = [("NetworkInterfaceId", interface.as_str())];
             self.change("deleting an interface", "DeleteNetworkInterface", &parameters).await?;
         }
-        Ok(Accepted { look_after: REMAINS })
+        Ok(Accepted { check_again_after: REMAINS })
     }
 }
 
@@ -276,7 +276,7 @@ impl Provider for Alibaba {
         }
         let parameters = [("Force", "true"), ("InstanceId", vm.id.as_str())];
         let (doing, action, accepted) =
-            ("deleting the instance", "DeleteInstance", Accepted { look_after: DELETION });
+            ("deleting the instance", "DeleteInstance", Accepted { check_again_after: DELETION });
         match self.0.call(Query::new(doing, action, &parameters)).await {
             // ECS may refuse a second deletion while the first one is under way.
             Err(Failure { error, .. }) if error.class == ErrorClass::Transient => {

@@ -8,7 +8,7 @@ use super::{
 };
 use crate::provider::{
     Error, Finding, POD_VM,
-    finding::{DELETE, LOOK_UP, answered, counted, ensure_rights, examine},
+    finding::{DELETE, LOOK_UP, counted, ensure_answered, ensure_rights, examine},
 };
 
 /// The version of the API for permissions.
@@ -38,7 +38,7 @@ impl Azure {
         let without = (&[LOOK_UP, DELETE][..], "check has no access token");
         examine("credentials", token, without, async || {
             Ok(vec![
-                Finding::tried(LOOK_UP, answered(self.count_vms().await)?),
+                Finding::tried(LOOK_UP, ensure_answered(self.count_vms().await)?),
                 match self.roles().await {
                     Ok(roles) => Finding::tried(DELETE, judged(&roles)),
                     Err(unknown) => {

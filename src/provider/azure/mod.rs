@@ -150,8 +150,9 @@ impl Azure {
         }
         let reply = accepted(reply)?;
         let is_under_way = reply.status == 202;
-        let look_after = if is_under_way { reply.retry_after().unwrap_or(DELETION) } else { Duration::ZERO };
-        Ok(Accepted { look_after })
+        let check_again_after =
+            if is_under_way { reply.retry_after().unwrap_or(DELETION) } else { Duration::ZERO };
+        Ok(Accepted { check_again_after })
     }
 
     /// The group that the settings name.

@@ -5,13 +5,13 @@ use operator_kit::Message;
 use super::Byom;
 use crate::provider::{
     Error, ErrorClass, Finding,
-    finding::{answered, counted},
+    finding::{counted, ensure_answered},
 };
 
 impl Byom {
     /// Reads the pool, tries a write that changes nothing, and logs in to one machine.
     pub(super) async fn examination(&self) -> Result<Vec<Finding>, Error> {
-        let read = match answered(self.store.read().await)? {
+        let read = match ensure_answered(self.store.read().await)? {
             Err(error) => return Ok(vec![Finding::tried("read the pool", Err(error))]),
             Ok(read) => read,
         };

@@ -72,12 +72,12 @@ impl Returns {
             since = known.unwrap_or(now);
             *it = Returned { since: Some(since), seen: now };
         }
-        let look_after = MAY_BE_UNDONE.saturating_sub(now - since);
-        if look_after.is_zero() {
+        let check_again_after = MAY_BE_UNDONE.saturating_sub(now - since);
+        if check_again_after.is_zero() {
             return Ok(());
         }
         let message = "the machine is back in the pool; cloud-api-adaptor may undo that for a moment, so the operator looks again";
-        Err(Error::new(ErrorClass::Unsettled { look_after }, Message::public(message)))
+        Err(Error::new(ErrorClass::Unsettled { check_again_after }, Message::public(message)))
     }
 
     /// Notes that the pool gives the machine to the Pod. Returns whether the machine was available before.

@@ -42,8 +42,8 @@ fn claim() -> Claim {
 }
 
 /// The class of an absence that may be undone for so long.
-fn look_after(seconds: u64) -> ErrorClass {
-    ErrorClass::Unsettled { look_after: Duration::from_secs(seconds) }
+fn check_again_after(seconds: u64) -> ErrorClass {
+    ErrorClass::Unsettled { check_again_after: Duration::from_secs(seconds) }
 }
 
 async fn describe(provider: &dyn Provider) -> Result<Vm, Error> {
@@ -72,7 +72,7 @@ async fn no_answer_but_the_pools_own_word_is_absence() {
     };
     let (web, db) = (allocation("web", "10.0.0.1"), allocation("db", ADDRESS));
     assert_eq!(asked(Answer::object(&pool(&[db], &[], 1))).await, ErrorClass::NotFound);
-    assert_eq!(asked(Answer::object(&pool(&[], &[ADDRESS], 1))).await, look_after(30));
+    assert_eq!(asked(Answer::object(&pool(&[], &[ADDRESS], 1))).await, check_again_after(30));
     assert_eq!(asked(Answer::object(&pool(&[web], &[], 1))).await, ErrorClass::Invalid);
     assert_eq!(asked(Answer::not_found("configmaps", NAME)).await, ErrorClass::Invalid);
     assert_eq!(asked(Answer::object(&json!({ "metadata": { "name": NAME } }))).await, ErrorClass::Invalid);
@@ -91,9 +91,9 @@ async fn a_machine_is_absent_after_its_return_can_no_longer_be_undone() {
     let (provider, own) = (provider(&server, None), claim());
     let id = InstanceId::of(&CLOUD, ADDRESS).unwrap();
     let class = async |claim: &Claim| provider.describe(&id, claim).await.unwrap_err().class;
-    assert_eq!(class(&own).await, look_after(30));
+    assert_eq!(class(&own).await, check_again_after(30));
     advance(MAY_BE_UNDONE.saturating_sub(Duration::from_secs(1))).await;
-    assert_eq!(class(&Claim { deleted: Some(Timestamp::now()), ..own.clone() }).await, look_after(1));
+    assert_eq!(class(&Claim { deleted: Some(Timestamp::now()), ..own.clone() }).await, check_again_after(1));
     advance(Duration::from_secs(1)).await;
     assert_eq!(class(&own).await, ErrorClass::NotFound);
     // The machine may have been another's in between.
@@ -101,7 +101,7 @@ async fn a_machine_is_absent_after_its_return_can_no_longer_be_undone() {
         Claim { created: Timestamp::now(), ..own.clone() },
         Claim { pod: Some("db".to_owned()), ..own.clone() },
     ] {
-        assert_eq!(class(&next).await, look_after(30), "{next:?}");
+        assert_eq!(class(&next).await, check_again_after(30), "{next:?}");
     }
     assert_eq!(class(&Claim { pod: None, ..own }).await, ErrorClass::NotFound, "nothing is returned for it");
 }
@@ -153,7 +153,7 @@ async fn a_return_that_cloud_api_adaptor_undid_is_repeated_and_waited_for_anew()
         let own = own(&*provider).await;
         assert_eq!(own.vm().reappeared, was_returned);
         assert_eq!(provider.delete(&own).await, Ok(Accepted::default()));
-        assert_eq!(describe(&*provider).await.unwrap_err().class, look_after(30));
+        assert_eq!(describe(&*provider).await.unwrap_err().class, check_again_after(30));
     }
     pause();
     advance(MAY_BE_UNDONE).await;

@@ -214,9 +214,11 @@ scenarios! {
         let vm = trial.make(Kind::Running, "young").await?;
         trial.behave(Behavior::NotYetShown, &vm).await?;
         let missed = trial.refused(&vm).await?.class;
-        let ErrorClass::Unsettled { look_after } = missed else { return Err(format!("{missed:?}").into()) };
+        let ErrorClass::Unsettled { check_again_after } = missed else {
+            return Err(format!("{missed:?}").into());
+        };
         trial.behave(Behavior::Well, &vm).await?;
-        sleep(look_after).await;
+        sleep(check_again_after).await;
         trial.reap(&vm, "young").await?;
 
         let vm = trial.make(Kind::Running, "young").await?;

@@ -93,7 +93,9 @@ impl Trial<'_> {
     async fn settled(&self, vm: &Example) -> Result<Result<Vm, Error>, Cannot> {
         loop {
             match self.ask(vm).await? {
-                Err(Error { class: ErrorClass::Unsettled { look_after }, .. }) => sleep(look_after).await,
+                Err(Error { class: ErrorClass::Unsettled { check_again_after }, .. }) => {
+                    sleep(check_again_after).await;
+                }
                 answer => return Ok(answer),
             }
         }

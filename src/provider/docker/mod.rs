@@ -26,7 +26,7 @@ use super::{
     ParsedId, PowerState, Provider, Resource, Stage, Vm,
     cloud::{AdaptorVolume, Cloud, Opening, RecordedPlace, VolumeSource},
     cluster_proof::cluster_uid,
-    finding::{answered, counted},
+    finding::{counted, ensure_answered},
     http::{Call, Client, Reply, encoded},
 };
 use crate::settings::Values;
@@ -238,7 +238,9 @@ impl Provider for Docker {
         match self.remove("removing the container", vm.vm().id.as_str()).await {
             // Another client may be removing it. If not, the container is still there, and the operator asks for its removal
             // again.
-            Err(refused) if refused.class == ErrorClass::Refused => Ok(Accepted { look_after: REMOVAL }),
+            Err(refused) if refused.class == ErrorClass::Refused => {
+                Ok(Accepted { check_again_after: REMOVAL })
+            }
             removed => removed.map(|_| Accepted::default()),
         }
     }
@@ -254,7 +256,7 @@ impl Provider for Docker {
     }
 
     async fn examine(&self) -> Result<Vec<Finding>, Error> {
-        let listed = answered(self.pod_vms().await)?
+        let listed = ensure_answered(self.pod_vms().await)?
             .map(|all| format!("the daemon has {} named {POD_VM}…", counted(all.len(), "container")));
         // No container has this identifier, and Docker looks for it after it has asked for the right.
         let removed = match self.remove("removing a container that does not exist", NONE).await {

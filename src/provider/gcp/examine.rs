@@ -9,7 +9,7 @@ use super::{
 };
 use crate::provider::{
     Error, Finding, POD_VM,
-    finding::{DELETE, LOOK_UP, answered, counted, ensure_rights},
+    finding::{DELETE, LOOK_UP, counted, ensure_answered, ensure_rights},
 };
 
 /// What deletions need. `compute.instances.list` is tried by a list.
@@ -18,9 +18,9 @@ const NEEDED: [&str; 2] = ["compute.instances.get", "compute.instances.delete"];
 impl Gcp {
     /// Gets a token, lists what deletions list, and asks Compute Engine for the rights on one VM.
     pub(super) async fn examination(&self) -> Result<Vec<Finding>, Error> {
-        let origin = answered(self.api.origin().await)?;
+        let origin = ensure_answered(self.api.origin().await)?;
         let token = origin.map(|origin| format!("Google gave an access token for {origin}"));
-        let listed = answered(self.pod_vms().await)?;
+        let listed = ensure_answered(self.pod_vms().await)?;
         let sample = match &listed {
             // Any VM of the project will do.
             Ok(vms) if vms.is_empty() => self.page(LISTING, "", IN_PART, "").await?.into_instances().next(),

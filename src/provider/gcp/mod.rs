@@ -213,12 +213,12 @@ impl Provider for Gcp {
             // It refuses a second deletion while the first one is under way.
             Err(refused) if refused.class == ErrorClass::Refused => {
                 let is_leaving = self.at(path).await?.is_leaving();
-                return if is_leaving { Ok(Accepted { look_after: DELETION }) } else { Err(refused) };
+                return if is_leaving { Ok(Accepted { check_again_after: DELETION }) } else { Err(refused) };
             }
             reply => reply?,
         };
         match reply.json::<Operation>()?.error {
-            None => Ok(Accepted { look_after: DELETION }),
+            None => Ok(Accepted { check_again_after: DELETION }),
             Some(error) => Err(reply.error("operation", &error.to_string(), Some(ErrorClass::Refused))),
         }
     }

@@ -5,7 +5,7 @@ use operator_kit::Message;
 use super::{ACTIONS, IbmCloud, Instance, MOST_READ};
 use crate::provider::{
     Error, ErrorClass, Finding, Listed, POD_VM, Provider as _,
-    finding::{DELETE, LOOK_UP, answered, counted},
+    finding::{DELETE, LOOK_UP, counted, ensure_answered},
 };
 
 const LOOK_UP_TAGS: &str = "look up tags";
@@ -33,7 +33,7 @@ impl IbmCloud {
             Ok(()) => self.reads_one_of(&ids).await,
             Err(error) => Err(error),
         };
-        let look_up = match answered(read)? {
+        let look_up = match ensure_answered(read)? {
             Err(error) => Finding::tried(LOOK_UP, Err(error)),
             Ok(true) => {
                 let shown = counted(pod_vms, "instance");
@@ -66,7 +66,7 @@ impl IbmCloud {
     async fn examined_tags(&self) -> Result<Finding, Error> {
         let mut tagged = 0;
         let count = &mut |page: Vec<Listed>| tagged += page.iter().filter(|vm| !vm.tags.is_empty()).count();
-        let listed = answered(self.list(count).await)?;
+        let listed = ensure_answered(self.list(count).await)?;
         if listed.is_ok() && tagged == 0 {
             let text =
                 format!("Global Search shows no tag of a pod VM, so the credentials may lack {}", ACTIONS[3]);

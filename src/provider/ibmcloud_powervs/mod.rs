@@ -39,7 +39,7 @@ use super::{
     Accepted, Claim, Error, ErrorClass, Finding, IdProblem, InstanceId, Listed, OwnVm, POD_VM, Pages,
     ParsedId, PowerState, Provider, Resource, Stage, Vm,
     cloud::{Cloud, Opening},
-    finding::{DELETE, LOOK_UP, answered, counted},
+    finding::{DELETE, LOOK_UP, counted, ensure_answered},
     http::{Authorized, Call, Options, Reply},
     ibm_iam::Iam,
     single_flight::SingleFlight,
@@ -163,7 +163,7 @@ impl PowerVs {
     }
 
     async fn examined_servers(&self) -> Result<Vec<Finding>, Error> {
-        let servers = answered(self.servers("listing the servers").await)?;
+        let servers = ensure_answered(self.servers("listing the servers").await)?;
         let listed = servers.map(|servers| {
             let count = servers.iter().filter(|server| server.name.starts_with(POD_VM)).count();
             format!("the workspace has {} named {POD_VM}…", counted(count, "server"))
@@ -219,7 +219,7 @@ impl Provider for PowerVs {
         let id = &vm.vm().id;
         let reply = self.call("deleting the server", Method::DELETE, Some(id.as_str())).await?;
         let refused = match accepted(reply) {
-            Ok(_) => return Ok(Accepted { look_after: DELETION }),
+            Ok(_) => return Ok(Accepted { check_again_after: DELETION }),
             Err(error) if matches!(error.class, ErrorClass::Unauthorized | ErrorClass::Throttled { .. }) => {
                 return Err(error);
             }
@@ -228,7 +228,7 @@ impl Provider for PowerVs {
         // Power Virtual Server has no specific answer for what it cannot delete now: the server says why.
         let server = self.find(id).await?;
         if server.is_leaving() {
-            return Ok(Accepted { look_after: DELETION });
+            return Ok(Accepted { check_again_after: DELETION });
         }
         if server.is_being_built() {
             let why = "the VM is still being built, and can be deleted afterwards";

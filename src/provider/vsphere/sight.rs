@@ -15,7 +15,7 @@ use super::{
 use crate::provider::{
     Error, ErrorClass, Finding, InstanceId, Listed, POD_VM,
     error::release_advice,
-    finding::{DELETE, LOOK_UP, answered, counted, ensure_rights, examine},
+    finding::{DELETE, LOOK_UP, counted, ensure_answered, ensure_rights, examine},
     http::{MOST_PAGES, Pace::Read, too_many_pages},
 };
 
@@ -157,7 +157,7 @@ impl Vsphere {
     }
 
     async fn examined_folder(&self) -> Result<Vec<Finding>, Error> {
-        let folder = answered(self.folder().await)?;
+        let folder = ensure_answered(self.folder().await)?;
         let (look_up, delete) = match &folder {
             Err(error) => (Err(error.clone()), Err(error.clone())),
             Ok(folder) => {

@@ -77,7 +77,7 @@ fn a_deletion_takes_four_requests() -> Result<()> {
         let id = aws.moto.make(&vm_name("web"), "bare").await?;
         let provider = aws.open()?;
         let accepted = provider.delete(&own(&*provider, &CLOUD, &id, "web").await?).await?;
-        ensure!(!accepted.look_after.is_zero(), "it asks again at once");
+        ensure!(!accepted.check_again_after.is_zero(), "it asks again at once");
         let gone = provider.describe(&InstanceId::of(&CLOUD, &id)?, &Claim::default()).await;
         ensure!(gone.is_err_and(|error| error.class == ErrorClass::NotFound));
         assert_eq!(

@@ -71,7 +71,7 @@ fn a_deletion_takes_three_requests_by_name_and_by_path() -> Result<()> {
             gcp.peer.make(&instance).await?;
             let (provider, before) = (gcp.open()?, gcp.requests().len());
             let accepted = provider.delete(&own(&*provider, &CLOUD, &id, "web").await?).await?;
-            ensure!(!accepted.look_after.is_zero(), "it asks again at once");
+            ensure!(!accepted.check_again_after.is_zero(), "it asks again at once");
             gcp.peer.remove(&instance).await?;
             let gone = provider.describe(&InstanceId::of(&CLOUD, &id)?, &Claim::default()).await;
             ensure!(gone.is_err_and(|error| error.class == ErrorClass::NotFound));

@@ -40,7 +40,7 @@ fn a_deletion_takes_four_requests_and_each_further_check_takes_one() -> Result<(
         let provider = cloud.open()?;
         let own = own(&*provider, &CLOUD, &id, &pod).await?;
         let accepted = provider.delete(&own).await?;
-        ensure!(!accepted.look_after.is_zero(), "it asks again at once");
+        ensure!(!accepted.check_again_after.is_zero(), "it asks again at once");
         let described =
             async || provider.describe(&InstanceId::of(&CLOUD, &id)?, &Claim::default()).await.context("");
         assert_eq!(described().await?.stage, Stage::Leaving);

@@ -28,7 +28,7 @@ fn a_deletion_takes_six_requests_and_each_further_check_takes_one() -> Result<()
         let provider = cloud.open()?;
         let own = own(&*provider, &CLOUD, &id, "web").await?;
         let accepted = provider.delete(&own).await?;
-        ensure!(!accepted.look_after.is_zero(), "it asks again at once");
+        ensure!(!accepted.check_again_after.is_zero(), "it asks again at once");
         assert_eq!(cloud.requests(), 2);
         let leaving = provider.describe(&InstanceId::of(&CLOUD, &id)?, &Claim::default()).await;
         ensure!(leaving.is_ok_and(|vm| vm.stage == Stage::Leaving));

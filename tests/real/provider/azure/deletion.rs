@@ -36,7 +36,7 @@ fn a_deletion_takes_four_requests_and_one_for_a_token() -> Result<()> {
         let id = azure.peer.make(&Vm::named(&name)).await?;
         let provider = azure.open()?;
         let accepted = provider.delete(&own(&*provider, &CLOUD, &id, "web").await?).await?;
-        ensure!(!accepted.look_after.is_zero(), "it asks again at once");
+        ensure!(!accepted.check_again_after.is_zero(), "it asks again at once");
         wait::eventually("Azure deletes it", DEADLINE, async || {
             let names = azure.names().await?;
             ensure!(names.is_empty(), "{names:?}");

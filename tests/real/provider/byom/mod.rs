@@ -36,7 +36,7 @@ const LOOK_AFTER: Duration = Duration::from_secs(30);
 const RELEASED: Duration = DEADLINE.saturating_add(LOOK_AFTER);
 
 /// The answer to the first look at a machine that is available.
-const AVAILABLE: ErrorClass = ErrorClass::Unsettled { look_after: LOOK_AFTER };
+const AVAILABLE: ErrorClass = ErrorClass::Unsettled { check_again_after: LOOK_AFTER };
 
 /// A machine, and a pool on the cluster.
 struct Stand {

@@ -28,7 +28,7 @@ fn a_deletion_takes_three_requests_and_each_further_check_takes_one() -> Result<
         let provider = cloud.open()?;
         let own = own(&*provider, &CLOUD, &id, "web").await?;
         let accepted = provider.delete(&own).await?;
-        ensure!(!accepted.look_after.is_zero(), "it asks again at once");
+        ensure!(!accepted.check_again_after.is_zero(), "it asks again at once");
         // VPC refuses a second deletion while the first one is in progress.
         provider.delete(&own).await?;
         let gone = provider.describe(&InstanceId::of(&CLOUD, &id)?, &Claim::default()).await;

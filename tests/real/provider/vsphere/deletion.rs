@@ -31,7 +31,7 @@ fn a_deletion_powers_a_vm_off_and_destroys_it() -> Result<()> {
             let own = own(&*provider, &CLOUD, &id.to_uppercase(), "web").await?;
             ensure!(own.vm().created.is_some(), "it has no date");
             let accepted = provider.delete(&own).await?;
-            ensure!(!accepted.look_after.is_zero(), "it asks again at once");
+            ensure!(!accepted.check_again_after.is_zero(), "it asks again at once");
             assert_eq!(cloud.methods().last().map(String::as_str), Some(step));
         }
         wait::eventually("it is gone", DEADLINE, async || {
