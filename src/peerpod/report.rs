@@ -12,7 +12,7 @@ use tokio::{
 use tracing::debug;
 
 use super::{
-    conditions::{ConditionUpdate, conditions},
+    conditions::{ConditionUpdate, conditions, has_reason},
     deletion_tracker::StatusUpdate,
 };
 use crate::api::v1alpha1::{PeerPod, PeerPodStatus};
@@ -63,13 +63,8 @@ impl Reporter {
         if conditions == before.conditions {
             return Ok(());
         }
-        let to_announce = condition.filter(|condition| {
-            update.repeat
-                || !before
-                    .conditions
-                    .iter()
-                    .any(|it| it.status == "True" && it.reason == condition.reason.as_str())
-        });
+        let to_announce =
+            condition.filter(|condition| update.repeat || !has_reason(peerpod, condition.reason));
         let _turn = self.turn().await?;
         let status = PeerPodStatus { conditions, observed_generation: generation };
         self.publisher.status(peerpod, &status).await?;
@@ -78,6 +73,7 @@ impl Reporter {
         }
         Ok(())
     }
+
     /// Publishes an event.
     pub(super) async fn event(&self, peerpod: &PeerPod, type_: EventType, reason: &str, note: &str) {
         match self.turn().await {

@@ -98,6 +98,7 @@ mod tests {
         metadata["ownerReferences"] = json!([pod("own", true)]);
         assert_eq!(json!(kept), written);
     }
+
     /// What is kept of a PeerPod with this metadata.
     fn kept(metadata: &Value) -> PeerPod {
         let written = json!({
