@@ -9,12 +9,11 @@ use operator_kit::{
 };
 
 use super::{
-    decide::{Blocked, Decision, Release, Wait},
+    decide::{Blocked, Decision, LostState, Release, Wait},
     object::MOST_FINALIZERS,
 };
 use crate::{
     api::v1alpha1::{PeerPod, RELEASE_ABANDON, RELEASE_ANNOTATION},
-    peerpod::LostState,
     provider::ErrorClass,
 };
 

@@ -18,9 +18,8 @@ use jiff::{SignedDuration, Timestamp};
 
 pub use self::{
     decision::{Blocked, Decision, Release, Wait},
-    facts::{Facts, InSandbox, Owner, SLACK, Sibling, VmState},
+    facts::{Facts, InSandbox, LostState, Owner, PeerPodFinding, SLACK, Sibling, VmState},
 };
-use super::findings::PeerPodFinding;
 use crate::provider::{Error, ErrorClass, Stage, Vm, ownership};
 
 /// The time after which the kubelet gives up the start of a sandbox: twice the default of its `runtimeRequestTimeout`. It does so

@@ -5,44 +5,11 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use serde::{Deserialize, Serialize};
-
-/// What became of the VM of a Pod that runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub enum LostState {
-    /// It is gone.
-    Gone,
-    /// It is off.
-    Stopped,
-}
-
-impl LostState {
-    /// All.
-    pub const ALL: [Self; 2] = [Self::Gone, Self::Stopped];
-
-    /// How `status` and the metrics name it.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Gone => "Gone",
-            Self::Stopped => "Stopped",
-        }
-    }
-}
+use super::decide::PeerPodFinding;
 
 /// What the sweep found out about PeerPods, for their controller, by their UIDs. Cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub struct PeerPodFindings(Arc<Mutex<HashMap<String, (&'static str, PeerPodFinding)>>>);
-
-/// What the sweep found out about one PeerPod.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PeerPodFinding {
-    /// Its Pod runs, and its VM does not.
-    Lost(LostState),
-    /// It records no VM, and its Pod, which has ended, has none.
-    NoVm,
-    /// Its Pod has ended, and cloud-api-adaptor has not released it.
-    Ended,
-}
 
 impl PeerPodFindings {
     /// What was found out about the PeerPod with this UID.

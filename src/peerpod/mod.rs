@@ -55,5 +55,6 @@ mod trim;
 pub(crate) use self::controller::{PEERPOD, Shared};
 pub use self::{
     controller::{MOST_CONCURRENT, NAME, Options, PERMISSIONS, PeerPods},
-    findings::{LostState, PeerPodFinding, PeerPodFindings},
+    decide::{LostState, PeerPodFinding},
+    findings::PeerPodFindings,
 };

@@ -10,10 +10,10 @@ use operator_kit::api_call::{self, ApiError};
 
 use super::{
     decide::{
-        Decision, Facts, InSandbox, Owner, Phase, Sibling, VmState, is_left_by_an_ended_pod, is_superseded,
-        wait_for_pod,
+        Decision, Facts, InSandbox, Owner, PeerPodFinding, Phase, Sibling, VmState, is_left_by_an_ended_pod,
+        is_superseded, wait_for_pod,
     },
-    findings::{PeerPodFinding, PeerPodFindings},
+    findings::PeerPodFindings,
     grace_periods::GracePeriods,
     index::{Index, Newer, Siblings},
     object::{created, deleted_at, has_finalizer, has_unread_finalizers, is_abandoned, key, owner},

@@ -4,10 +4,8 @@ use std::time::Duration;
 
 use operator_kit::Message;
 
-use crate::{
-    peerpod::LostState,
-    provider::{Error, ErrorClass, IdProblem, OwnVm, ownership},
-};
+use super::facts::LostState;
+use crate::provider::{Error, ErrorClass, IdProblem, OwnVm, ownership};
 
 /// What to do.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -4,12 +4,10 @@ use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 use operator_kit::Message;
+use serde::{Deserialize, Serialize};
 
 use super::decision::Wait;
-use crate::{
-    peerpod::PeerPodFinding,
-    provider::{Error, IdProblem, InstanceId, Vm},
-};
+use crate::provider::{Error, IdProblem, InstanceId, Vm};
 
 /// How long the operator keeps a VM after its Pod's grace period.
 pub const SLACK: Duration = Duration::from_secs(30);
@@ -119,6 +117,39 @@ pub struct Sibling {
     pub recorded: Timestamp,
     /// What the cloud says about its VM.
     pub vm: VmState,
+}
+
+/// What the sweep found out about one PeerPod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PeerPodFinding {
+    /// Its Pod runs, and its VM does not.
+    Lost(LostState),
+    /// It records no VM, and its Pod, which has ended, has none.
+    NoVm,
+    /// Its Pod has ended, and cloud-api-adaptor has not released it.
+    Ended,
+}
+
+/// What became of the VM of a Pod that runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum LostState {
+    /// It is gone.
+    Gone,
+    /// It is off.
+    Stopped,
+}
+
+impl LostState {
+    /// All.
+    pub const ALL: [Self; 2] = [Self::Gone, Self::Stopped];
+
+    /// How `status` and the metrics name it.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Gone => "Gone",
+            Self::Stopped => "Stopped",
+        }
+    }
 }
 
 /// What is known about a VM.

@@ -2,10 +2,7 @@ mod properties;
 mod siblings;
 
 use super::*;
-use crate::{
-    peerpod::{LostState, PeerPodFinding},
-    provider::{Bears, IdProblem, InstanceId, NAME_LIMIT},
-};
+use crate::provider::{Bears, IdProblem, InstanceId, NAME_LIMIT};
 use operator_kit::Message;
 
 const POD: &str = "web-0";
