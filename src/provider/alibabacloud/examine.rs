@@ -3,8 +3,8 @@
 use super::Alibaba;
 use crate::provider::{
     Error, Finding, POD_VM,
-    finding::{DELETE, LOOK_UP, counted, examine_account, probe},
-    http::Parameters,
+    finding::{DELETE, LOOK_UP, counted},
+    http::{Parameters, examine_account, probe},
 };
 
 /// The identifier of no instance.

@@ -5,8 +5,8 @@ use futures::future::join_all;
 use super::Aws;
 use crate::provider::{
     Error, Finding, POD_VM,
-    finding::{DELETE, LOOK_UP, counted, examine_account, probe},
-    http::Parameters,
+    finding::{DELETE, LOOK_UP, counted},
+    http::{Parameters, examine_account, probe},
 };
 
 impl Aws {

@@ -13,6 +13,7 @@
 //! access.rs     Authorized: a client whose requests carry an access token
 //! access_key.rs AccessKey: a key that signs requests
 //! signed.rs     Signed: a client whose requests are signed by a key of the account that owns the VMs
+//! examine.rs    what `check` asks such a service
 //! identity.rs   parts that the credentials of several clouds share
 //! xml.rs        Node: an answer in XML
 //! ```
@@ -23,6 +24,7 @@
 mod access;
 mod access_key;
 mod connect;
+mod examine;
 mod failure;
 pub(super) mod identity;
 mod pacing;
@@ -57,11 +59,12 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 pub(super) use self::{
     access::{Authorized, TokenSource},
     access_key::{AccessKey, TemporaryKey},
+    examine::{examine_account, probe},
     failure::Failure,
     pages::{MOST_PAGES, too_many_pages},
     pinned::Fingerprint,
     reply::{Reply, texts},
-    signed::{CALLER, Signed, SignedAnswer, SignedApi},
+    signed::{CALLER, Parameters, Query, Signed, SignedAnswer, SignedApi},
     token::{Fresh, Tokens},
 };
 use self::{connect::Connector, pacing::Pacing};
@@ -143,20 +146,6 @@ pub(super) struct Call {
     pub elsewhere: bool,
 }
 
-/// The names and values of an action's parameters.
-pub(super) type Parameters<'a> = &'a [(&'a str, &'a str)];
-
-/// What a service of actions and parameters is asked.
-#[derive(Clone, Copy)]
-pub(super) struct Query<'a> {
-    /// For errors: "reading the instance".
-    pub doing: &'static str,
-    /// The name of the action.
-    pub action: &'static str,
-    /// Its parameters.
-    pub parameters: Parameters<'a>,
-}
-
 /// Clouds count requests that change something apart from those that do not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Pace {
@@ -185,16 +174,7 @@ impl Options {
     /// For a server of the machine itself, which gives out credentials.
     pub(super) fn metadata() -> Self {
         let connect = Duration::from_secs(2);
-        Self {
-            connect,
-            total: 3 * connect,
-            body: 64 << 10,
-            idle: IDLE_CONNECTIONS,
-            proxy: None,
-            authorities: Vec::new(),
-            pinned: None,
-            identity: None,
-        }
+        Self { connect, total: 3 * connect, body: 64 << 10, proxy: None, ..Self::default() }
     }
 }
 
@@ -202,19 +182,6 @@ impl Pace {
     /// The pace of a request by this method, for APIs where a DELETE alone changes something.
     fn of(method: &Method) -> Self {
         if *method == Method::DELETE { Self::Write } else { Self::Read }
-    }
-}
-
-impl<'a> Query<'a> {
-    /// This action with these parameters.
-    pub(super) fn new(doing: &'static str, action: &'static str, parameters: Parameters<'a>) -> Self {
-        Self { doing, action, parameters }
-    }
-
-    /// The pace of the action: a question begins with one of these verbs.
-    pub(super) fn pace(&self) -> Pace {
-        let is_question = ["Describe", "Get", "Assume"].iter().any(|verb| self.action.starts_with(verb));
-        if is_question { Pace::Read } else { Pace::Write }
     }
 }
 

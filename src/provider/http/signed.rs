@@ -5,11 +5,42 @@ use std::sync::Arc;
 use hyper::StatusCode;
 use secrecy::SecretString;
 
-use super::{AccessKey, Failure, Fresh, MOST_PAGES, Query, Reply, Tokens, too_many_pages};
+use super::{AccessKey, Failure, Fresh, MOST_PAGES, Pace, Reply, Tokens, too_many_pages};
 use crate::provider::{Error, ErrorClass, account::Account, cloud::Opening};
 
 /// The action that tells whose a key is.
 pub(in crate::provider) const CALLER: &str = "GetCallerIdentity";
+
+/// The names and values of an action's parameters.
+pub(in crate::provider) type Parameters<'a> = &'a [(&'a str, &'a str)];
+
+/// What a service of actions and parameters is asked.
+#[derive(Clone, Copy)]
+pub(in crate::provider) struct Query<'a> {
+    /// For errors: "reading the instance".
+    pub doing: &'static str,
+    /// The name of the action.
+    pub action: &'static str,
+    /// Its parameters.
+    pub parameters: Parameters<'a>,
+}
+
+impl<'a> Query<'a> {
+    /// This action with these parameters.
+    pub(in crate::provider) fn new(
+        doing: &'static str,
+        action: &'static str,
+        parameters: Parameters<'a>,
+    ) -> Self {
+        Self { doing, action, parameters }
+    }
+
+    /// The pace of the action: a question begins with one of these verbs.
+    pub(in crate::provider) fn pace(&self) -> Pace {
+        let is_question = ["Describe", "Get", "Assume"].iter().any(|verb| self.action.starts_with(verb));
+        if is_question { Pace::Read } else { Pace::Write }
+    }
+}
 
 /// A cloud's services of actions and parameters.
 pub(in crate::provider) trait SignedApi {
