@@ -21,7 +21,7 @@ use super::{
     object::{has_finalizer, owner},
     observe::Observer,
     pod::PodView,
-    relations::{Claim, claim, is_namesake},
+    relations::{ClaimVerdict, is_namesake, judge_claim},
 };
 use crate::{
     api::v1alpha1::PeerPod,
@@ -96,10 +96,10 @@ impl Observer {
         for key in &deleting {
             let other = self.store.get(key).filter(|other| is_namesake(other, peerpod, &id));
             let Some(other) = other else { continue };
-            let needed = match claim(&other, peerpod) {
-                Claim::Stands => true,
-                Claim::WhileRuns(pod) => self.pod_state(&other, pod).await?.owner.may_run().is_some(),
-                Claim::Void => false,
+            let needed = match judge_claim(&other, peerpod) {
+                ClaimVerdict::Stands => true,
+                ClaimVerdict::WhileRuns(pod) => self.pod_state(&other, pod).await?.owner.may_run().is_some(),
+                ClaimVerdict::Void => false,
             };
             if needed {
                 return Ok(Some((**key).clone()));

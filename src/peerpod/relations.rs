@@ -34,9 +34,9 @@ pub(super) fn is_namesake(other: &PeerPod, peerpod: &PeerPod, id: &InstanceId) -
         && InstanceId::parse(cloud, other.instance_id()).is_ok_and(|other| other.key() == id.key())
 }
 
-/// The claim of a PeerPod on a VM that another PeerPod names too.
+/// Whether a PeerPod keeps a VM that another PeerPod names too.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Claim<'a> {
+pub(super) enum ClaimVerdict<'a> {
     /// It is not being deleted, and whether its Pod runs does not matter.
     Stands,
     /// It is being deleted, and its own Pod, which is not this one's, may still run on the VM.
@@ -45,13 +45,13 @@ pub(super) enum Claim<'a> {
     Void,
 }
 
-/// The claim of `namesake` on the VM that this PeerPod names too.
-pub(super) fn claim<'a>(namesake: &'a PeerPod, peerpod: &PeerPod) -> Claim<'a> {
+/// Judges the claim of `namesake` on the VM that this PeerPod names too.
+pub(super) fn judge_claim<'a>(namesake: &'a PeerPod, peerpod: &PeerPod) -> ClaimVerdict<'a> {
     if namesake.metadata.deletion_timestamp.is_none() {
-        return Claim::Stands;
+        return ClaimVerdict::Stands;
     }
     let another = owner(namesake).filter(|_| !are_of_one_pod(namesake, peerpod));
-    another.map_or(Claim::Void, Claim::WhileRuns)
+    another.map_or(ClaimVerdict::Void, ClaimVerdict::WhileRuns)
 }
 
 #[cfg(test)]
@@ -174,15 +174,15 @@ mod tests {
         };
         for pods in [json!(null), json!([pod("web")]), json!([pod("other")])] {
             let stays = with(json!({ "metadata": { "uid": "b" } }), pods);
-            assert_eq!(claim(&stays, &own), Claim::Stands);
+            assert_eq!(judge_claim(&stays, &own), ClaimVerdict::Stands);
         }
-        assert_eq!(claim(&with(deleted(), json!(null)), &own), Claim::Void);
-        assert_eq!(claim(&with(deleted(), json!([pod("web")])), &own), Claim::Void);
+        assert_eq!(judge_claim(&with(deleted(), json!(null)), &own), ClaimVerdict::Void);
+        assert_eq!(judge_claim(&with(deleted(), json!([pod("web")])), &own), ClaimVerdict::Void);
         let mut elsewhere = deleted();
         elsewhere["metadata"]["namespace"] = json!("elsewhere");
         for (patch, pods) in [(deleted(), pod("other")), (deleted(), renamed()), (elsewhere, pod("web"))] {
             let goes = with(patch, json!([pods]));
-            assert_eq!(claim(&goes, &own), Claim::WhileRuns(&goes.owner_references()[0]));
+            assert_eq!(judge_claim(&goes, &own), ClaimVerdict::WhileRuns(&goes.owner_references()[0]));
         }
     }
 }
