@@ -17,7 +17,7 @@ use super::{
     desired::{self, Desired},
     findings::{available, certificate_problem},
     observe::WebhookInputs,
-    webhook_resources::{Use, WebhookResources},
+    webhook_resources::WebhookResources,
 };
 use crate::api::v1alpha1::PeerPodConfig;
 
@@ -40,7 +40,7 @@ impl Applier {
         desired: &Desired,
         inputs: &WebhookInputs,
     ) -> Result<Found, RoomError> {
-        self.webhook_resources.ensure(owner.config, Use::Needed).await?;
+        self.webhook_resources.acquire(owner.config).await?;
         let (name, names) = (owner.config.name_any(), Names::of(owner.config));
         let servers = desired::webhook_server(owner, inputs)?;
         let (serving, registrations): (Vec<_>, Vec<_>) =
@@ -73,6 +73,6 @@ impl Applier {
 
     /// The configuration has no webhook.
     pub(super) async fn without_webhook(&self, config: &PeerPodConfig) -> Result<(), RoomError> {
-        Ok(self.webhook_resources.ensure(config, Use::Over).await?)
+        Ok(self.webhook_resources.release(config).await?)
     }
 }

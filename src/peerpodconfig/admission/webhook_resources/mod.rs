@@ -13,6 +13,7 @@ use futures::{Stream, try_join};
 use k8s_openapi::{
     NamespaceResourceScope,
     api::{coordination::v1::Lease, core::v1::Secret},
+    apimachinery::pkg::apis::meta::v1::OwnerReference,
 };
 use kube::{
     Api, Client, Resource, ResourceExt,
@@ -47,13 +48,34 @@ pub const PERMISSIONS: &[Permission] = &[
     .named(&[LEASE]),
 ];
 
-/// Whether a configuration has a webhook.
+/// How an object's owners change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Use {
-    /// It has one: it owns both objects, and the operator creates what is missing.
-    Needed,
-    /// It has none: it owns neither, and the operator deletes an object without owners.
-    Over,
+enum OwnerChange {
+    /// They stay as they are.
+    Keep,
+    /// The configuration becomes an owner.
+    Add,
+    /// The configuration is no longer an owner.
+    RemoveOwner,
+    /// The object goes with its last owner.
+    DeleteObject,
+}
+
+/// How the owners of an object change for the configuration with this uid. `is_needed`: the configuration has a webhook. `is_managed`:
+/// the operator created what the object has.
+fn owner_change(owner_uids: &[String], uid: &str, is_needed: bool, is_managed: bool) -> OwnerChange {
+    let is_owner = owner_uids.iter().any(|owner| owner == uid);
+    let has_other_owners = owner_uids.iter().any(|owner| owner != uid);
+    match (is_needed && is_managed, is_owner) {
+        (true, true) | (false, false) => OwnerChange::Keep,
+        (true, false) => OwnerChange::Add,
+        (false, true) if is_managed && !has_other_owners => OwnerChange::DeleteObject,
+        (false, true) => OwnerChange::RemoveOwner,
+    }
+}
+
+fn owner_uids(object: &impl ResourceExt) -> Vec<String> {
+    object.owner_references().iter().map(|owner| owner.uid.clone()).collect()
 }
 
 /// Writes both objects *(client required)*.
@@ -82,33 +104,48 @@ impl WebhookResources {
         &self.watched
     }
 
-    /// Writes both objects as a configuration needs them. It calls the API server only if they differ.
-    pub(super) async fn ensure(&self, config: &PeerPodConfig, use_: Use) -> Result<(), ApiError> {
+    /// For a configuration that has a webhook: makes it an owner of both objects, and creates what is missing. It calls the API server
+    /// only for what differs.
+    pub(super) async fn acquire(&self, config: &PeerPodConfig) -> Result<(), ApiError> {
+        self.update_both(config, true).await
+    }
+
+    /// For a configuration that has no webhook: it owns neither object, and an object that only it owned is deleted. It calls the API
+    /// server only for what differs.
+    pub(super) async fn release(&self, config: &PeerPodConfig) -> Result<(), ApiError> {
+        self.update_both(config, false).await
+    }
+
+    async fn update_both(&self, config: &PeerPodConfig, is_needed: bool) -> Result<(), ApiError> {
         let Some(owner) = config.owner_ref(&()) else { return Ok(()) };
         let lease = async {
-            if self.watched.lease_is_so(&owner.uid, use_) {
+            if self.watched.lease_matches(&owner.uid, is_needed) {
                 self.drifts.settled(&key::<Lease>(config, LEASE));
                 return Ok(());
             }
-            let lease = ObjectMeta { name: Some(LEASE.to_owned()), ..ObjectMeta::default() };
-            self.own(config, use_, Lease { metadata: lease, ..Lease::default() }, |_| true).await
+            let metadata = ObjectMeta { name: Some(LEASE.to_owned()), ..ObjectMeta::default() };
+            let blank = Lease { metadata, ..Lease::default() };
+            self.update(config, &owner, is_needed, blank, |_| true).await
         };
         let secret = async {
-            if self.watched.secret_is_so(&owner.uid, use_) {
+            if self.watched.secret_matches(&owner.uid, is_needed) {
                 self.drifts.settled(&key::<Secret>(config, SECRET));
                 return Ok(());
             }
-            self.own(config, use_, managed_secret::blank(SECRET), ManagedSecret::is_ours).await
+            let blank = managed_secret::blank(SECRET);
+            self.update(config, &owner, is_needed, blank, ManagedSecret::is_ours).await
         };
         try_join!(lease, secret).map(|_| ())
     }
 
-    async fn own<K>(
+    /// Updates one of the objects. `blank`: what is created if it is missing.
+    async fn update<K>(
         &self,
         config: &PeerPodConfig,
-        use_: Use,
+        owner: &OwnerReference,
+        is_needed: bool,
         mut blank: K,
-        is_ours: impl Fn(&K) -> bool,
+        is_managed: impl Fn(&K) -> bool,
     ) -> Result<(), ApiError>
     where
         K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
@@ -117,47 +154,48 @@ impl WebhookResources {
             + Serialize
             + DeserializeOwned,
     {
-        let Some(owner) = config.owner_ref(&()) else { return Ok(()) };
         let api: Api<K> = Api::namespaced(self.client.clone(), &self.namespace);
         let (name, kind) = (blank.name_any(), K::kind(&()));
         let key = key::<K>(config, &name);
-        let is_left = || use_ == Use::Needed && !self.drifts.admit(&key, &owner.uid, Instant::now());
-        let Some(there) = get_opt(&api, &name).await? else {
-            if use_ == Use::Needed && !is_left() {
+        let may_write = || !is_needed || self.drifts.admit(&key, &owner.uid, Instant::now());
+        let params = PatchParams::apply(FIELD_MANAGER);
+        let Some(present) = get_opt(&api, &name).await? else {
+            if is_needed && may_write() {
                 info!(%kind, name, "creating the objects that the webhooks share");
-                blank.meta_mut().owner_references = Some(vec![owner]);
+                blank.meta_mut().owner_references = Some(vec![owner.clone()]);
                 // Without force: an object that is created at the same time stays.
-                let params = PatchParams::apply(FIELD_MANAGER);
-                let made = bounded(api.patch_metadata(&name, &params, &Patch::Apply(&blank))).await;
-                unless_changed(&name, made)?;
+                let created = bounded(api.patch_metadata(&name, &params, &Patch::Apply(&blank))).await;
+                unless_changed(&name, created)?;
             }
             return Ok(());
         };
-        let (ours, others): (Vec<_>, Vec<_>) =
-            there.owner_references().iter().partition(|it| it.uid == owner.uid);
-        let (held, ours) = (!ours.is_empty(), is_ours(&there));
-        let owners = match (use_ == Use::Needed && ours, held) {
-            (true, false) => json!([owner]),
-            (false, true) if ours && others.is_empty() => {
+        let owners = match owner_change(&owner_uids(&present), &owner.uid, is_needed, is_managed(&present)) {
+            OwnerChange::Keep => return Ok(()),
+            OwnerChange::Add => json!([owner]),
+            OwnerChange::RemoveOwner => json!([{ "uid": owner.uid, "$patch": "delete" }]),
+            OwnerChange::DeleteObject => {
                 info!(%kind, name, "removing the objects that the webhooks shared");
-                // Only if it is unchanged since it was read: a Secret that was filled meanwhile stays.
-                let preconditions =
-                    Preconditions { uid: there.uid(), resource_version: there.resource_version() };
-                let params =
-                    DeleteParams { preconditions: Some(preconditions), ..DeleteParams::background() };
-                return unless_changed(&name, bounded(api.delete(&name, &params)).await);
+                return delete_unchanged(&api, &present).await;
             }
-            (false, true) => json!([{ "uid": owner.uid, "$patch": "delete" }]),
-            (true, true) | (false, false) => return Ok(()),
         };
-        if is_left() {
+        if !may_write() {
             return Ok(());
         }
-        let params = PatchParams::apply(FIELD_MANAGER);
-        let patch = json!({ "metadata": { "uid": there.uid(), "ownerReferences": owners } });
+        let patch = json!({ "metadata": { "uid": present.uid(), "ownerReferences": owners } });
         let patched = bounded(api.patch_metadata(&name, &params, &Patch::Strategic(patch))).await;
         unless_changed(&name, patched)
     }
+}
+
+/// Deletes an object only if it is unchanged since it was read: a Secret that was filled meanwhile stays.
+async fn delete_unchanged<K>(api: &Api<K>, object: &K) -> Result<(), ApiError>
+where
+    K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned,
+{
+    let preconditions = Preconditions { uid: object.uid(), resource_version: object.resource_version() };
+    let params = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::background() };
+    let name = object.name_any();
+    unless_changed(&name, bounded(api.delete(&name, &params)).await)
 }
 
 fn key<K: Resource<DynamicType = ()>>(config: &PeerPodConfig, name: &str) -> Key {
@@ -169,5 +207,27 @@ fn unless_changed<T>(name: &str, written: Result<T, ApiError>) -> Result<(), Api
     match written {
         Err(error) if !error.is_gone_or_changed(name) => Err(error),
         _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_object_goes_with_its_last_owner_and_one_of_another_source_has_none() {
+        use OwnerChange::{Add, DeleteObject, Keep, RemoveOwner};
+        let uids = |uids: &[&str]| -> Vec<_> { uids.iter().map(|uid| (*uid).to_owned()).collect() };
+        for (owners, is_managed, needed, not_needed) in [
+            (uids(&[]), true, Add, Keep),
+            (uids(&["other"]), true, Add, Keep),
+            (uids(&["own"]), true, Keep, DeleteObject),
+            (uids(&["other", "own"]), true, Keep, RemoveOwner),
+            (uids(&["other"]), false, Keep, Keep),
+            (uids(&["own"]), false, RemoveOwner, RemoveOwner),
+        ] {
+            let change = |is_needed| owner_change(&owners, "own", is_needed, is_managed);
+            assert_eq!((change(true), change(false)), (needed, not_needed), "{owners:?} {is_managed}");
+        }
     }
 }

@@ -8,12 +8,12 @@ use k8s_openapi::{
     ByteString, NamespaceResourceScope,
     api::{coordination::v1::Lease, core::v1::Secret},
 };
-use kube::{Api, Client, Resource, ResourceExt, api::PartialObjectMeta, runtime::watcher};
+use kube::{Api, Client, Resource, api::PartialObjectMeta, runtime::watcher};
 use operator_kit::watch::retry_watch;
 use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 
-use super::Use;
+use super::{OwnerChange, owner_change, owner_uids};
 use crate::webhook::certificates::{
     managed_secret::{CERTIFICATE, ManagedSecret},
     rotation::{self, LEASE, SECRET},
@@ -34,9 +34,9 @@ enum Seen {
     NotYet,
     Absent,
     There {
-        /// By uid.
-        owners: Vec<String>,
-        ours: bool,
+        owner_uids: Vec<String>,
+        /// Whether the operator created what it has.
+        is_managed: bool,
         authorities: Option<ByteString>,
         certificate: Option<ByteString>,
     },
@@ -53,15 +53,15 @@ impl Watched {
         let leases: Api<PartialObjectMeta<Lease>> = Api::namespaced(client.clone(), namespace);
         let changes = stream::select(
             changes(secrets, SECRET, secret.clone(), |secret| Seen::There {
-                owners: owners(secret),
-                ours: ManagedSecret::is_ours(secret),
+                owner_uids: owner_uids(secret),
+                is_managed: ManagedSecret::is_ours(secret),
                 authorities: rotation::authorities(secret).cloned(),
                 certificate: secret.data.as_ref().and_then(|data| data.get(CERTIFICATE)).cloned(),
             }),
             // Its holder writes it every few seconds.
             changes(leases, LEASE, lease.clone(), |lease| Seen::There {
-                owners: owners(lease),
-                ours: true,
+                owner_uids: owner_uids(lease),
+                is_managed: true,
                 authorities: None,
                 certificate: None,
             }),
@@ -69,14 +69,14 @@ impl Watched {
         (Self { secret, lease }, changes)
     }
 
-    /// Whether the Secret is known to be as wanted for the configuration with this uid.
-    pub(super) fn secret_is_so(&self, uid: &str, use_: Use) -> bool {
-        self.secret.borrow().is_so(uid, use_)
+    /// Whether the Secret is known to be as wanted for the configuration with this uid. `is_needed`: the configuration has a webhook.
+    pub(super) fn secret_matches(&self, uid: &str, is_needed: bool) -> bool {
+        self.secret.borrow().matches(uid, is_needed)
     }
 
-    /// Whether the Lease is.
-    pub(super) fn lease_is_so(&self, uid: &str, use_: Use) -> bool {
-        self.lease.borrow().is_so(uid, use_)
+    /// The same of the Lease.
+    pub(super) fn lease_matches(&self, uid: &str, is_needed: bool) -> bool {
+        self.lease.borrow().matches(uid, is_needed)
     }
 
     /// The authorities in the Secret, if there are any.
@@ -89,7 +89,7 @@ impl Watched {
 
     /// Whether the operator did not create the certificate in the Secret.
     pub(in super::super) fn is_unmanaged(&self) -> bool {
-        matches!(&*self.secret.borrow(), Seen::There { ours: false, .. })
+        matches!(&*self.secret.borrow(), Seen::There { is_managed: false, .. })
     }
 
     /// Why API servers that trust these authorities and call the webhook by this name reject a certificate in the Secret that the
@@ -101,7 +101,7 @@ impl Watched {
         now: Timestamp,
     ) -> Option<String> {
         match &*self.secret.borrow() {
-            Seen::There { ours: false, certificate, .. } => {
+            Seen::There { is_managed: false, certificate, .. } => {
                 let certificate = certificate.as_ref().map(|it| &*it.0).unwrap_or_default();
                 problem(certificate, authorities.map(|it| &*it.0), name, now)
             }
@@ -111,19 +111,15 @@ impl Watched {
 }
 
 impl Seen {
-    fn is_so(&self, uid: &str, use_: Use) -> bool {
+    fn matches(&self, uid: &str, is_needed: bool) -> bool {
         match self {
             Self::NotYet => false,
-            Self::Absent => use_ == Use::Over,
-            Self::There { owners, ours, .. } => {
-                owners.iter().any(|owner| owner == uid) == (*ours && use_ == Use::Needed)
+            Self::Absent => !is_needed,
+            Self::There { owner_uids, is_managed, .. } => {
+                owner_change(owner_uids, uid, is_needed, *is_managed) == OwnerChange::Keep
             }
         }
     }
-}
-
-fn owners(object: &impl ResourceExt) -> Vec<String> {
-    object.owner_references().iter().map(|owner| owner.uid.clone()).collect()
 }
 
 fn changes<K, F>(
@@ -158,11 +154,11 @@ mod tests {
 
     #[test]
     fn objects_known_to_be_in_the_wanted_state_need_no_request() {
-        let there = |owners: &[&str], ours| {
-            let owners = owners.iter().map(|owner| (*owner).to_owned()).collect();
-            Seen::There { owners, ours, authorities: None, certificate: None }
+        let there = |owners: &[&str], is_managed| {
+            let owner_uids = owners.iter().map(|owner| (*owner).to_owned()).collect();
+            Seen::There { owner_uids, is_managed, authorities: None, certificate: None }
         };
-        for (seen, needed, over) in [
+        for (seen, needed, not_needed) in [
             (Seen::NotYet, false, false),
             (Seen::Absent, false, true),
             (there(&[], true), false, true),
@@ -172,8 +168,8 @@ mod tests {
             (there(&["own"], false), false, false),
             (there(&["other"], false), true, true),
         ] {
-            assert_eq!(seen.is_so("own", Use::Needed), needed, "{seen:?}");
-            assert_eq!(seen.is_so("own", Use::Over), over, "{seen:?}");
+            assert_eq!(seen.matches("own", true), needed, "{seen:?}");
+            assert_eq!(seen.matches("own", false), not_needed, "{seen:?}");
         }
     }
 }
