@@ -52,7 +52,7 @@ async fn clean_up_nodes(
         // Failed writes to nodes back off.
         return Ok(Some((format!("{pending} nodes still advertise VMs{why}"), again)));
     }
-    if let Some((nodes, other)) = summary.and_then(|it| it.kept.as_ref()) {
+    if let Some((nodes, other)) = summary.and_then(|it| it.retained.as_ref()) {
         let message = format!(
             "{nodes} nodes still advertise VMs: the selector of PeerPodConfig {other} is invalid, so they may be \
              its nodes; correct that selector"

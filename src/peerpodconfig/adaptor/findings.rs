@@ -76,14 +76,15 @@ pub(super) fn rollout(
         return finding(Reason::NoNodes, message);
     }
     // The number of wanted Pods comes from the nodes, not from the status: the DaemonSet controller still counts a Pod that waited
-    // for a node which is no longer selected. And in a large cluster some node is always lost, and no configuration waits for it.
+    // for a node which is no longer selected. And in a large cluster some node is always not ready, and no configuration waits for it.
     // The numbers do not show which Pod is that node's, but they show whether others are missing.
     let open = summary.nodes - summary.tainted.len();
-    let expected = open.saturating_sub(summary.lost.len());
-    let lost = not_counted(&summary.lost);
+    let expected = open.saturating_sub(summary.not_ready.len());
+    let not_counted = not_counted(&summary.not_ready);
     if ready < expected || updated < expected {
-        let message =
-            format!("{ready} of {expected} Pods are ready, and {updated} are up to date{lost}; {remedy}");
+        let message = format!(
+            "{ready} of {expected} Pods are ready, and {updated} are up to date{not_counted}; {remedy}"
+        );
         return finding(Reason::AdaptorStarting, message);
     }
     if let Some(message) = summary.kept_off() {
@@ -92,18 +93,18 @@ pub(super) fn rollout(
     if expected == 0 {
         return finding(
             Reason::NodesNotReady,
-            format!("no selected node is ready: {}", listed(&summary.lost)),
+            format!("no selected node is ready: {}", listed(&summary.not_ready)),
         );
     }
-    finding(Reason::AdaptorRunning, format!("cloud-api-adaptor runs on {expected} nodes{lost}"))
+    finding(Reason::AdaptorRunning, format!("cloud-api-adaptor runs on {expected} nodes{not_counted}"))
 }
 
-/// The appendix of a message about lost nodes.
-fn not_counted(lost: &[Arc<str>]) -> String {
-    if lost.is_empty() {
+/// The appendix of a message about nodes that are not ready.
+fn not_counted(not_ready: &[Arc<str>]) -> String {
+    if not_ready.is_empty() {
         return String::new();
     }
-    format!("; without the nodes that are not ready: {}", listed(lost))
+    format!("; without the nodes that are not ready: {}", listed(not_ready))
 }
 
 #[cfg(test)]
@@ -120,9 +121,9 @@ mod tests {
         let taint = |node: &str| (node.into(), "x:NoSchedule".into());
         let tainted = Summary { tainted: vec![taint("a")], ..summary.clone() };
         let all_tainted = Summary { tainted: ["a", "b", "c"].map(taint).into(), ..summary.clone() };
-        let lost = Summary { lost: vec!["b".into()], ..summary.clone() };
-        let lost_and_tainted = Summary { lost: vec!["b".into()], ..tainted.clone() };
-        let all_lost = Summary { lost: ["a", "b", "c"].map(Into::into).into(), ..summary.clone() };
+        let not_ready = Summary { not_ready: vec!["b".into()], ..summary.clone() };
+        let not_ready_and_tainted = Summary { not_ready: vec!["b".into()], ..tainted.clone() };
+        let none_ready = Summary { not_ready: ["a", "b", "c"].map(Into::into).into(), ..summary.clone() };
         let none = Summary { nodes: 0, ..summary.clone() };
         let daemon_set = |(desired, available, updated): (i32, i32, i32)| -> DaemonSet {
             let status = json!({
@@ -143,23 +144,23 @@ mod tests {
             ((0, 0, 0), &summary, "AdaptorStarting"),
             ((0, 0, 0), &none, "NoNodes"),
             ((4, 3, 4), &summary, "AdaptorRunning"),
-            ((3, 3, 3), &lost, "AdaptorRunning"),
-            ((3, 2, 3), &lost, "AdaptorRunning"),
-            ((3, 2, 2), &lost, "AdaptorRunning"),
-            ((2, 2, 2), &lost, "AdaptorRunning"),
-            ((3, 1, 3), &lost, "AdaptorStarting"),
-            ((3, 3, 1), &lost, "AdaptorStarting"),
-            ((1, 1, 1), &lost, "AdaptorStarting"),
-            ((2, 1, 1), &lost_and_tainted, "NodesTainted"),
-            ((2, 0, 2), &lost_and_tainted, "AdaptorStarting"),
-            ((3, 0, 0), &all_lost, "NodesNotReady"),
-            ((0, 0, 0), &all_lost, "NodesNotReady"),
+            ((3, 3, 3), &not_ready, "AdaptorRunning"),
+            ((3, 2, 3), &not_ready, "AdaptorRunning"),
+            ((3, 2, 2), &not_ready, "AdaptorRunning"),
+            ((2, 2, 2), &not_ready, "AdaptorRunning"),
+            ((3, 1, 3), &not_ready, "AdaptorStarting"),
+            ((3, 3, 1), &not_ready, "AdaptorStarting"),
+            ((1, 1, 1), &not_ready, "AdaptorStarting"),
+            ((2, 1, 1), &not_ready_and_tainted, "NodesTainted"),
+            ((2, 0, 2), &not_ready_and_tainted, "AdaptorStarting"),
+            ((3, 0, 0), &none_ready, "NodesNotReady"),
+            ((0, 0, 0), &none_ready, "NodesNotReady"),
         ] {
             let found = rollout(Some(&daemon_set(pods)), summary, "look", None);
             assert_eq!(found.reason.as_str(), expected, "{pods:?} of {summary:?}");
             assert_eq!(found.message.ends_with("; look"), expected == "AdaptorStarting", "{}", found.message);
         }
-        let message = rollout(Some(&daemon_set((3, 2, 3))), &lost, "look", None).message;
+        let message = rollout(Some(&daemon_set((3, 2, 3))), &not_ready, "look", None).message;
         assert_eq!(message, "cloud-api-adaptor runs on 2 nodes; without the nodes that are not ready: b");
         let message = rollout(Some(&daemon_set((0, 0, 0))), &none, "look", None).message;
         assert!(message.contains("kubectl label node NAME node.kubernetes.io/worker="), "{message}");

@@ -92,7 +92,7 @@ pub(super) fn withheld(unmet: &Finding, runs: bool) -> Option<Findings> {
 /// Why a DaemonSet is missing although all preconditions are met. `None` while its nodes advertise VMs: a DaemonSet that was
 /// deleted by hand is created again in a moment, and until then the nodes keep what they advertise.
 fn missing(config: &PeerPodConfig, summary: &Summary) -> Option<String> {
-    if summary.marked == 0 {
+    if summary.marked_own == 0 {
         return Some("the operator has not created the DaemonSet yet".to_owned());
     }
     let failed = |condition: &&Condition| {

@@ -178,7 +178,7 @@ impl Capacity {
                 summary.hindered(&written);
             }
         }
-        let uneven = summaries.iter().any(|summary| summary.uneven).then_some(UNEVEN);
+        let uneven = summaries.iter().any(|summary| summary.is_uneven).then_some(UNEVEN);
         let again = [written.again, uneven, recount.next(Instant::now())].into_iter().flatten().min();
         Ok(Some(Pass { summaries, written, again }))
     }

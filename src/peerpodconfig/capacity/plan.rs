@@ -113,9 +113,9 @@ pub fn plan(requests: &[NodeRequest], nodes: &[Arc<Node>], in_use: &InUse) -> Pl
     let summaries = assignment.summaries().zip(&parts).enumerate().map(|(index, (summary, part))| {
         let of_request = planned.iter().filter(|planned| planned.is_of(index, &requests[index]));
         let pending = of_request.map(|planned| planned.write.node.clone()).collect();
-        let Facts { advertised, without, beyond, uneven } = part.facts;
-        let kept = kept(&requests[index], requests, &assignment);
-        Summary { advertised, without, beyond, uneven, pending, kept, ..summary }
+        let Facts { advertised, without_share, pods_over_limit, is_uneven } = part.facts;
+        let retained = retained(&requests[index], requests, &assignment);
+        Summary { advertised, without_share, pods_over_limit, is_uneven, pending, retained, ..summary }
     });
     let summaries = summaries.collect();
     let lowered = planned.iter().filter(|planned| planned.lowers()).map(|planned| planned.write.node.clone());
@@ -132,8 +132,9 @@ pub fn plan(requests: &[NodeRequest], nodes: &[Arc<Node>], in_use: &InUse) -> Pl
     Plan { writes, headroom, summaries, uncounted, lowered }
 }
 
-/// How many nodes of a request that is being deleted stay as they are, as they may be another request's, and the name of that one.
-fn kept(
+/// If a request is being deleted: how many nodes keep its resource, because they may belong to a request with an invalid selector, and
+/// the name of that request.
+fn retained(
     request: &NodeRequest,
     requests: &[NodeRequest],
     assignment: &Assignment<'_>,
@@ -169,9 +170,9 @@ struct RequestPlan<'a> {
 #[derive(Clone, Copy, Debug, Default)]
 struct Facts {
     advertised: u64,
-    without: usize,
-    beyond: u64,
-    uneven: bool,
+    without_share: usize,
+    pods_over_limit: u64,
+    is_uneven: bool,
 }
 
 impl Facts {
@@ -212,22 +213,22 @@ impl<'a> RequestPlan<'a> {
     /// Distributes the limit over the nodes.
     fn share(request: &NodeRequest, limit: u32, nodes: &[&'a Arc<Node>], in_use: &InUse) -> Self {
         let runs = |node: &Node| in_use.of(node.name(), &request.resource);
-        let (closed, open): (Vec<_>, Vec<_>) =
+        let (tainted, open): (Vec<_>, Vec<_>) =
             nodes.iter().copied().partition(|node| request.kept_off(node).is_some());
         // On nodes that cloud-api-adaptor does not tolerate, running peer pods keep their share.
-        let closed: Vec<_> = closed.into_iter().map(|node| (node, runs(node))).collect();
-        let closed_in_use: u64 = closed.iter().map(|(_, runs)| u64::from(*runs)).sum();
+        let tainted: Vec<_> = tainted.into_iter().map(|node| (node, runs(node))).collect();
+        let in_use_on_tainted: u64 = tainted.iter().map(|(_, runs)| u64::from(*runs)).sum();
         let capacities = open.iter().map(|&node| NodeCapacity {
             name: node.name(),
             current: node.level(&request.resource).capacity.unwrap_or(0),
             in_use: runs(node),
         });
         let capacities: Vec<_> = capacities.collect();
-        let (shares, beyond): (Vec<_>, u64) = match request.distribution {
+        let (shares, pods_over_limit): (Vec<_>, u64) = match request.distribution {
             Distribution::Total => {
-                let left = u64::from(limit).saturating_sub(closed_in_use);
+                let left = u64::from(limit).saturating_sub(in_use_on_tainted);
                 let spread = spread(u32::try_from(left).unwrap_or(limit), &capacities);
-                (spread.shares, spread.beyond + closed_in_use.saturating_sub(limit.into()))
+                (spread.shares, spread.pods_over_limit + in_use_on_tainted.saturating_sub(limit.into()))
             }
             Distribution::PerNode => (
                 capacities.iter().map(|it| it.in_use.max(limit)).collect(),
@@ -237,13 +238,13 @@ impl<'a> RequestPlan<'a> {
         let (least, most) = (shares.iter().min(), shares.iter().max());
         let differ = most.zip(least).is_some_and(|(most, least)| most - least > 1);
         let facts = Facts {
-            without: shares.iter().filter(|share| **share == 0).count(),
-            beyond,
-            uneven: beyond > 0 || closed_in_use > 0 || differ,
+            without_share: shares.iter().filter(|share| **share == 0).count(),
+            pods_over_limit,
+            is_uneven: pods_over_limit > 0 || in_use_on_tainted > 0 || differ,
             ..Facts::of(request, nodes)
         };
         let (mut changes, mut uncounted) = (Vec::with_capacity(nodes.len()), Vec::new());
-        for (node, share) in open.into_iter().zip(shares).chain(closed) {
+        for (node, share) in open.into_iter().zip(shares).chain(tainted) {
             // If the resource exists and is too small, a kubelet that restarts refuses running Pods. If it does not exist, the kubelet
             // does not check it. So there is no share of 0.
             let share = Some(share).filter(|share| *share > 0);

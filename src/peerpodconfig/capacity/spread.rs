@@ -16,8 +16,8 @@ pub struct NodeCapacity<'a> {
 pub struct Spread {
     /// The share of each node, in the order of the nodes.
     pub shares: Vec<u32>,
-    /// How many peer pods run beyond the limit. The sum of the shares exceeds the limit by as many.
-    pub beyond: u64,
+    /// How many peer pods run over the limit. The sum of the shares exceeds the limit by as many.
+    pub pods_over_limit: u64,
 }
 
 /// Distributes `limit` VMs over these nodes.
@@ -34,7 +34,7 @@ pub fn spread(limit: u32, nodes: &[NodeCapacity<'_>]) -> Spread {
     let needed = total(nodes, 0);
     if nodes.is_empty() || needed > u64::from(limit) {
         let shares = nodes.iter().map(|node| node.in_use).collect();
-        return Spread { shares, beyond: needed.saturating_sub(limit.into()) };
+        return Spread { shares, pods_over_limit: needed.saturating_sub(limit.into()) };
     }
     let level = level(limit, nodes);
     let mut shares: Vec<_> = nodes.iter().map(|node| node.in_use.max(level)).collect();
@@ -45,7 +45,7 @@ pub fn spread(limit: u32, nodes: &[NodeCapacity<'_>]) -> Spread {
     for (_, index) in (0..left).zip(takers) {
         shares[index] += 1;
     }
-    Spread { shares, beyond: 0 }
+    Spread { shares, pods_over_limit: 0 }
 }
 
 /// The sum of the shares if every node has `level`, or as many as run there.

@@ -20,6 +20,8 @@ use crate::{
 };
 
 /// The state of one configuration's nodes.
+///
+/// An *own node* of a configuration is one that it selects and that no older configuration selects.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Summary {
     /// The configuration's name.
@@ -36,54 +38,55 @@ pub struct Summary {
     pub withheld: Option<String>,
     /// How many nodes it selects.
     pub nodes: usize,
-    /// How many of them an older configuration has, by that one's name.
-    pub overlaps: BTreeMap<String, usize>,
-    /// How many of its other nodes have this operator's mark for its resource.
-    pub marked: usize,
-    /// The selected nodes with a taint that keeps its cloud-api-adaptor off, each with that taint.
+    /// How many of the selected nodes each older configuration has, by the name of the older configuration.
+    pub taken_by_older: BTreeMap<String, usize>,
+    /// How many own nodes have this operator's mark for the configuration's resource.
+    pub marked_own: usize,
+    /// The selected nodes with a taint that keeps cloud-api-adaptor off, each with that taint.
     pub tainted: Vec<(Arc<str>, Arc<str>)>,
-    /// How many of its other nodes are among them.
-    pub closed: usize,
-    /// The other selected nodes that are not ready: the state of their Pods is unknown.
-    pub lost: Vec<Arc<str>>,
-    /// How many VMs its other nodes advertise now, together.
+    /// How many own nodes have such a taint.
+    pub tainted_own: usize,
+    /// The selected nodes that have no such taint and are not ready. The state of their Pods is unknown.
+    pub not_ready: Vec<Arc<str>>,
+    /// How many VMs all own nodes together advertise now.
     pub advertised: u64,
-    /// How many of these nodes have no share, as the limit is less than their number.
-    pub without: usize,
-    /// How many peer pods run beyond the limit. Their nodes advertise as many until the next count after these have ended.
-    pub beyond: u64,
-    /// Whether running peer pods make the shares uneven, or higher than the limit allows.
-    pub uneven: bool,
-    /// The nodes with a pending write for its extended resource. A configuration that is being deleted may be released when there
-    /// are none.
+    /// How many own nodes without such a taint have no share. The cause is a limit that is lower than the number of nodes.
+    pub without_share: usize,
+    /// How many peer pods run over the limit. Their nodes advertise VMs for them until these peer pods have ended and the operator has
+    /// counted again.
+    pub pods_over_limit: u64,
+    /// Whether running peer pods make the shares of own nodes uneven, or their sum higher than the limit.
+    pub is_uneven: bool,
+    /// The nodes with a pending write for the configuration's resource: own nodes, and nodes that lose the resource. If there are none,
+    /// the operator may release a configuration that is being deleted.
     pub pending: Vec<Arc<str>>,
-    /// Those of them that could not be written to, each with the reason.
+    /// The pending nodes to which a write failed, each with the error.
     pub failed: Vec<(Arc<str>, String)>,
-    /// Those of them that others reset again and again.
+    /// The pending nodes that another program resets again and again.
     pub contested: Vec<Arc<str>>,
-    /// How many further nodes stay as they are although it is being deleted, and the name of the configuration whose invalid selector
-    /// is the cause.
-    pub kept: Option<(usize, String)>,
+    /// If the configuration is being deleted: how many nodes keep its resource, because they may belong to a configuration with an
+    /// invalid selector, and the name of that configuration.
+    pub retained: Option<(usize, String)>,
 }
 
 impl Summary {
     /// The summary of a request that selects these nodes, before anything is planned.
     pub(in super::super) fn of(request: &NodeRequest, selected: &[Selected<'_>]) -> Self {
-        let mut overlaps = BTreeMap::<_, usize>::new();
-        let (mut tainted, mut lost) = (Vec::new(), Vec::new());
-        let (mut marked, mut closed) = (0, 0);
+        let mut taken_by_older = BTreeMap::<_, usize>::new();
+        let (mut tainted, mut not_ready) = (Vec::new(), Vec::new());
+        let (mut marked_own, mut tainted_own) = (0, 0);
         for Selected { node, taken_by } in selected {
             let taint = request.kept_off(node);
             if let Some(older) = taken_by {
-                *overlaps.entry((*older).to_owned()).or_default() += 1;
+                *taken_by_older.entry((*older).to_owned()).or_default() += 1;
             } else {
-                marked += usize::from(node.mark() == Some(request.resource.as_str()));
-                closed += usize::from(taint.is_some());
+                marked_own += usize::from(node.mark() == Some(request.resource.as_str()));
+                tainted_own += usize::from(taint.is_some());
             }
             if let Some(taint) = taint {
                 tainted.push((node.name().clone(), taint.clone()));
             } else if !node.is_ready() {
-                lost.push(node.name().clone());
+                not_ready.push(node.name().clone());
             }
         }
         Self {
@@ -94,19 +97,19 @@ impl Summary {
             resource: request.bad_resource(),
             withheld: request.withheld.clone(),
             nodes: selected.len(),
-            overlaps,
-            marked,
+            taken_by_older,
+            marked_own,
             tainted,
-            closed,
-            lost,
+            tainted_own,
+            not_ready,
             advertised: 0,
-            without: 0,
-            beyond: 0,
-            uneven: false,
+            without_share: 0,
+            pods_over_limit: 0,
+            is_uneven: false,
             pending: Vec::new(),
             failed: Vec::new(),
             contested: Vec::new(),
-            kept: None,
+            retained: None,
         }
     }
 
@@ -154,7 +157,7 @@ impl Summary {
             return Some(Finding::new(Reason::NoneSelected, selection.unmatched()));
         }
         let message = "every selected node belongs to an older PeerPodConfig";
-        (self.owned() == 0).then(|| Finding::new(Reason::AllTaken, message))
+        (self.own_nodes() == 0).then(|| Finding::new(Reason::AllTaken, message))
     }
 
     /// What its nodes should advertise is not written to them.
@@ -177,7 +180,7 @@ impl Summary {
             let message = "spec.limit is 0: no node advertises VMs; running peer pods keep running";
             return Some(Finding::new(Reason::LimitIsZero, message));
         }
-        (self.closed == self.owned()).then(|| {
+        (self.tainted_own == self.own_nodes()).then(|| {
             let message = self.kept_off().unwrap_or_default();
             Finding::new(Reason::AllTainted, format!("no node may start peer pods: {message}"))
         })
@@ -186,34 +189,36 @@ impl Summary {
     /// Its nodes advertise VMs.
     fn with_vms(&self, limit: u32) -> Finding {
         let mut counted = match self.distribution {
-            Distribution::Total => format!("{} VMs on {} nodes", self.advertised, self.owned()),
-            Distribution::PerNode => format!("{limit} VMs on each of {} nodes", self.owned() - self.closed),
+            Distribution::Total => format!("{} VMs on {} nodes", self.advertised, self.own_nodes()),
+            Distribution::PerNode => {
+                format!("{limit} VMs on each of {} nodes", self.own_nodes() - self.tainted_own)
+            }
         };
         if let Some(message) = self.kept_off() {
             counted =
                 format!("{counted} (nodes with such a taint advertise as many as run there: {message})");
         }
-        if self.beyond > 0 {
+        if self.pods_over_limit > 0 {
             let message = format!(
                 "{counted}: {} more peer pods run than the limit allows; their nodes advertise as many VMs \
                  until these peer pods have ended",
-                self.beyond
+                self.pods_over_limit
             );
             return Finding::new(Reason::MoreInUse, message);
         }
-        if self.without == 0 {
+        if self.without_share == 0 {
             return Finding::new(Reason::Advertised, counted);
         }
         let message = format!(
             "{counted}: {} of these nodes advertise none, because the limit is lower than the number of nodes",
-            self.without
+            self.without_share
         );
         Finding::new(Reason::FewerThanNodes, message)
     }
 
-    /// How many nodes it has: it selects them, and no older configuration does.
-    fn owned(&self) -> usize {
-        self.nodes - self.overlaps.values().sum::<usize>()
+    /// How many own nodes it has.
+    fn own_nodes(&self) -> usize {
+        self.nodes - self.taken_by_older.values().sum::<usize>()
     }
 
     /// The appendix of a message about nodes with pending writes.
@@ -244,14 +249,17 @@ impl Summary {
 
     /// The message about nodes that an older configuration has; `None` without such nodes.
     pub fn conflict(&self) -> Option<String> {
-        let others: Vec<_> =
-            self.overlaps.iter().map(|(name, nodes)| format!("{nodes} to PeerPodConfig {name}")).collect();
+        let others: Vec<_> = self
+            .taken_by_older
+            .iter()
+            .map(|(name, nodes)| format!("{nodes} to PeerPodConfig {name}"))
+            .collect();
         (!others.is_empty()).then(|| {
             format!(
                 "of {} selected nodes, {} belong to older PeerPodConfigs: {}; change the selectors so that \
                  no node is selected twice",
                 self.nodes,
-                self.overlaps.values().sum::<usize>(),
+                self.taken_by_older.values().sum::<usize>(),
                 others.join(", ")
             )
         })

@@ -226,7 +226,10 @@ fn a_limit_for_each_node_is_that_of_each() {
     cluster.pass(&requests);
     assert_eq!(cluster.shares(), [3, 4, 3]);
     let summary = &cluster.pass(&requests).summaries[0];
-    assert_eq!((summary.beyond, summary.uneven, summary.capacity().reason.as_str()), (1, true, "MoreInUse"));
+    assert_eq!(
+        (summary.pods_over_limit, summary.is_uneven, summary.capacity().reason.as_str()),
+        (1, true, "MoreInUse")
+    );
 }
 
 #[test]
@@ -284,7 +287,7 @@ fn a_node_whose_taint_keeps_the_adaptor_off_has_no_more_than_run_there() {
     cluster.pass(&requests);
     assert_eq!(cluster.shares(), [4, 1, 4]);
     let summary = &cluster.pass(&requests).summaries[0];
-    assert_eq!((summary.nodes, summary.closed, summary.uneven), (3, 1, true));
+    assert_eq!((summary.nodes, summary.tainted_own, summary.is_uneven), (3, 1, true));
     let finding = summary.capacity();
     assert_eq!(finding.reason.as_str(), "Advertised");
     assert!(finding.message.contains("node-1 with for=db:NoSchedule"), "{}", finding.message);
@@ -305,7 +308,7 @@ fn a_node_whose_taint_keeps_the_adaptor_off_has_no_more_than_run_there() {
     cluster.pass(&requests);
     assert_eq!(cluster.shares(), [11, 0, 0]);
     let summary = &cluster.pass(&requests).summaries[0];
-    assert_eq!((summary.beyond, summary.capacity().reason.as_str()), (2, "AllTainted"));
+    assert_eq!((summary.pods_over_limit, summary.capacity().reason.as_str()), (2, "AllTainted"));
 }
 
 #[test]
@@ -338,12 +341,19 @@ fn a_deletion_waits_for_nodes_that_another_unreadable_selector_keeps() {
     let bad = request("b", &json!({ "limit": 4, "labelSelector": selector }));
     let plan = cluster.pass(&[deleted(a.clone()), bad.clone()]);
     assert_eq!((plan.writes.len(), plan.summaries[0].pending.len()), (0, 0));
-    assert_eq!(plan.summaries[0].kept, Some((2, "b".to_owned())));
-    assert_eq!(cluster.pass(&[a.clone(), bad.clone()]).summaries[0].kept, None, "it is not being deleted");
+    assert_eq!(plan.summaries[0].retained, Some((2, "b".to_owned())));
+    assert_eq!(
+        cluster.pass(&[a.clone(), bad.clone()]).summaries[0].retained,
+        None,
+        "it is not being deleted"
+    );
     let other = NodeRequest { resource: "example.org/vm".into(), ..bad };
-    assert_eq!(cluster.plan_after(&[deleted(a.clone()), other], InUse::default()).summaries[0].kept, None);
+    assert_eq!(
+        cluster.plan_after(&[deleted(a.clone()), other], InUse::default()).summaries[0].retained,
+        None
+    );
     let plan = cluster.pass(&[deleted(a.clone()), b.clone()]);
-    assert_eq!((plan.summaries[0].pending.len(), &plan.summaries[0].kept), (2, &None));
+    assert_eq!((plan.summaries[0].pending.len(), &plan.summaries[0].retained), (2, &None));
     assert_eq!(cluster.shares(), [0, 0, 4]);
 }
 

@@ -54,7 +54,7 @@ fn ten_over_three_nodes_is_four_three_three() {
     assert_eq!(shares(10, &[(0, 0); 3]), [4, 3, 3]);
     assert_eq!(shares(2, &[(0, 0); 4]), [1, 1, 0, 0]);
     assert_eq!(shares(0, &[(5, 0); 2]), [0, 0]);
-    assert_eq!(spread(7, &[]), Spread { shares: vec![], beyond: 0 });
+    assert_eq!(spread(7, &[]), Spread { shares: vec![], pods_over_limit: 0 });
 }
 
 #[test]
@@ -69,7 +69,10 @@ fn advertised_capacity_moves_as_little_as_possible() {
 #[test]
 fn running_peer_pods_keep_their_room() {
     assert_eq!(shares(10, &[(10, 8), (0, 0), (0, 0)]), [8, 1, 1]);
-    assert_eq!(spread(4, &named(&[(6, 5), (1, 1)], &names(2))), Spread { shares: vec![5, 1], beyond: 2 });
+    assert_eq!(
+        spread(4, &named(&[(6, 5), (1, 1)], &names(2))),
+        Spread { shares: vec![5, 1], pods_over_limit: 2 }
+    );
 }
 
 #[test]
@@ -78,7 +81,7 @@ fn five_thousand_nodes_and_the_largest_numbers_are_no_matter() {
     let given = shares(crate::api::v1alpha1::MOST_VMS, &many);
     assert_eq!((given.iter().min(), given.iter().max()), (Some(&200), Some(&200)));
     assert_eq!(shares(u32::MAX, &[(u32::MAX, 0)]), [u32::MAX]);
-    assert_eq!(spread(0, &named(&[(0, u32::MAX); 3], &names(3))).beyond, 3 * u64::from(u32::MAX));
+    assert_eq!(spread(0, &named(&[(0, u32::MAX); 3], &names(3))).pods_over_limit, 3 * u64::from(u32::MAX));
 }
 
 proptest! {
@@ -87,8 +90,8 @@ proptest! {
         let names = names(nodes.len());
         let spread = spread(limit, &named(&nodes, &names));
         let in_use: Vec<_> = nodes.iter().map(|(_, in_use)| *in_use).collect();
-        prop_assert_eq!(spread.beyond, sum(&in_use).saturating_sub(limit.into()));
-        if spread.beyond > 0 {
+        prop_assert_eq!(spread.pods_over_limit, sum(&in_use).saturating_sub(limit.into()));
+        if spread.pods_over_limit > 0 {
             prop_assert_eq!(spread.shares, in_use);
         } else if !nodes.is_empty() {
             prop_assert!(is_fair(limit, &nodes, &spread.shares), "{:?}", spread.shares);

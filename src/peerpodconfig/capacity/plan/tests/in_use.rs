@@ -21,7 +21,7 @@ fn no_node_advertises_fewer_than_run_there() {
     cluster.pass(&requests);
     assert_eq!(cluster.shares(), [8, 1, 1]);
     let plan = cluster.pass(&requests);
-    assert!(plan.writes.is_empty() && plan.summaries[0].uneven);
+    assert!(plan.writes.is_empty() && plan.summaries[0].is_uneven);
     // The reset ignored what runs there.
     cluster.of("node-0").resources.insert(VM.into(), 0);
     cluster.pass(&requests);
