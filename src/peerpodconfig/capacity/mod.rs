@@ -78,7 +78,7 @@ pub const PERMISSIONS: &[Permission] = &[
 /// After this many counts of single nodes in one pass, the pass counts all Pods, so that it ends.
 const MOST_SINGLE: usize = 2;
 
-/// For how long no process may have recounted the nodes that its predecessor wrote to.
+/// A new leader recounts the nodes that were written to in the last hour: its predecessor may have stopped before it recounted them.
 const HAND_OVER: SignedDuration = SignedDuration::from_hours(1);
 
 /// Advertises VMs on nodes *(client required)*.
@@ -147,11 +147,7 @@ impl Capacity {
         let Some(nodes) = self.nodes.snapshot() else { return Ok(None) };
         let now = Instant::now();
         if self.taken_over.swap(false, Ordering::Relaxed) {
-            // It is unknown which nodes the other process would have recounted.
-            let late = Timestamp::now() - HAND_OVER;
-            let written = nodes.iter().filter(|node| node.written().is_some_and(|time| time > late));
-            let advertise = written.filter(|node| node.mark().is_some());
-            recount.schedule(advertise.map(|node| node.name().clone()), now);
+            recount.schedule(written_by_predecessor(&nodes, Timestamp::now()), now);
         }
         let (mut in_use, due) = (recount.all(now), recount.due(now));
         let mut planned = plan(requests, &nodes, &in_use);
@@ -165,22 +161,32 @@ impl Capacity {
             planned = counted;
             recount.take(&in_use, waits, now);
         }
-        let (mut summaries, moved) = (planned.summaries, !planned.writes.is_empty());
-        let written = writer.write(&self.nodes, planned.writes, planned.headroom, now).await;
-        if moved {
-            let reached: HashSet<_> = written.reached.iter().collect();
-            planned.lowered.retain(|node| reached.contains(node));
-            recount.schedule(planned.lowered, Instant::now());
-            if let Some(nodes) = self.nodes.snapshot() {
-                summaries = plan(requests, &nodes, &in_use).summaries;
-            }
-            for summary in &mut summaries {
-                summary.hindered(&written);
-            }
+        let Plan { writes, headroom, mut summaries, lowered, .. } = planned;
+        let has_writes = !writes.is_empty();
+        let written = writer.write(&self.nodes, writes, headroom, now).await;
+        if has_writes {
+            recount.schedule(reached(lowered, &written), Instant::now());
+            self.refresh_summaries(&mut summaries, requests, &in_use, &written);
         }
         let uneven = summaries.iter().any(|summary| summary.is_uneven).then_some(UNEVEN);
         let again = [written.again, uneven, recount.next(Instant::now())].into_iter().flatten().min();
         Ok(Some(Pass { summaries, written, again }))
+    }
+
+    /// After writes: the summaries of the nodes as they are now, with what prevented writes.
+    fn refresh_summaries(
+        &self,
+        summaries: &mut Vec<Summary>,
+        requests: &[NodeRequest],
+        in_use: &InUse,
+        written: &Written,
+    ) {
+        if let Some(nodes) = self.nodes.snapshot() {
+            *summaries = plan(requests, &nodes, in_use).summaries;
+        }
+        for summary in summaries {
+            summary.hindered(written);
+        }
     }
 
     /// Counts the peer pods of these nodes and of those whose numbers are to change, and returns the plan. It does not count for a
@@ -209,4 +215,18 @@ impl Capacity {
             }
         }
     }
+}
+
+/// The nodes that a predecessor may have written to and not recounted. It is unknown which nodes it would have recounted.
+fn written_by_predecessor(nodes: &[Arc<Node>], now: Timestamp) -> impl Iterator<Item = Arc<str>> {
+    let oldest = now - HAND_OVER;
+    let written = nodes.iter().filter(move |node| node.written().is_some_and(|time| time > oldest));
+    written.filter(|node| node.mark().is_some()).map(|node| node.name().clone())
+}
+
+/// Those of the nodes that a write may have reached.
+fn reached(mut nodes: Vec<Arc<str>>, written: &Written) -> Vec<Arc<str>> {
+    let reached: HashSet<_> = written.reached.iter().collect();
+    nodes.retain(|node| reached.contains(node));
+    nodes
 }
