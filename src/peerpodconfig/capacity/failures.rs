@@ -26,8 +26,8 @@ pub(super) struct Failures {
     /// Nodes that were not tried after too many failures.
     untried: HashSet<Arc<str>>,
     /// Until when all of these wait together, while they are many.
-    rest: Option<Instant>,
-    rests: Backoff<()>,
+    shared_pause_until: Option<Instant>,
+    shared_backoff: Backoff<()>,
 }
 
 #[derive(Debug)]
@@ -42,8 +42,8 @@ impl Default for Failures {
             table: HashMap::new(),
             backoff: Backoff::new(backoff::BASE, LONGEST),
             untried: HashSet::new(),
-            rest: None,
-            rests: Backoff::new(backoff::BASE, LONGEST),
+            shared_pause_until: None,
+            shared_backoff: Backoff::new(backoff::BASE, LONGEST),
         }
     }
 }
@@ -59,16 +59,16 @@ impl Failures {
         self.backoff.retain(|node| meant.contains(node));
         self.untried.retain(|node| meant.contains(node));
         if self.table.is_empty() && self.untried.is_empty() {
-            self.rest = None;
-            self.rests.succeeded(&());
+            self.shared_pause_until = None;
+            self.shared_backoff.succeeded(&());
         }
     }
 
     /// Whether a write to this node must wait.
     pub(super) fn delays(&self, node: &Arc<str>, now: Instant) -> bool {
         let until = match self.table.get(node) {
-            Some(failure) => self.rest().unwrap_or(failure.until),
-            None if self.untried.contains(node) => self.rest().unwrap_or(now),
+            Some(failure) => self.shared_pause().unwrap_or(failure.until),
+            None if self.untried.contains(node) => self.shared_pause().unwrap_or(now),
             None => return false,
         };
         until > now
@@ -92,7 +92,7 @@ impl Failures {
         if failed || untried {
             self.backoff.succeeded(node);
             // No longer all of them fail.
-            self.rests.succeeded(&());
+            self.shared_backoff.succeeded(&());
         }
     }
 
@@ -106,8 +106,8 @@ impl Failures {
     /// A pass ended in which writes failed, and these nodes were not tried.
     pub(super) fn ended(&mut self, untried: impl IntoIterator<Item = Arc<str>>, now: Instant) {
         self.untried.extend(untried);
-        if self.are_many() && self.rest.is_none_or(|rest| rest <= now) {
-            self.rest = Some(now + self.rests.failed(&()));
+        if self.are_many() && self.shared_pause_until.is_none_or(|until| until <= now) {
+            self.shared_pause_until = Some(now + self.shared_backoff.failed(&()));
         }
     }
 
@@ -115,7 +115,7 @@ impl Failures {
     pub(super) fn again(&self, now: Instant) -> Option<Duration> {
         let untried = (!self.untried.is_empty()).then_some(now);
         let first = self.table.values().map(|failure| failure.until).chain(untried).min()?;
-        Some(self.rest().unwrap_or(first).saturating_duration_since(now))
+        Some(self.shared_pause().unwrap_or(first).saturating_duration_since(now))
     }
 
     /// All nodes whose writes failed and the errors, by name.
@@ -131,8 +131,8 @@ impl Failures {
     }
 
     /// Until when all of them wait, if they are many.
-    fn rest(&self) -> Option<Instant> {
-        self.rest.filter(|_| self.are_many())
+    fn shared_pause(&self) -> Option<Instant> {
+        self.shared_pause_until.filter(|_| self.are_many())
     }
 }
 
@@ -180,7 +180,7 @@ mod tests {
         // A few nodes wait each by itself.
         failures.failed(&failing[0], "no".into(), start);
         failures.ended([], start);
-        assert_eq!(failures.rest, None);
+        assert_eq!(failures.shared_pause_until, None);
         let (mut now, mut passes) = (start, 0);
         while now < start + Duration::from_secs(3600) {
             for node in failing.iter().filter(|node| !failures.delays(node, now)).collect::<Vec<_>>() {
@@ -189,11 +189,11 @@ mod tests {
             failures.ended([untried.clone()], now);
             assert!(nodes.iter().all(|node| failures.delays(node, now)));
             assert!(!failures.delays(&"sound".into(), now));
-            let rest = failures.rest;
+            let pause_until = failures.shared_pause_until;
             // A further failure makes none of them wait longer.
             failures.failed(&other, "no".into(), now);
             failures.ended([], now);
-            assert_eq!(failures.rest, rest);
+            assert_eq!(failures.shared_pause_until, pause_until);
             now += failures.again(now).unwrap();
             passes += 1;
         }
@@ -203,8 +203,8 @@ mod tests {
         failures.succeeded(untried);
         failures.ended([], now);
         assert!(failures.again(now).is_some_and(|again| again <= LONGEST));
-        assert_eq!(failures.rests.failures(&()), 1);
+        assert_eq!(failures.shared_backoff.failures(&()), 1);
         failures.retain(&[]);
-        assert_eq!((failures.rest, failures.again(now)), (None, None));
+        assert_eq!((failures.shared_pause_until, failures.again(now)), (None, None));
     }
 }
