@@ -64,22 +64,23 @@ pub async fn run(
 ) {
     let (store, writer) = reflector::store();
     let configs = Configs::new(store.clone(), options.namespace.clone());
-    let Configurations { asking, others_ask, gone } = watches::configurations(&client, writer, &configs);
+    let Configurations { changed, honoured_changed, removed } =
+        watches::configurations(&client, writer, &configs);
     let (rooms, changes) = Rooms::watch(&client, &Arc::new(options));
     let rooms = Arc::new(rooms);
     let led = leadership.changes().inspect({
         let rooms = rooms.clone();
         move |()| rooms.taken_over()
     });
-    let controller = Controller::for_stream(asking, store.clone())
+    let controller = Controller::for_stream(changed, store.clone())
         .with_config(controller::Config::default().concurrency(1))
-        .reconcile_all_on(others_ask)
+        .reconcile_all_on(honoured_changed)
         .reconcile_all_on(led)
         .graceful_shutdown_on(shutdown.cancelled_owned());
 
     // These futures are large, and they wait most of the time.
     let collector = GarbageCollector::new(client.clone(), rooms.clone(), &configs, leadership.clone());
-    let collecting = Box::pin(collector.run(stream::select(gone, leadership.changes())));
+    let collecting = Box::pin(collector.run(stream::select(removed, leadership.changes())));
     let showing = Box::pin(show_usage(rooms.clone(), configs.clone(), leadership.clone(), metrics.clone()));
     let all_seen = all_seen(store, rooms.clone(), synced);
 

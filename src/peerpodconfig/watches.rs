@@ -51,16 +51,17 @@ pub(super) static LABELLED: Projection = Projection {
 };
 
 /// The streams of the watch of all configurations.
-pub(super) struct Configurations<A, O, G> {
-    /// Configurations whose request changed.
-    pub(super) asking: A,
-    /// An item for each of these changes in the operator's own namespace, as it may affect the nodes of all others there.
-    pub(super) others_ask: O,
+pub(super) struct Configurations<C, H, R> {
+    /// The configurations whose request changed.
+    pub(super) changed: C,
+    /// An item for each of these changes to a configuration that the controller honours. The change may affect the nodes of all
+    /// others.
+    pub(super) honoured_changed: H,
     /// An item when a configuration was removed, or may have been.
-    pub(super) gone: G,
+    pub(super) removed: R,
 }
 
-/// Stores all configurations. `asking` must be polled, or the other streams yield nothing.
+/// Stores all configurations. `changed` must be polled, or the other streams yield nothing.
 pub(super) fn configurations(
     client: &Client,
     writer: Writer<PeerPodConfig>,
@@ -70,30 +71,30 @@ pub(super) fn configurations(
     impl Stream<Item = ()> + Send + use<>,
     impl Stream<Item = ()> + Send + use<>,
 > {
-    let (word, words) = watch::channel(());
-    let (departure, departures) = watch::channel(());
+    let (honoured_tx, honoured_rx) = watch::channel(());
+    let (removed_tx, removed_rx) = watch::channel(());
     let configs = configs.clone();
     let watch = watcher(Api::<PeerPodConfig>::all(reading(client, &CONFIG)), paged());
-    let asking = retry_crd_watch::<PeerPodConfig, _>(CRDS, watch)
+    let changed = retry_crd_watch::<PeerPodConfig, _>(CRDS, watch)
         .reflect(writer)
         .inspect_ok(move |event| {
             if matches!(event, Event::Delete(_) | Event::InitDone) {
-                departure.send_replace(());
+                removed_tx.send_replace(());
             }
         })
         .touched_objects()
-        .predicate_filter(|config: &PeerPodConfig| Some(what_is_asked(config)), PredicateConfig::default())
+        .predicate_filter(|config: &PeerPodConfig| Some(request_hash(config)), PredicateConfig::default())
         .inspect_ok(move |config| {
             // One elsewhere has no nodes, and a tenant may change it as often as they like.
             if configs.honours(config) {
-                word.send_replace(());
+                honoured_tx.send_replace(());
             }
         });
-    Configurations { asking, others_ask: changes(words), gone: changes(departures) }
+    Configurations { changed, honoured_changed: changes(honoured_rx), removed: changes(removed_rx) }
 }
 
 /// A hash of what a configuration requests. Its status does not count.
-fn what_is_asked(config: &PeerPodConfig) -> u64 {
+fn request_hash(config: &PeerPodConfig) -> u64 {
     let ObjectMeta { uid, generation, finalizers, deletion_timestamp, .. } = &config.metadata;
     let mut hasher = DefaultHasher::new();
     (uid, generation, finalizers, deletion_timestamp.is_some()).hash(&mut hasher);
@@ -243,27 +244,28 @@ mod tests {
                 .answer(Answer::object(&list))]);
         let (store, writer) = reflector::store();
         let configs = Configs::new(store, "own".to_owned());
-        let Configurations { asking, others_ask, .. } = configurations(&server.client(), writer, &configs);
-        let (mut asking, mut others_ask) = (pin!(asking), pin!(others_ask));
+        let Configurations { changed, honoured_changed, .. } =
+            configurations(&server.client(), writer, &configs);
+        let (mut changed, mut honoured_changed) = (pin!(changed), pin!(honoured_changed));
         for (namespace, others) in [("tenant", None), ("own", Some(()))] {
-            let config = asking.next().await.unwrap().unwrap();
+            let config = changed.next().await.unwrap().unwrap();
             assert_eq!(config.namespace().as_deref(), Some(namespace));
-            assert_eq!(others_ask.next().now_or_never().flatten(), others, "{namespace}");
+            assert_eq!(honoured_changed.next().now_or_never().flatten(), others, "{namespace}");
         }
     }
 
     #[test]
-    fn only_what_is_asked_for_asks_for_a_pass() {
-        let asked = |metadata: &Value, status: &Value| {
+    fn only_a_changed_request_requests_a_reconcile() {
+        let hash = |metadata: &Value, status: &Value| {
             let config = serde_json::from_value(json!({
                 "apiVersion": "confidentialcontainers.org/v1alpha1", "kind": "PeerPodConfig",
                 "metadata": metadata, "spec": {}, "status": status,
             }));
-            what_is_asked(&config.unwrap())
+            request_hash(&config.unwrap())
         };
         let one = json!({ "name": "a", "uid": "u", "generation": 1, "finalizers": ["x"] });
         let status = json!({ "nodes": 3 });
-        assert_eq!(asked(&one, &json!({})), asked(&one, &status));
+        assert_eq!(hash(&one, &json!({})), hash(&one, &status));
         for (field, value) in [
             ("uid", json!("v")),
             ("generation", json!(2)),
@@ -272,7 +274,7 @@ mod tests {
         ] {
             let mut other = one.clone();
             other[field] = value;
-            assert_ne!(asked(&one, &status), asked(&other, &status), "{field}");
+            assert_ne!(hash(&one, &status), hash(&other, &status), "{field}");
         }
     }
 }

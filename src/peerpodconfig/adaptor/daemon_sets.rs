@@ -37,7 +37,7 @@ pub(super) fn watch(
     impl Stream<Item = Result<DaemonSet, watcher::Error>> + Send + use<>,
     impl Stream<Item = ()> + Send + use<>,
 ) {
-    let (word, words) = watch::channel(());
+    let (elsewhere_tx, elsewhere_rx) = watch::channel(());
     let (stored, own) = (writer.as_reader(), namespace.clone());
     let events = watcher(Api::<DaemonSetView>::all(reading(client, &DAEMON_SET)), paged());
     let changed = retry_watch("DaemonSets", events)
@@ -47,16 +47,16 @@ pub(super) fn watch(
         .try_filter(move |it: &DaemonSet| {
             let is_own = it.metadata.namespace.as_deref() == Some(&*own);
             if !is_own {
-                word.send_replace(());
+                elsewhere_tx.send_replace(());
             }
             ready(is_own)
         });
-    (changed, at_intervals(words))
+    (changed, at_intervals(elsewhere_rx))
 }
 
 /// An item after changes, at most one in each [`UNWATCHED_RESYNC`]. Tenants may change their DaemonSets at any rate.
-fn at_intervals(words: watch::Receiver<()>) -> impl Stream<Item = ()> + Send + use<> {
-    changes(words).then(|()| sleep(UNWATCHED_RESYNC))
+fn at_intervals(changed: watch::Receiver<()>) -> impl Stream<Item = ()> + Send + use<> {
+    changes(changed).then(|()| sleep(UNWATCHED_RESYNC))
 }
 
 /// The event for the store. A DaemonSet that does not matter is none, or is none any more. There is no event about one that never
@@ -173,12 +173,12 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn changes_in_other_namespaces_are_reported_at_intervals() {
-        let (word, words) = watch::channel(());
-        let mut reported = pin!(at_intervals(words));
+        let (changed_tx, changed_rx) = watch::channel(());
+        let mut reported = pin!(at_intervals(changed_rx));
         let start = Instant::now();
         for round in 1..=3 {
             for _ in 0..100 {
-                word.send_replace(());
+                changed_tx.send_replace(());
             }
             assert_eq!(reported.next().await, Some(()));
             assert!(start.elapsed() >= UNWATCHED_RESYNC * round, "{:?}", start.elapsed());
