@@ -38,6 +38,7 @@ pub use self::settings::Mounted;
 use self::{
     apply::Applier,
     observe::{Observed, Observer},
+    preconditions::Consequence,
 };
 use super::{
     apply::Objects,
@@ -113,16 +114,28 @@ impl Adaptor {
     ) -> Result<Findings, RoomError> {
         let Observed { current, unmanaged } = self.observer.observe(config);
         let unmet = preconditions::unmet(config, summary, sources, unmanaged.as_ref());
-        let withheld = unmet.as_ref().and_then(|unmet| preconditions::withheld(unmet, current.is_some()));
+        let consequence = unmet.as_ref().map(|unmet| preconditions::consequence(unmet, current.is_some()));
         let mounted = self.options.mounted.as_ref();
         let diverging =
             mounted.and_then(|mounted| settings::not_mounted(&config.spec, sources.settings.cloud, mounted));
         let mut findings = Findings { all: unmet.into_iter().chain(diverging).collect(), again: None };
-        if let Some(withheld) = withheld {
-            findings.add(withheld);
+        if let Some(Consequence::Withhold(others)) = consequence {
+            findings.add(others);
             return Ok(findings);
         }
-        let current = current.as_ref();
+        self.deploy(config, configs, summary, sources, current.as_ref(), findings).await
+    }
+
+    /// Writes the DaemonSet. Adds the state of the rollout to `findings`. `current`: the present DaemonSet.
+    async fn deploy(
+        &self,
+        config: &PeerPodConfig,
+        configs: &[Arc<PeerPodConfig>],
+        summary: &Summary,
+        sources: &Sources,
+        current: Option<&DaemonSet>,
+        mut findings: Findings,
+    ) -> Result<Findings, RoomError> {
         let since = settings::since(current, &sources.settings.hash, Timestamp::now());
         let older = self.observer.pods_older_than(config, since).await?;
         let restarts = config.spec.adaptor.restart_on_settings_change;

@@ -73,18 +73,26 @@ pub(super) fn unmet(
     unmanaged.map(|it| Finding::new(Reason::AnotherAdaptor, it.to_string()))
 }
 
-/// What else there is to say if the operator does not deploy cloud-api-adaptor because of this precondition; `None`: it does. `runs`:
-/// whether there is a DaemonSet.
-pub(super) fn withheld(unmet: &Finding, runs: bool) -> Option<Findings> {
+/// What a precondition that is not met leads to.
+#[derive(Clone, Debug)]
+pub(super) enum Consequence {
+    /// The operator deploys cloud-api-adaptor nevertheless.
+    DeployAnyway,
+    /// The operator does not deploy cloud-api-adaptor, and reports these findings beside the precondition.
+    Withhold(Findings),
+}
+
+/// What this precondition leads to. `runs`: whether there is a DaemonSet.
+pub(super) fn consequence(unmet: &Finding, runs: bool) -> Consequence {
     match unmet.reason {
         // The DaemonSet cannot be built.
-        Reason::InvalidSpec | Reason::SettingsMissing => Some(Findings::default()),
+        Reason::InvalidSpec | Reason::SettingsMissing => Consequence::Withhold(Findings::default()),
         // A cloud-api-adaptor that runs keeps running: without it, its VMs would be lost.
-        _ if runs => None,
+        _ if runs => Consequence::DeployAnyway,
         _ => {
             let message = "the operator does not deploy cloud-api-adaptor; the condition Conflict says why";
             let findings = Findings::of(Reason::AdaptorWithheld, message);
-            Some(Findings { again: Some(UNWATCHED_RESYNC), ..findings })
+            Consequence::Withhold(Findings { again: Some(UNWATCHED_RESYNC), ..findings })
         }
     }
 }
@@ -118,16 +126,18 @@ mod tests {
 
     #[test]
     fn one_that_runs_is_deployed_despite_a_conflict_but_not_without_settings() {
-        let said = |reason, runs| {
-            let findings = withheld(&Finding::new(reason, ""), runs)?;
-            Some((findings.all.into_iter().map(|it| it.reason).collect::<Vec<_>>(), findings.again.is_some()))
+        let reported = |reason, runs| match consequence(&Finding::new(reason, ""), runs) {
+            Consequence::DeployAnyway => None,
+            Consequence::Withhold(Findings { all, again }) => {
+                Some((all.into_iter().map(|it| it.reason).collect::<Vec<_>>(), again.is_some()))
+            }
         };
         for (reason, runs) in [(Reason::InvalidSpec, true), (Reason::SettingsMissing, false)] {
-            assert_eq!(said(reason, runs), Some((vec![], false)));
+            assert_eq!(reported(reason, runs), Some((vec![], false)));
         }
         for reason in [Reason::NodesTaken, Reason::AnotherAdaptor] {
-            assert_eq!(said(reason, true), None);
-            assert_eq!(said(reason, false), Some((vec![Reason::AdaptorWithheld], true)));
+            assert_eq!(reported(reason, true), None);
+            assert_eq!(reported(reason, false), Some((vec![Reason::AdaptorWithheld], true)));
         }
     }
 }
