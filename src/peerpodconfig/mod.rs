@@ -67,9 +67,8 @@ mod wanted;
 mod watches;
 
 pub use self::{
-    adaptor::Mounted,
     controller::{NAME, NAMESPACE_PERMISSIONS, PERMISSIONS, run},
-    options::Options,
+    options::{MountedSettings, Options},
 };
 
 /// The finalizer of a configuration: while it is there, nodes may advertise VMs for it.

@@ -1,7 +1,7 @@
 //! Where the operator is, and what it deploys.
 
-use super::{adaptor::Mounted, resources::DEFAULT_ADAPTOR_IMAGE};
-use crate::names;
+use super::resources::DEFAULT_ADAPTOR_IMAGE;
+use crate::{names, provider::Cloud};
 
 /// Where the operator is, and what it deploys.
 #[derive(Clone, Debug)]
@@ -25,7 +25,18 @@ pub struct Options {
     /// Whether the webhook serves its metrics with TLS and to those alone who may read them, as the operator does its own.
     pub secure_metrics: bool,
     /// The settings with which this operator deletes VMs; `None`: this operator deletes no VMs.
-    pub mounted: Option<Mounted>,
+    pub mounted: Option<MountedSettings>,
+}
+
+/// The settings that the operator itself has, with which it deletes VMs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MountedSettings {
+    /// The name of the `ConfigMap`.
+    pub config_map: String,
+    /// The name of the Secret.
+    pub secret: String,
+    /// The further clouds that it has settings for. The names of the objects with those are unknown.
+    pub further: Vec<&'static Cloud>,
 }
 
 impl Options {

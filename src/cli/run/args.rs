@@ -188,13 +188,13 @@ impl RunArgs {
 
     /// cloud-api-adaptor's image where a PeerPodConfig names none.
     pub(crate) fn adaptor_image(&self) -> String {
-        let told = Some(&*self.adaptor_image).filter(|image| !image.is_empty());
-        told.unwrap_or(peerpodconfig::resources::DEFAULT_ADAPTOR_IMAGE).to_owned()
+        let given = Some(&*self.adaptor_image).filter(|image| !image.is_empty());
+        given.unwrap_or(peerpodconfig::resources::DEFAULT_ADAPTOR_IMAGE).to_owned()
     }
 
-    /// The settings with which this operator deletes machines, if it deletes any.
-    pub(crate) fn mounted(&self) -> Option<peerpodconfig::Mounted> {
-        self.controllers.contains(&ControllerName::PeerPod).then(|| peerpodconfig::Mounted {
+    /// The settings with which this operator deletes VMs, if it deletes any.
+    pub(crate) fn mounted(&self) -> Option<peerpodconfig::MountedSettings> {
+        self.controllers.contains(&ControllerName::PeerPod).then(|| peerpodconfig::MountedSettings {
             config_map: self.settings_config_map.clone(),
             secret: self.credentials_secret.clone(),
             further: self.providers.iter().map(|provider| provider.cloud).collect(),
@@ -220,7 +220,7 @@ mod tests {
     use super::Cloud;
     use crate::{
         cli::{Cli, Command},
-        peerpodconfig::Mounted,
+        peerpodconfig::MountedSettings,
     };
 
     #[test]
@@ -233,7 +233,7 @@ mod tests {
             args.mounted()
         };
         let all = |further: &[&str]| {
-            Some(Mounted {
+            Some(MountedSettings {
                 config_map: "peer-pods-cm".to_owned(),
                 secret: "mine".to_owned(),
                 further: further.iter().filter_map(|name| Cloud::named(name)).collect(),

@@ -34,7 +34,6 @@ use kube::{
 };
 use operator_kit::{Permission, api_call::ApiError};
 
-pub use self::settings::Mounted;
 use self::{
     apply::Applier,
     observe::{Observed, Observer},

@@ -32,7 +32,7 @@ pub(super) async fn node_requests(
     for (index, config) in configs.iter().enumerate() {
         // A cloud-api-adaptor that runs keeps running.
         let current = observer.current(config);
-        if requests[index].deleted || current.as_ref().is_some_and(|it| is_of(it, config)) {
+        if requests[index].deleted || current.as_ref().is_some_and(|it| is_owned_by(it, config)) {
             continue;
         }
         if summaries.is_none() {
@@ -115,7 +115,7 @@ fn missing(config: &PeerPodConfig, summary: &Summary) -> Option<String> {
 }
 
 /// Whether the DaemonSet was created for the configuration, whatever its labels are now.
-fn is_of(daemon_set: &DaemonSet, config: &PeerPodConfig) -> bool {
+fn is_owned_by(daemon_set: &DaemonSet, config: &PeerPodConfig) -> bool {
     let uid = config.meta().uid.as_ref();
     uid.is_some() && daemon_set.owner_references().iter().any(|owner| Some(&owner.uid) == uid)
 }

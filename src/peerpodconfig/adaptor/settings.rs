@@ -7,6 +7,7 @@ use operator_kit::text::listed;
 
 use super::super::{
     conditions::{Finding, Reason},
+    options::MountedSettings,
     resources::AdaptorSettings,
     sources::Sources,
 };
@@ -15,17 +16,6 @@ use crate::{api::v1alpha1::PeerPodConfigSpec, provider::Cloud};
 /// On the DaemonSet: the hash of the settings in force, and since when they are in force while Pods run on older ones.
 pub(super) const SETTINGS: &str = "peerpods.confidentialcontainers.org/settings";
 pub(super) const SETTINGS_SINCE: &str = "peerpods.confidentialcontainers.org/settings-since";
-
-/// The settings that the operator itself has, with which it deletes VMs.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Mounted {
-    /// The name of the `ConfigMap`.
-    pub config_map: String,
-    /// The name of the Secret.
-    pub secret: String,
-    /// The further clouds that it has settings for. The names of the objects with those are unknown.
-    pub further: Vec<&'static Cloud>,
-}
 
 /// What cloud-api-adaptor cannot start without.
 pub(super) fn problem(spec: &PeerPodConfigSpec, sources: &Sources) -> Option<String> {
@@ -66,7 +56,7 @@ pub(super) fn hint(spec: &PeerPodConfigSpec, missing: &[&str]) -> Option<String>
 pub(super) fn not_mounted(
     spec: &PeerPodConfigSpec,
     cloud: Option<&'static Cloud>,
-    mounted: &Mounted,
+    mounted: &MountedSettings,
 ) -> Option<Finding> {
     // The operator deletes the VMs of a further cloud with other objects than the mounted ones, whatever they are named.
     if cloud.is_some_and(|cloud| mounted.further.contains(&cloud)) {
@@ -158,7 +148,7 @@ mod tests {
     fn settings_that_the_operator_does_not_have_are_named() {
         let further = Cloud::named("aws").into_iter().collect();
         let mounted =
-            Mounted { config_map: "peer-pods-cm".into(), secret: "peer-pods-secret".into(), further };
+            MountedSettings { config_map: "peer-pods-cm".into(), secret: "peer-pods-secret".into(), further };
         let of_cloud = |cloud: &str, config_map: &str, secret: &str| {
             let spec = PeerPodConfigSpec {
                 cloud_secret_name: secret.to_owned(),

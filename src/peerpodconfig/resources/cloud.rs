@@ -60,10 +60,10 @@ impl Default for AdaptorSecrets<'_> {
 }
 
 /// A volume and where it is mounted.
-pub type Mounted = (Volume, VolumeMount);
+pub type MountedVolume = (Volume, VolumeMount);
 
 /// The volumes that this cloud needs beside those that all do.
-pub(super) fn volumes(cloud: Option<&Cloud>, secrets: AdaptorSecrets) -> Vec<Mounted> {
+pub(super) fn volumes(cloud: Option<&Cloud>, secrets: AdaptorSecrets) -> Vec<MountedVolume> {
     let volumes = cloud.map_or(&[][..], |cloud| cloud.volumes).iter();
     let mounted = |&AdaptorVolume { name, path, source }: &AdaptorVolume| match source {
         VolumeSource::Secret(AdaptorSecret::SshKey) => secret(name, secrets.ssh_key, path),
@@ -77,7 +77,7 @@ pub(super) fn volumes(cloud: Option<&Cloud>, secrets: AdaptorSecrets) -> Vec<Mou
 }
 
 /// The volumes that identify the operator's own Pods to this cloud: those of tokens, as cloud-api-adaptor has them.
-pub fn token_volumes(cloud: &Cloud) -> Vec<Mounted> {
+pub fn token_volumes(cloud: &Cloud) -> Vec<MountedVolume> {
     let token = |volume: &AdaptorVolume| match volume.source {
         VolumeSource::Token { audience, file } => Some(token(volume.name, audience, file, volume.path)),
         VolumeSource::Secret(_) | VolumeSource::HostPath => None,
@@ -86,7 +86,7 @@ pub fn token_volumes(cloud: &Cloud) -> Vec<Mounted> {
 }
 
 /// A Secret that may be missing, readable for root alone: ssh accepts no other keys.
-pub(super) fn secret(volume: &str, name: &str, path: &str) -> Mounted {
+pub(super) fn secret(volume: &str, name: &str, path: &str) -> MountedVolume {
     let source = SecretVolumeSource {
         secret_name: Some(name.to_owned()),
         default_mode: Some(0o600),
@@ -98,14 +98,14 @@ pub(super) fn secret(volume: &str, name: &str, path: &str) -> Mounted {
 }
 
 /// A folder or file of the node.
-pub(super) fn host_path(volume: &str, path: &str, type_: Option<&str>) -> Mounted {
+pub(super) fn host_path(volume: &str, path: &str, type_: Option<&str>) -> MountedVolume {
     let source = HostPathVolumeSource { path: path.to_owned(), type_: type_.map(str::to_owned) };
     let (volume, mount) = mounted(volume, path);
     (Volume { host_path: Some(source), ..volume }, mount)
 }
 
 /// A token of the ServiceAccount that this audience trusts.
-fn token(volume: &str, audience: &str, file: &str, path: &str) -> Mounted {
+fn token(volume: &str, audience: &str, file: &str, path: &str) -> MountedVolume {
     #[allow(clippy::needless_update, reason = "later versions of Kubernetes have more fields")]
     let token = ServiceAccountTokenProjection {
         audience: Some(audience.to_owned()),
@@ -119,7 +119,7 @@ fn token(volume: &str, audience: &str, file: &str, path: &str) -> Mounted {
     (Volume { projected: Some(projected), ..volume }, VolumeMount { read_only: Some(true), ..mount })
 }
 
-fn mounted(name: &str, path: &str) -> Mounted {
+fn mounted(name: &str, path: &str) -> MountedVolume {
     let volume = Volume { name: name.to_owned(), ..Volume::default() };
     let mount = VolumeMount { name: name.to_owned(), mount_path: path.to_owned(), ..VolumeMount::default() };
     (volume, mount)

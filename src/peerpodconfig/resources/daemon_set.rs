@@ -22,7 +22,7 @@ use operator_kit::text::non_empty;
 use super::{
     super::qualified::is_annotation,
     CONFIG_LABEL, Inputs, InstanceType, Names,
-    cloud::{self, AdaptorSecrets, Mounted},
+    cloud::{self, AdaptorSecrets, MountedVolume},
     instance_type,
     names::Part,
     selection::{affinity, node_selector},
@@ -190,8 +190,8 @@ fn stored(toleration: &Toleration) -> Toleration {
 }
 
 /// What it needs on every cloud.
-fn common_volumes(secrets: AdaptorSecrets) -> Vec<Mounted> {
-    let with = |(volume, mount): Mounted, change: fn(&mut VolumeMount)| {
+fn common_volumes(secrets: AdaptorSecrets) -> Vec<MountedVolume> {
+    let with = |(volume, mount): MountedVolume, change: fn(&mut VolumeMount)| {
         let mut mount = mount;
         change(&mut mount);
         (volume, mount)

@@ -26,7 +26,7 @@ mod settings;
 mod unmanaged;
 pub mod webhook;
 
-pub use cloud::{AdaptorSecrets, InstanceType, Mounted, instance_type, token_volumes};
+pub use cloud::{AdaptorSecrets, InstanceType, MountedVolume, instance_type, token_volumes};
 pub use daemon_set::{
     DEFAULT_ADAPTOR_IMAGE, SERVICE_ACCOUNT, SETTINGS_HASH_ANNOTATION, daemon_set, service_account,
     unusable_annotations,

@@ -154,11 +154,11 @@ pub fn has_pods(daemon_set: &DaemonSet) -> bool {
 
 /// Whether a DaemonSet runs cloud-api-adaptor, on any nodes, and is not the configuration's own.
 pub fn runs_anothers_adaptor(daemon_set: &DaemonSet, config: &PeerPodConfig) -> bool {
-    may_conflict(daemon_set, config.metadata.namespace.as_deref()) && !is_of(daemon_set, config)
+    may_conflict(daemon_set, config.metadata.namespace.as_deref()) && !has_adaptor_name_of(daemon_set, config)
 }
 
-/// Whether it is the configuration's own, also without its label.
-fn is_of(daemon_set: &DaemonSet, config: &PeerPodConfig) -> bool {
+/// Whether it has the namespace and the name of the configuration's own DaemonSet. Its label and its owner do not matter.
+fn has_adaptor_name_of(daemon_set: &DaemonSet, config: &PeerPodConfig) -> bool {
     daemon_set.namespace() == config.namespace() && daemon_set.name_any() == Names::of(config).adaptor
 }
 
