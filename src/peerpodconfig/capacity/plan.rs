@@ -11,7 +11,7 @@ use super::{
     headroom::Headroom,
     node::{Level, Node},
     node_request::NodeRequest,
-    spread::{NodeCapacity, spread},
+    spread::{NodeCapacity, Spread, spread},
     summary::Summary,
 };
 use crate::api::v1alpha1::Distribution;
@@ -224,27 +224,26 @@ impl<'a> RequestPlan<'a> {
             in_use: runs(node),
         });
         let capacities: Vec<_> = capacities.collect();
-        let (shares, pods_over_limit): (Vec<_>, u64) = match request.distribution {
+        let spread = match request.distribution {
             Distribution::Total => {
                 let left = u64::from(limit).saturating_sub(in_use_on_tainted);
-                let spread = spread(u32::try_from(left).unwrap_or(limit), &capacities);
-                (spread.shares, spread.pods_over_limit + in_use_on_tainted.saturating_sub(limit.into()))
+                let mut spread = spread(u32::try_from(left).unwrap_or(limit), &capacities);
+                spread.pods_over_limit += in_use_on_tainted.saturating_sub(limit.into());
+                spread
             }
-            Distribution::PerNode => (
-                capacities.iter().map(|it| it.in_use.max(limit)).collect(),
-                nodes.iter().map(|node| u64::from(runs(node).saturating_sub(limit))).sum(),
-            ),
+            Distribution::PerNode => Spread {
+                shares: capacities.iter().map(|it| it.in_use.max(limit)).collect(),
+                pods_over_limit: nodes.iter().map(|node| u64::from(runs(node).saturating_sub(limit))).sum(),
+            },
         };
-        let (least, most) = (shares.iter().min(), shares.iter().max());
-        let differ = most.zip(least).is_some_and(|(most, least)| most - least > 1);
         let facts = Facts {
-            without_share: shares.iter().filter(|share| **share == 0).count(),
-            pods_over_limit,
-            is_uneven: pods_over_limit > 0 || in_use_on_tainted > 0 || differ,
+            without_share: spread.shares.iter().filter(|share| **share == 0).count(),
+            pods_over_limit: spread.pods_over_limit,
+            is_uneven: spread.pods_over_limit > 0 || in_use_on_tainted > 0 || !spread.is_even(),
             ..Facts::of(request, nodes)
         };
         let (mut changes, mut uncounted) = (Vec::with_capacity(nodes.len()), Vec::new());
-        for (node, share) in open.into_iter().zip(shares).chain(tainted) {
+        for (node, share) in open.into_iter().zip(spread.shares).chain(tainted) {
             // If the resource exists and is too small, a kubelet that restarts refuses running Pods. If it does not exist, the kubelet
             // does not check it. So there is no share of 0.
             let share = Some(share).filter(|share| *share > 0);

@@ -20,12 +20,21 @@ pub struct Spread {
     pub pods_over_limit: u64,
 }
 
+impl Spread {
+    /// Whether no share exceeds another one by 2 or more. Only running peer pods make shares uneven.
+    pub fn is_even(&self) -> bool {
+        let (least, most) = (self.shares.iter().min(), self.shares.iter().max());
+        most.zip(least).is_none_or(|(most, least)| most - least < 2)
+    }
+}
+
 /// Distributes `limit` VMs over these nodes.
 ///
 /// - The shares sum to `limit`, unless more peer pods run than that.
 /// - No share is below the number of peer pods that run on its node: a kubelet that restarts refuses running Pods for which there
 ///   is no room.
-/// - A share exceeds another one by 2 or more only if as many peer pods as the larger share run on its node.
+/// - The shares [are even](Spread::is_even), with this exception: a share may exceed another one by 2 or more if as many peer pods as
+///   the larger share run on its node.
 /// - Of all such distributions it moves the fewest VMs from what is advertised now, and of those it changes the fewest nodes.
 ///   Names break the remaining ties; the order of `nodes` does not matter.
 ///

@@ -84,6 +84,13 @@ fn five_thousand_nodes_and_the_largest_numbers_are_no_matter() {
     assert_eq!(spread(0, &named(&[(0, u32::MAX); 3], &names(3))).pods_over_limit, 3 * u64::from(u32::MAX));
 }
 
+#[test]
+fn only_running_peer_pods_make_shares_uneven() {
+    let is_even = |limit, nodes: &[(u32, u32)]| spread(limit, &named(nodes, &names(nodes.len()))).is_even();
+    assert!(is_even(7, &[]) && is_even(10, &[(0, 0); 3]) && is_even(10, &[(10, 4), (0, 0), (0, 0)]));
+    assert!(!is_even(10, &[(10, 5), (0, 0), (0, 0)]), "5, 3, 2");
+}
+
 proptest! {
     #[test]
     fn shares_are_fair_and_sum_to_the_limit(limit in 0_u32..200, nodes in capacities(30, 20)) {
