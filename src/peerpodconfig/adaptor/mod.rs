@@ -8,6 +8,7 @@
 //! desired.rs        the wanted DaemonSet (pure)
 //! apply.rs          writes the DaemonSet and the annotations of the ServiceAccount
 //! findings.rs       the conditions about the rollout (pure)
+//! pod_view.rs       what is read of Pods
 //! waiting.rs        reads which peer pods keep it from becoming ready
 //! settings.rs       the conditions about its settings, and what the DaemonSet records of them (pure)
 //! ```
@@ -19,6 +20,7 @@ mod daemon_sets;
 mod desired;
 mod findings;
 mod observe;
+mod pod_view;
 mod preconditions;
 mod settings;
 mod waiting;

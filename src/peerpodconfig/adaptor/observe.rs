@@ -1,29 +1,26 @@
 //! Reads what the deployment of cloud-api-adaptor depends on *(client required)*.
 
 use jiff::Timestamp;
-use k8s_openapi::{
-    api::{apps::v1::DaemonSet, core::v1::Pod},
-    apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time},
-};
+use k8s_openapi::api::apps::v1::DaemonSet;
 use kube::{
-    Api, Client, Resource, ResourceExt,
+    Api, Client, ResourceExt,
     api::ListParams,
     runtime::reflector::{ObjectRef, Store},
 };
 use operator_kit::{
     api_call::{self, ApiError},
-    metadata,
-    projection::{MOST, Part, Projection, reading},
+    projection::reading,
 };
-use serde::Deserialize;
 
 use super::super::{
     capacity::Nodes,
-    condition_view::{CONDITION, ConditionView, is_true},
     resources::{self, CONFIG_LABEL, Names, Unmanaged},
     sources::Sources,
 };
-use super::waiting::{self, Unready};
+use super::{
+    pod_view::{POD, PodView},
+    waiting::{self, Unready},
+};
 use crate::api::v1alpha1::PeerPodConfig;
 
 pub(super) struct Observer {
@@ -41,73 +38,6 @@ pub(super) struct Observed {
     pub(super) current: Option<DaemonSet>,
     /// A cloud-api-adaptor that this configuration does not manage, on its nodes.
     pub(super) unmanaged: Option<Unmanaged>,
-}
-
-/// What is read of a Pod: there is one on each of thousands of nodes.
-static POD: Projection = Projection {
-    metadata: &[],
-    rest: &[
-        ("spec", Part::Only(&[("nodeName", Part::All)])),
-        (
-            "status",
-            Part::Only(&[
-                ("conditions", CONDITION),
-                (
-                    "containerStatuses",
-                    Part::Only(&[
-                        ("restartCount", Part::All),
-                        ("state", Part::Only(&[("running", Part::Only(&[("startedAt", Part::All)]))])),
-                    ]),
-                ),
-            ]),
-        ),
-    ],
-    most: MOST,
-};
-
-/// The part of a Pod that is decoded.
-#[derive(Clone, Debug, Resource, Deserialize)]
-#[resource(inherit = Pod)]
-struct PodView {
-    #[serde(with = "metadata::Stored")]
-    metadata: ObjectMeta,
-    spec: SpecView,
-    #[serde(default)]
-    status: StatusView,
-}
-
-#[derive(Clone, Debug, Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct SpecView {
-    node_name: Option<String>,
-}
-
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct StatusView {
-    conditions: Vec<ConditionView>,
-    container_statuses: Vec<ContainerView>,
-}
-
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct ContainerView {
-    restart_count: i32,
-    state: StateView,
-}
-
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default)]
-struct StateView {
-    running: Option<RunningView>,
-}
-
-#[derive(Clone, Debug, Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct RunningView {
-    // The node's kubelet writes it.
-    #[serde(default, deserialize_with = "metadata::time")]
-    started_at: Option<Time>,
 }
 
 impl Observer {
@@ -148,7 +78,7 @@ impl Observer {
         let Some(since) = since else { return Ok(Vec::new()) };
         let mut older = Vec::new();
         let take = |pod: PodView| {
-            if started(&pod).is_some_and(|started| started < since) {
+            if pod.started().is_some_and(|started| started < since) {
                 older.push(pod.name_any());
             }
         };
@@ -161,9 +91,9 @@ impl Observer {
     pub(super) async fn waits_for(&self, config: &PeerPodConfig) -> Result<Option<String>, ApiError> {
         let mut unready = Vec::new();
         let take = |pod: PodView| {
-            let is_ready = is_true(&pod.status.conditions, "Ready");
-            let restarts = pod.status.container_statuses.iter().map(|it| it.restart_count).sum();
-            if let (false, Some(since), Some(node)) = (is_ready, started(&pod), pod.spec.node_name)
+            let is_ready = pod.ready().is_some_and(|it| it.status == "True");
+            let (started, restarts) = (pod.started(), pod.restarts());
+            if let (false, Some(since), Some(node)) = (is_ready, started, pod.spec.node_name)
                 && waiting::is_waiting(since, restarts, Timestamp::now())
             {
                 unready.push(Unready { node, since });
@@ -190,12 +120,6 @@ impl Observer {
         };
         api_call::for_each(&api, &params, staying).await
     }
-}
-
-/// When the Pod's adaptor read its settings: at the start of its container.
-fn started(pod: &PodView) -> Option<Timestamp> {
-    let running = pod.status.container_statuses.first()?.state.running.as_ref()?;
-    running.started_at.as_ref().map(|time| time.0)
 }
 
 #[cfg(test)]
@@ -228,11 +152,9 @@ mod tests {
         let time: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
         let views = read_and_projected::<PodView>(&POD, &pod("a", "2026-01-01T00:00:00Z"));
         for view in &views {
-            assert_eq!(started(view), Some(time));
+            assert_eq!((view.started(), view.restarts()), (Some(time), 2));
             assert_eq!(view.spec.node_name.as_deref(), Some("n"));
-            assert_eq!(view.status.container_statuses[0].restart_count, 2);
-            let StatusView { conditions, .. } = &view.status;
-            assert_eq!((&*conditions[0].type_, &*conditions[0].status), ("Ready", "False"));
+            assert_eq!(view.ready().map(|it| &*it.status), Some("False"));
         }
         let [_, projected] = views;
         assert_eq!((projected.metadata.annotations, projected.metadata.managed_fields), (None, None));

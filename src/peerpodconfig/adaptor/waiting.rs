@@ -4,17 +4,13 @@
 //! cannot start and a Pod that has been ready all along never do.
 
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::{
-    api::core::v1::{Pod, PodCondition},
-    apimachinery::pkg::apis::meta::v1::ObjectMeta,
-};
-use kube::{Api, Client, Resource, api::ListParams};
+use kube::{Api, Client, api::ListParams};
 use operator_kit::{
     api_call::{self, ApiError},
-    metadata,
-    projection::{MOST, Part, Projection, reading},
+    projection::reading,
 };
-use serde::Deserialize;
+
+use super::pod_view::{POD, PodView};
 
 /// The number of nodes on which the operator looks for them. One is enough to know what to do.
 const NODES: usize = 3;
@@ -27,44 +23,6 @@ const START: SignedDuration = SignedDuration::from_secs(20);
 
 /// A restarted one that has run for less than this may restart again, whatever Pods there are.
 const STABLE: SignedDuration = SignedDuration::from_mins(10);
-
-/// What is read of a Pod.
-static POD: Projection = Projection {
-    metadata: &[],
-    rest: &[
-        ("spec", Part::Only(&[("runtimeClassName", Part::All)])),
-        (
-            "status",
-            Part::Only(&[(
-                "conditions",
-                Part::Only(&[("type", Part::All), ("status", Part::All), ("lastTransitionTime", Part::All)]),
-            )]),
-        ),
-    ],
-    most: MOST,
-};
-
-#[derive(Clone, Debug, Resource, Deserialize)]
-#[resource(inherit = Pod)]
-struct PodView {
-    #[serde(with = "metadata::Stored")]
-    metadata: ObjectMeta,
-    spec: SpecView,
-    #[serde(default)]
-    status: StatusView,
-}
-
-#[derive(Clone, Debug, Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct SpecView {
-    runtime_class_name: Option<String>,
-}
-
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default)]
-struct StatusView {
-    conditions: Vec<PodCondition>,
-}
 
 /// A cloud-api-adaptor that runs and is not ready.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -106,7 +64,7 @@ fn held_up_by(pod: PodView, runtime_class: &str, since: Timestamp) -> Option<Str
     if pod.spec.runtime_class_name.as_deref() != Some(runtime_class) {
         return None;
     }
-    let ready = pod.status.conditions.iter().find(|condition| condition.type_ == "Ready")?;
+    let ready = pod.ready()?;
     let why = if ready.status != "True" {
         "not ready"
     // Both are whole seconds, and it reads its clock after its container has started.
