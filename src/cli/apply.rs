@@ -73,10 +73,10 @@ pub struct ApplyArgs {
 }
 
 pub(super) fn apply(args: &ApplyArgs) -> ExitCode {
-    block_on(apply_file(args), tell)
+    block_on(apply_file(args), print_problem)
 }
 
-fn tell(problem: &str) {
+fn print_problem(problem: &str) {
     // If even this cannot be written, the exit code must do.
     let _ = writeln!(io::stderr(), "peerpod-operator apply: {problem}");
 }
@@ -91,7 +91,7 @@ async fn apply_file(args: &ApplyArgs) -> Result<(), String> {
     let client = client::infer().await.map_err(|problem| problem.to_string())?;
     let deployments: Api<Deployment> = Api::namespaced(client.clone(), &config.namespace);
     let api: Api<PeerPodConfig> = Api::namespaced(client, &config.namespace);
-    let mut retry = Retry::new(tell);
+    let mut retry = Retry::new(print_problem);
     let mut all_ended = None;
     loop {
         let step = async {
@@ -279,7 +279,7 @@ mod tests {
         assert_eq!(config.object["spec"], serde_json::json!({ "limit": "5" }));
         let elsewhere = text.replace("{name: a}", "{name: a, namespace: there}");
         assert_eq!(Config::parse(&elsewhere, "here").unwrap().namespace, "there");
-        for (text, told) in [
+        for (text, expected) in [
             (
                 text.replace("PeerPodConfig", "PeerPod"),
                 "does not contain a PeerPodConfig of confidentialcontainers.org/v1alpha1",
@@ -291,7 +291,7 @@ mod tests {
             ("{".to_owned(), ""),
         ] {
             let problem = Config::parse(&text, "here").err().unwrap();
-            assert!(problem.contains(told), "{problem}");
+            assert!(problem.contains(expected), "{problem}");
         }
     }
 }

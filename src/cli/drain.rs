@@ -81,15 +81,15 @@ pub struct DrainArgs {
 }
 
 pub(super) fn drain(args: &DrainArgs) -> ExitCode {
-    block_on(prepare(args), tell)
+    block_on(prepare(args), print_problem)
 }
 
-fn tell(problem: &str) {
+fn print_problem(problem: &str) {
     // If even this cannot be written, the exit code must do.
     let _ = writeln!(io::stderr(), "peerpod-operator drain: {problem}");
 }
 
-fn say(text: &str) {
+fn print_progress(text: &str) {
     // A program that does not read the output has the exit code.
     let _ = writeln!(io::stdout(), "{text}");
 }
@@ -97,22 +97,22 @@ fn say(text: &str) {
 async fn prepare(args: &DrainArgs) -> Result<(), String> {
     let deadline = Instant::now() + args.timeout;
     let client = client::infer().await.map_err(|problem| problem.to_string())?;
-    let mut retry = Retry::new(tell);
-    no_peerpods(&client, &mut retry, deadline)
+    let mut retry = Retry::new(print_problem);
+    wait_until_no_peerpods(&client, &mut retry, deadline)
         .await
         .map_err(|problem| format!("{problem}. Drain removed nothing"))?;
-    say("There are no PeerPods.");
-    no_configurations(&client, &args.namespace, &mut retry, deadline).await?;
-    say("There are no PeerPodConfigs.");
+    print_progress("There are no PeerPods.");
+    delete_configurations(&client, &args.namespace, &mut retry, deadline).await?;
+    print_progress("There are no PeerPodConfigs.");
     // A peer pod may have been created meanwhile.
-    no_peerpods(&client, &mut retry, deadline).await.map_err(|problem| {
+    wait_until_no_peerpods(&client, &mut retry, deadline).await.map_err(|problem| {
         format!("{problem}. Drain has already removed the PeerPodConfigs, and cloud-api-adaptor with them")
     })?;
     if args.stop {
         stop(&client, &args.namespace, &mut retry, deadline).await?;
         forget_places(&client, &args.namespace, &mut retry, deadline).await?;
     }
-    say("The operator can be removed.");
+    print_progress("The operator can be removed.");
     Ok(())
 }
 
@@ -136,9 +136,9 @@ async fn stop(client: &Client, namespace: &str, retry: &mut Retry, deadline: Ins
     let mut left = until(pods, retry, deadline, |pod| !is_operator(pod)).await?;
     left.retain(|pod| is_operator(pod));
     match left.as_slice() {
-        [] => say("The operators have ended."),
+        [] => print_progress("The operators have ended."),
         // Not on a node that is lost, for one.
-        left => say(&format!("These operators are ending: {}.", names(left))),
+        left => print_progress(&format!("These operators are ending: {}.", names(left))),
     }
     Ok(())
 }
@@ -157,7 +157,7 @@ async fn forget_places(
 }
 
 /// Waits for the deletions in progress. It does not touch living PeerPods.
-async fn no_peerpods(client: &Client, retry: &mut Retry, deadline: Instant) -> Result<(), String> {
+async fn wait_until_no_peerpods(client: &Client, retry: &mut Retry, deadline: Instant) -> Result<(), String> {
     let is_going = |peerpod: &PeerPod| peerpod.metadata.deletion_timestamp.is_some();
     let left =
         until(Api::<PeerPod>::all(reading(client, &IDENTITY_ALONE)), retry, deadline, |it| !is_going(it))
@@ -181,7 +181,7 @@ async fn no_peerpods(client: &Client, retry: &mut Retry, deadline: Instant) -> R
 }
 
 /// Deletes every PeerPodConfig and waits until the operator has restored the nodes.
-async fn no_configurations(
+async fn delete_configurations(
     client: &Client,
     namespace: &str,
     retry: &mut Retry,
@@ -190,7 +190,7 @@ async fn no_configurations(
     let api: Api<PeerPodConfig> = Api::namespaced(reading(client, &IDENTITY_ALONE), namespace);
     for config in until(api.clone(), retry, deadline, |_| true).await? {
         let name = config.name_any();
-        say(&format!("Deleting the PeerPodConfig {name}."));
+        print_progress(&format!("Deleting the PeerPodConfig {name}."));
         let params = DeleteParams::default();
         let deleted = retry.call_of(&name, deadline, || api.delete(&name, &params)).await;
         deleted.map_err(|problem| format!("deleting the PeerPodConfig {name} failed: {problem}"))?;
@@ -226,7 +226,7 @@ where
         answer => answer.map(|_| true),
     };
     if !retry.call(deadline, is_installed).await.map_err(unreadable)? {
-        say(&format!("The CRD {} is not installed.", crd_name::<K>()));
+        print_progress(&format!("The CRD {} is not installed.", crd_name::<K>()));
         return Ok(Vec::new());
     }
     let (store, writer) = reflector::store();

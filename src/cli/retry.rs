@@ -13,22 +13,22 @@ const PAUSES: (Duration, Duration) = (Duration::from_millis(200), Duration::from
 
 /// Failed tries, and the last reported problem.
 pub(super) struct Retry {
-    tell: fn(&str),
+    print: fn(&str),
     failures: u32,
-    told: String,
+    printed: String,
 }
 
 impl Retry {
-    /// No failure yet. `tell` shows to the user what it waits for.
-    pub(super) fn new(tell: fn(&str)) -> Self {
-        Self { tell, failures: 0, told: String::new() }
+    /// No failure yet. `print` shows to the user what it waits for.
+    pub(super) fn new(print: fn(&str)) -> Self {
+        Self { print, failures: 0, printed: String::new() }
     }
 
     /// Reports why it tries again, unless that was the last report.
     pub(super) fn again(&mut self, problem: &str) {
-        if self.told != problem {
-            (self.tell)(&format!("trying again: {problem}"));
-            problem.clone_into(&mut self.told);
+        if self.printed != problem {
+            (self.print)(&format!("trying again: {problem}"));
+            problem.clone_into(&mut self.printed);
         }
     }
 
@@ -164,8 +164,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_retry_ends_at_the_deadline_and_logs_each_reason_once() {
-        static TOLD: std::sync::Mutex<Vec<String>> = std::sync::Mutex::new(Vec::new());
-        let mut retry = Retry::new(|text| TOLD.lock().unwrap().push(text.to_owned()));
+        static PRINTED: std::sync::Mutex<Vec<String>> = std::sync::Mutex::new(Vec::new());
+        let mut retry = Retry::new(|text| PRINTED.lock().unwrap().push(text.to_owned()));
         let start = Instant::now();
         let deadline = start + Duration::from_secs(30);
         let call = async || Err::<(), _>(kube::Error::Service("connection refused".into()));
@@ -175,7 +175,7 @@ mod tests {
         let silent = async || std::future::pending::<kube::Result<()>>().await;
         let problem = retry.call(deadline, silent).await.unwrap_err();
         assert_eq!((problem.as_str(), Instant::now()), ("the API server does not answer", deadline));
-        let told = TOLD.lock().unwrap();
-        assert!(told.len() == 1 && told[0].starts_with("trying again: "), "{told:?}");
+        let printed = PRINTED.lock().unwrap();
+        assert!(printed.len() == 1 && printed[0].starts_with("trying again: "), "{printed:?}");
     }
 }

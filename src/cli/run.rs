@@ -197,19 +197,19 @@ async fn watch_settings(
     let others: Vec<_> = named.iter().filter_map(|(cloud, _)| *cloud).collect();
     for (cloud, folders) in named {
         let name = cloud.map_or(DEFAULT_SETTINGS, Cloud::name);
-        let told = metrics.clone();
+        let reload_metrics = metrics.clone();
         let shown = readiness.shows(cloud.map_or("settings".to_owned(), |it| format!("settings of {it}")));
         let deletes = args.controllers.contains(&ControllerName::PeerPod);
         let of = cloud.map_or_else(|| ServedCloud::any_but(others.clone()), ServedCloud::only);
         let checked = of.clone();
         let on_change = move |state: &settings::State| {
-            told.settings_reloaded(name, state.rejected.is_none());
+            reload_metrics.settings_reloaded(name, state.rejected.is_none());
             let conflict = checked.conflict(state);
             if let Some(conflict) = &conflict {
                 error!("{conflict}");
             }
             let usable = state.usable().map(|usable| usable && conflict.is_none());
-            told.settings_usable(name, usable.filter(|_| deletes));
+            reload_metrics.settings_usable(name, usable.filter(|_| deletes));
             match state.problem().or(conflict) {
                 None => shown.met(),
                 Some(problem) => shown.unmet(problem),

@@ -79,10 +79,10 @@ fn self_signed() -> Result<Serving, Box<dyn Error>> {
     Ok(serving)
 }
 
-/// Does the work, and reports its problem.
+/// Does the work. `report` gets its problem.
 pub(super) fn block_on<E: Display>(
     work: impl Future<Output = Result<(), E>>,
-    tell: impl FnOnce(&str),
+    report: impl FnOnce(&str),
 ) -> ExitCode {
     // One thread: the work waits for others, or takes microseconds, and every further thread needs memory.
     let ended = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
@@ -97,7 +97,7 @@ pub(super) fn block_on<E: Display>(
     match ended {
         Ok(()) => ExitCode::SUCCESS,
         Err(problem) => {
-            tell(&problem);
+            report(&problem);
             ExitCode::FAILURE
         }
     }

@@ -85,7 +85,7 @@ pub enum SweepFormat {
 }
 
 pub(super) fn sweep(args: SweepArgs) -> ExitCode {
-    block_on(search(args), |problem| tell(&format!("peerpod-operator sweep: {problem}")))
+    block_on(search(args), |problem| print_note(&format!("peerpod-operator sweep: {problem}")))
 }
 
 async fn search(args: SweepArgs) -> Result<(), String> {
@@ -106,12 +106,12 @@ async fn search(args: SweepArgs) -> Result<(), String> {
         Err(error) => return Err(format!("writing the report failed: {error}")),
         Ok(()) => {}
     }
-    tell(&format!("{} untracked, {} more that are younger than --grace", shown.len(), result.younger));
+    print_note(&format!("{} untracked, {} more that are younger than --grace", shown.len(), result.younger));
     if args.dry_run {
         return Ok(());
     }
     let tally = by_hand.delete(result.findings, args.max.into()).await.map_err(failed)?;
-    tell(&format!("{} deleted", tally.deleted));
+    print_note(&format!("{} deleted", tally.deleted));
     if tally.failed.is_empty() { Ok(()) } else { Err(tally.failed.join("\n")) }
 }
 
@@ -149,7 +149,8 @@ fn print(shown: &[Untracked], format: SweepFormat) -> io::Result<()> {
     out.flush()
 }
 
-/// If even this cannot be written, the exit code must do.
-fn tell(line: &str) {
+/// Prints a line beside the report.
+fn print_note(line: &str) {
+    // If even this cannot be written, the exit code must do.
     let _ = writeln!(io::stderr(), "{line}");
 }

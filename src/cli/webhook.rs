@@ -219,8 +219,8 @@ async fn serve(args: WebhookArgs, tls: TlsOptions) -> Result<(), Box<dyn std::er
         let managed = managed(&args, Arc::clone(&serving), there, shutdown.clone()).await?;
         (format!("Secret {}/{}", args.namespace, args.tls_secret), tokio::spawn(managed))
     };
-    let telling = expiry::tell(Arc::clone(&serving), source, certificates, shutdown.clone());
-    let telling = tokio::spawn(telling);
+    let reporting = expiry::tell(Arc::clone(&serving), source, certificates, shutdown.clone());
+    let reporting = tokio::spawn(reporting);
 
     let options = Options {
         runtime_class: args.runtime_class,
@@ -234,7 +234,7 @@ async fn serve(args: WebhookArgs, tls: TlsOptions) -> Result<(), Box<dyn std::er
     shutdown.cancelled().await;
     server.stopped().await;
     certificate.await?;
-    telling.await?;
+    reporting.await?;
     health.stopped().await;
     info!("stopped");
     Ok(())

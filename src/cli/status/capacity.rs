@@ -12,7 +12,7 @@ use operator_kit::EventType;
 use serde::Serialize;
 use uuid::Uuid;
 
-use super::report::{Problem, Severity};
+use super::problem::{Problem, Severity};
 use crate::{
     api::v1alpha1::{Distribution, EXTENDED_RESOURCE, PeerPodConfig},
     peerpodconfig::{
@@ -205,13 +205,13 @@ pub(super) fn problems(config: &PeerPodConfig) -> Vec<Problem> {
     let is_ready = |it: &Condition| it.type_ == ConditionType::Ready.as_str();
     // `Ready` repeats the reason of one of its parts, unless no part has it.
     let is_said = |ready: &Condition| conditions(config).any(|it| !is_ready(it) && it.reason == ready.reason);
-    let told = conditions(config).filter(|it| !(is_ready(it) && is_said(it))).filter_map(severity);
+    let reported = conditions(config).filter(|it| !(is_ready(it) && is_said(it))).filter_map(severity);
     let subject = format!("PeerPodConfig {}/{}", config.namespace().unwrap_or_default(), config.name_any());
     let problem = |(severity, condition): (Severity, &Condition)| {
         let Condition { type_, reason, message, .. } = condition;
         Problem { severity, subject: subject.clone(), text: format!("{type_}, {reason}: {message}") }
     };
-    told.map(problem).collect()
+    reported.map(problem).collect()
 }
 
 /// The severity of the problem that a condition reports, if it reports one.

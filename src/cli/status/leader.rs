@@ -111,14 +111,14 @@ mod tests {
 
     #[tokio::test]
     async fn an_unusable_answer_of_the_leader_is_an_error() {
-        for (answer, told) in [
+        for (answer, expected) in [
             ("HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n", "it answered with the status 404"),
             ("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n[]", "something else"),
             ("HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n[]", ""),
             ("", ""),
         ] {
             let problem = asked(answer).await.0.unwrap_err();
-            assert!(problem.contains(told), "{answer}: {problem}");
+            assert!(problem.contains(expected), "{answer}: {problem}");
         }
         let far_too_long = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n", MOST + 1);
         assert!(asked(&far_too_long).await.0.is_err());

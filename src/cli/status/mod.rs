@@ -3,7 +3,7 @@
 //! | file | what it does |
 //! |---|---|
 //! | `observe.rs`, `leader.rs` | read the cluster, and what the leading operator has seen of the clouds |
-//! | `report.rs`, `peer_pods.rs`, `capacity.rs` | what that means (pure) |
+//! | `report.rs`, `peer_pods.rs`, `capacity.rs`, `problem.rs` | what that means (pure) |
 //! | `text.rs`, `output.rs` | print it |
 
 mod capacity;
@@ -11,6 +11,7 @@ mod leader;
 mod observe;
 mod output;
 mod peer_pods;
+mod problem;
 mod report;
 mod text;
 

@@ -76,17 +76,17 @@ impl Row {
             conditions().find(move |it| it.status == "True" && it.type_ == type_.as_str())
         };
         let stalled = is_true(ConditionType::Stalled).map(|it| (State::Stalled, it));
-        let told = stalled.or_else(|| {
+        let reported = stalled.or_else(|| {
             let waits = is_true(ConditionType::Reconciling)?;
             Some((if is_warning(&waits.reason) { State::Delayed } else { State::Waiting }, waits))
         });
         let deleted = peerpod.metadata.deletion_timestamp.as_ref().map(|time| time.0);
-        let (state, since) = match (&told, deleted) {
+        let (state, since) = match (&reported, deleted) {
             (Some((state, condition)), _) => (*state, condition.last_transition_time.0),
             (None, Some(deleted)) => (State::Deleting, deleted),
             (None, None) => (State::Active, created(&peerpod)),
         };
-        let (reason, message) = told.map(|(_, it)| (it.reason.clone(), it.message.clone())).unzip();
+        let (reason, message) = reported.map(|(_, it)| (it.reason.clone(), it.message.clone())).unzip();
         let pod = owner(&peerpod);
         Self {
             pod: pod.map(|pod| pod.name.clone()),

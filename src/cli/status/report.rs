@@ -8,6 +8,7 @@ use serde::Serialize;
 use super::{
     capacity::{self, ConfigRow, NodeRow, Usage},
     peer_pods::{self, Row},
+    problem::{Problem, Severity},
 };
 use crate::{
     api::v1alpha1::PeerPodConfig,
@@ -38,25 +39,6 @@ pub(super) struct Report {
     pub(super) nodes: Vec<NodeRow>,
     /// PeerPods, the worst first; null if they cannot be read.
     pub(super) peer_pods: Option<Vec<Row>>,
-}
-
-/// Something that fails.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub(super) struct Problem {
-    pub(super) severity: Severity,
-    /// What it is about.
-    pub(super) subject: String,
-    pub(super) text: String,
-}
-
-/// How bad it is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub(super) enum Severity {
-    /// It does not work.
-    Error,
-    /// It works; or only this report lacks something.
-    Warning,
 }
 
 /// Who leads.

@@ -8,7 +8,8 @@ use jiff::Timestamp;
 use super::{
     capacity::{ConfigRow, NodeRow, is_overfull},
     peer_pods::{Row, State},
-    report::{Report, Severity},
+    problem::Severity,
+    report::Report,
 };
 use crate::{
     api::v1alpha1::Distribution,

@@ -2,7 +2,10 @@ use jiff::SignedDuration;
 
 use super::*;
 use crate::{
-    cli::status::report::{Leader, Problem, Settings},
+    cli::status::{
+        problem::Problem,
+        report::{Leader, Settings},
+    },
     peerpod::LostState,
     sweep::CloudSnapshot,
 };
