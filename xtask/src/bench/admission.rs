@@ -77,18 +77,18 @@ pub(super) async fn run() -> Result<Figures> {
     // The number of requests of some seconds is far below 2^32.
     let count = f64::from(u32::try_from(latencies.len())?);
     let mut figures = Figures::default();
-    figures.add_rate(
+    figures.at_least(
         "reviews, 8 connections, 3 containers each",
         count / MEASURED.as_secs_f64(),
         "1/s",
         18_000.0,
     );
-    figures.tell("latency, median", at(50)?, "ms");
-    figures.add("latency, 99 of 100", at(99)?, "ms", 2.0);
-    figures.tell("processors used by the webhook meanwhile", share, "");
-    figures.tell("resident memory, idle", idle, "MiB");
-    figures.add("resident memory after the load", resident, "MiB", 12.0);
-    figures.add("resident memory, peak", peak, "MiB", 12.0);
+    figures.info("latency, median", at(50)?, "ms");
+    figures.at_most("latency, 99 of 100", at(99)?, "ms", 2.0);
+    figures.info("processors used by the webhook meanwhile", share, "");
+    figures.info("resident memory, idle", idle, "MiB");
+    figures.at_most("resident memory after the load", resident, "MiB", 12.0);
+    figures.at_most("resident memory, peak", peak, "MiB", 12.0);
     Ok(figures)
 }
 

@@ -104,7 +104,7 @@ pub(super) async fn run() -> Result<Figures> {
     let mut operator = Operator::start(&testbed, &options).await?;
     let bench = Bench::new(&testbed, libvirtd.host()).await?;
     bench.delete(5).await.context("deleting a few, so that everything is connected")?;
-    figures.add("resident memory, idle, with aws, gcp and libvirt", idle(&operator)?, "MiB", 15.0);
+    figures.at_most("resident memory, idle, with aws, gcp and libvirt", idle(&operator)?, "MiB", 15.0);
 
     for few in &FEW {
         progress.step(format!("{} deletions at {} requests a second", few.deletions, few.rate));
@@ -117,7 +117,7 @@ pub(super) async fn run() -> Result<Figures> {
     operator.stop().await?;
     progress.step("all clouds at once");
     let idle = idle_with_all(&testbed, &program, dir.path()).await?;
-    figures.add("resident memory, idle, with all ten clouds", idle, "MiB", 18.0);
+    figures.at_most("resident memory, idle, with all ten clouds", idle, "MiB", 18.0);
     progress.finish();
     Ok(figures)
 }
@@ -170,14 +170,14 @@ impl Few {
         let took = started.elapsed().as_secs_f64();
         relay.forget_rules();
         let what = format!("{deletions} deletions at {rate} reads and {rate} writes a second");
-        figures.tell(what.clone(), took, "s");
+        figures.info(what.clone(), took, "s");
         let least = f64::from(deletions) * READS / f64::from(rate);
-        figures.add(format!("{what}, beside what the rate allows"), took / least, "", target);
+        figures.at_most(format!("{what}, beside what the rate allows"), took / least, "", target);
         let refused = refused.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let late = refused.iter().filter(|at| at.duration_since(started) > LEARNT).count();
         let early = f64::from(u32::try_from(refused.len() - late)?);
-        figures.tell(format!("refusals of {rate} a second until that was learnt"), early, "");
-        figures.add_count(
+        figures.info(format!("refusals of {rate} a second until that was learnt"), early, "");
+        figures.exactly(
             format!("refusals of {rate} a second after that"),
             f64::from(u32::try_from(late)?),
             0.0,

@@ -51,23 +51,23 @@ impl fmt::Display for Target {
 pub(super) struct Figures(Vec<Figure>);
 
 impl Figures {
-    /// Adds a figure with the target `target` or less.
-    pub(super) fn add(&mut self, name: impl Into<String>, value: f64, unit: &'static str, target: f64) {
-        self.0.push(Figure { name: name.into(), value, unit, target: Some(Target::Most(target)) });
+    /// Adds a figure with the target `most` or less.
+    pub(super) fn at_most(&mut self, name: impl Into<String>, value: f64, unit: &'static str, most: f64) {
+        self.0.push(Figure { name: name.into(), value, unit, target: Some(Target::Most(most)) });
     }
 
     /// Adds a figure with the target `least` or more.
-    pub(super) fn add_rate(&mut self, name: impl Into<String>, value: f64, unit: &'static str, least: f64) {
+    pub(super) fn at_least(&mut self, name: impl Into<String>, value: f64, unit: &'static str, least: f64) {
         self.0.push(Figure { name: name.into(), value, unit, target: Some(Target::Least { least }) });
     }
 
     /// Adds a count that should be exactly this.
-    pub(super) fn add_count(&mut self, name: impl Into<String>, value: f64, exactly: f64) {
+    pub(super) fn exactly(&mut self, name: impl Into<String>, value: f64, exactly: f64) {
         self.0.push(Figure { name: name.into(), value, unit: "", target: Some(Target::Exactly { exactly }) });
     }
 
     /// Adds a figure without a target.
-    pub(super) fn tell(&mut self, name: impl Into<String>, value: f64, unit: &'static str) {
+    pub(super) fn info(&mut self, name: impl Into<String>, value: f64, unit: &'static str) {
         self.0.push(Figure { name: name.into(), value, unit, target: None });
     }
 
@@ -107,13 +107,13 @@ mod tests {
     #[test]
     fn missed_targets_are_named() {
         let mut figures = Figures::default();
-        figures.add("fast", 1.0, "s", 2.0);
-        figures.add("slow", 3.0, "s", 2.0);
-        figures.tell("told", 9.0, "s");
-        figures.add_rate("often", 3.0, "1/s", 2.0);
-        figures.add_rate("seldom", 1.0, "1/s", 2.0);
-        figures.add_count("as many", 3.0, 3.0);
-        figures.add_count("fewer", 2.0, 3.0);
+        figures.at_most("fast", 1.0, "s", 2.0);
+        figures.at_most("slow", 3.0, "s", 2.0);
+        figures.info("no target", 9.0, "s");
+        figures.at_least("often", 3.0, "1/s", 2.0);
+        figures.at_least("seldom", 1.0, "1/s", 2.0);
+        figures.exactly("as many", 3.0, 3.0);
+        figures.exactly("fewer", 2.0, 3.0);
         assert_eq!(figures.missed(), ["slow", "seldom", "fewer"]);
         let table = figures.table();
         let lines: Vec<_> = table.lines().skip(1).map(str::trim_end).collect();

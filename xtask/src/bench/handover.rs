@@ -36,14 +36,14 @@ pub(super) async fn measure(
     let before = next_request(bench).await?;
     sleep(PERIODS * RETRY_PERIOD).await;
     let requests = requests(bench).await? - before;
-    figures.add(
+    figures.at_most(
         "two replicas, idle: API requests in a renewal period",
         requests / f64::from(PERIODS),
         "",
         1.0,
     );
     let (resident, _) = usage::memory(standby.process().identity().pid)?;
-    figures.add("second replica, idle: resident memory", resident, "MiB", 14.0);
+    figures.at_most("second replica, idle: resident memory", resident, "MiB", 14.0);
 
     let mut slowest = 0.0_f64;
     for _ in 0..HAND_OVERS {
@@ -58,9 +58,9 @@ pub(super) async fn measure(
         until_stands_by(&leader, stood_by).await?;
         swap(&mut leader, &mut standby);
     }
-    figures.add("leader ends in order: until the next one has reaped", slowest, "s", 2.0);
+    figures.at_most("leader ends in order: until the next one has reaped", slowest, "s", 2.0);
     let killed = followed(bench, leader.kill(), &standby).await?;
-    figures.add("leader killed: until the next one has reaped", killed, "s", 20.0);
+    figures.at_most("leader killed: until the next one has reaped", killed, "s", 20.0);
     standby.stop().await?;
     Ok(())
 }

@@ -49,18 +49,23 @@ pub(super) async fn run() -> Result<Figures> {
 
     let mut figures = Figures::default();
     let [median, slowest] = of(&runs, |run| run.defined);
-    figures.tell("helm until a PeerPod can be made, median", median, "s");
-    figures.tell("helm until a PeerPod can be made, slowest", slowest, "s");
+    figures.info("helm until a PeerPod can be made, median", median, "s");
+    figures.info("helm until a PeerPod can be made, slowest", slowest, "s");
     let [median, slowest] = of(&runs, |run| run.available);
-    figures.tell("helm until an operator is available, median", median, "s");
-    figures.tell("helm until an operator is available, slowest", slowest, "s");
+    figures.info("helm until an operator is available, median", median, "s");
+    figures.info("helm until an operator is available, slowest", slowest, "s");
     // The bench deletes the PeerPod directly. The garbage collector would do it after the Pod, but looks for new kinds only every 30 s.
     let [median, slowest] = of(&runs, |run| run.reaped);
-    figures.add("helm until a machine is reaped, PeerPod deleted directly, median", median, "s", TARGET);
-    figures.add("helm until a machine is reaped, PeerPod deleted directly, slowest", slowest, "s", TARGET);
+    figures.at_most("helm until a machine is reaped, PeerPod deleted directly, median", median, "s", TARGET);
+    figures.at_most(
+        "helm until a machine is reaped, PeerPod deleted directly, slowest",
+        slowest,
+        "s",
+        TARGET,
+    );
     let [median, slowest] = of(&runs, |run| run.returned);
-    figures.tell("helm until it returns (--wait), median", median, "s");
-    figures.tell("helm until it returns (--wait), slowest", slowest, "s");
+    figures.info("helm until it returns (--wait), median", median, "s");
+    figures.info("helm until it returns (--wait), slowest", slowest, "s");
     Ok(figures)
 }
 

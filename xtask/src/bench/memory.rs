@@ -56,13 +56,18 @@ pub(super) async fn run() -> Result<Figures> {
     progress.finish();
 
     let mut figures = Figures::default();
-    figures.tell("20,000 PeerPods arrived: anonymous memory", mebibytes(arrived.anonymous)?, "MiB");
-    figures.add("20,000 PeerPods arrived: all memory, peak", mebibytes(arrived.peak)?, "MiB", ROOM);
-    figures.tell("20,000 found at start, 400 going: anonymous memory", mebibytes(found.anonymous)?, "MiB");
-    figures.tell("20,000 found at start, 400 going: anonymous memory, peak", mebibytes(anonymous)?, "MiB");
-    figures.add("20,000 found at start, 400 going: all memory, peak", mebibytes(found.peak)?, "MiB", ROOM);
+    figures.info("20,000 PeerPods arrived: anonymous memory", mebibytes(arrived.anonymous)?, "MiB");
+    figures.at_most("20,000 PeerPods arrived: all memory, peak", mebibytes(arrived.peak)?, "MiB", ROOM);
+    figures.info("20,000 found at start, 400 going: anonymous memory", mebibytes(found.anonymous)?, "MiB");
+    figures.info("20,000 found at start, 400 going: anonymous memory, peak", mebibytes(anonymous)?, "MiB");
+    figures.at_most(
+        "20,000 found at start, 400 going: all memory, peak",
+        mebibytes(found.peak)?,
+        "MiB",
+        ROOM,
+    );
     let kills = f64::from(u32::try_from(arrived.kills + found.kills)?);
-    figures.add_count("kills for want of memory, and restarts", kills, 0.0);
+    figures.exactly("kills for want of memory, and restarts", kills, 0.0);
     Ok(figures)
 }
 

@@ -57,12 +57,12 @@ pub(super) async fn run() -> Result<Figures> {
         starts.push(start(&bench, &mut operator).await?);
     }
     starts.sort();
-    figures.add("start to ready", starts[STARTS / 2].as_secs_f64() * 1e3, "ms", 50.0);
+    figures.at_most("start to ready", starts[STARTS / 2].as_secs_f64() * 1e3, "ms", 50.0);
 
     progress.step(format!("{DELETIONS} deletions"));
     bench.delete(5).await.context("deleting a few, so that everything is connected")?;
     let (idle, _) = usage::memory(operator.process().identity().pid)?;
-    figures.add("resident memory, idle", idle, "MiB", 11.0);
+    figures.at_most("resident memory, idle", idle, "MiB", 11.0);
     bench.measure_deletions(&operator, &mut figures).await?;
 
     progress.step("deletions from a slow cloud, and from one that hangs for a third of them");
@@ -76,24 +76,24 @@ pub(super) async fn run() -> Result<Figures> {
     progress.step(format!("memory with {LIVING} PeerPods"));
     bench.populate(LIVING).await?;
     let (grown, _) = usage::memory(operator.process().identity().pid)?;
-    figures.tell("resident memory, PeerPods arrived one by one", grown, "MiB");
+    figures.info("resident memory, PeerPods arrived one by one", grown, "MiB");
     start(&bench, &mut operator).await?;
     bench.delete(5).await?;
     let (resident, peak) = usage::memory(operator.process().identity().pid)?;
-    figures.tell("resident memory, PeerPods found at start", resident, "MiB");
-    figures.add("resident memory, PeerPods found at start, peak", peak, "MiB", 20.0);
+    figures.info("resident memory, PeerPods found at start", resident, "MiB");
+    figures.at_most("resident memory, PeerPods found at start, peak", peak, "MiB", 20.0);
 
     progress.step(format!("nothing, for {QUIET:?}"));
     let (before, cpu) = (Requests::read(&testbed).await?, usage::cpu(operator.process().identity().pid)?);
     sleep(QUIET).await;
     let spent = usage::cpu(operator.process().identity().pid)? - cpu;
-    figures.add(
+    figures.at_most(
         "API writes while nothing changes",
         Requests::read(&testbed).await?.writes - before.writes,
         "",
         0.0,
     );
-    figures.tell("operator CPU while nothing changes", spent * 1e3 / QUIET.as_secs_f64(), "ms/s");
+    figures.info("operator CPU while nothing changes", spent * 1e3 / QUIET.as_secs_f64(), "ms/s");
     progress.finish();
     Ok(figures)
 }
@@ -153,11 +153,11 @@ impl<'a> Bench<'a> {
         let cpu = usage::cpu(pid)? - cpu;
         let requests = Requests::read(self.testbed).await?.since(&before);
         let count = f64::from(u32::try_from(DELETIONS)?);
-        figures.tell("400 deletions: the delete calls themselves", calls, "s");
-        figures.add("400 deletions: until all were gone, after that", all - calls, "s", 0.3);
-        figures.add("400 deletions: operator CPU", cpu, "s", 0.4);
-        figures.add("API writes for each deletion", requests.writes / count, "", 1.0);
-        figures.tell("Pods read for each deletion", requests.pods_read / count, "");
+        figures.info("400 deletions: the delete calls themselves", calls, "s");
+        figures.at_most("400 deletions: until all were gone, after that", all - calls, "s", 0.3);
+        figures.at_most("400 deletions: operator CPU", cpu, "s", 0.4);
+        figures.at_most("API writes for each deletion", requests.writes / count, "", 1.0);
+        figures.info("Pods read for each deletion", requests.pods_read / count, "");
         let left = self.host.virsh().domains().await?;
         ensure!(!left.iter().any(|domain| domain.starts_with("podvm-")), "domains are left: {left:?}");
         Ok(())

@@ -41,7 +41,7 @@ pub(super) async fn run() -> Result<Figures> {
     let (mut progress, mut figures) = (Progress::new(5), Figures::default());
     progress.step("building podset (release)");
     let stage = set(Example::Podset, &mut progress).await?;
-    figures.add("PodSet: resident memory, idle", memory(&stage).await?, "MiB", 10.0);
+    figures.at_most("PodSet: resident memory, idle", memory(&stage).await?, "MiB", 10.0);
     progress.step(format!("{PODS} Pods by one client, and by {PODSETS} PodSets: {ROUNDS} times in turn"));
     let (mut client, mut operator) = (Vec::new(), Vec::new());
     for _ in 0..ROUNDS {
@@ -49,17 +49,17 @@ pub(super) async fn run() -> Result<Figures> {
         operator.push(by_operator(&stage).await?);
     }
     let [client, operator] = [client, operator].map(median);
-    figures.tell("1,000 Pods by one client", client, "s");
-    figures.tell("PodSet: 0 to 10 Pods of 100 PodSets", operator, "s");
-    figures.add("PodSet: the same, by the client's time", operator / client, "", 1.2);
-    figures.tell("PodSet: resident memory, after 14,000 Pods", memory(&stage).await?, "MiB");
+    figures.info("1,000 Pods by one client", client, "s");
+    figures.info("PodSet: 0 to 10 Pods of 100 PodSets", operator, "s");
+    figures.at_most("PodSet: the same, by the client's time", operator / client, "", 1.2);
+    figures.info("PodSet: resident memory, after 14,000 Pods", memory(&stage).await?, "MiB");
     drop(stage);
 
     progress.step("building ptemplate (release)");
     let stage = set(Example::Ptemplate, &mut progress).await?;
-    figures.add("Ptemplate: resident memory, idle", memory(&stage).await?, "MiB", 10.0);
+    figures.at_most("Ptemplate: resident memory, idle", memory(&stage).await?, "MiB", 10.0);
     progress.step("a Ptemplate that does not change");
-    figures.add_count("Ptemplate: writes in 60 s without a change", quiet(&stage).await?, 0.0);
+    figures.exactly("Ptemplate: writes in 60 s without a change", quiet(&stage).await?, 0.0);
     progress.finish();
     Ok(figures)
 }

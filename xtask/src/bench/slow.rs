@@ -34,19 +34,19 @@ pub(super) async fn measure(
 
     let one = bench.dangling(1).await?;
     let (call, all) = bench.delete_and_wait(&one, &one).await?;
-    figures.tell("1 deletion, answers 50 ms late: after the call", all - call, "s");
+    figures.info("1 deletion, answers 50 ms late: after the call", all - call, "s");
 
     let dangling = bench.dangling(ANSWERED).await?;
     let (calls, all) = bench.delete_and_wait(&dangling, &dangling).await?;
-    figures.add("100 deletions, answers 50 ms late: after the calls", all - calls, "s", TARGET);
+    figures.at_most("100 deletions, answers 50 ms late: after the calls", all - calls, "s", TARGET);
 
     let dangling = bench.dangling(ANSWERED + LOST).await?;
     let (lost, answered) = dangling.split_at(LOST);
     relay.lose(lost.iter().map(|lost| lost.machine.domain.uuid.as_bytes().to_vec()));
     let (calls, all) = bench.delete_and_wait(&dangling, answered).await?;
-    figures.add("the same 100 beside 50 that hang: after the calls", all - calls, "s", HANGING_TARGET);
+    figures.at_most("the same 100 beside 50 that hang: after the calls", all - calls, "s", HANGING_TARGET);
     let (resident, _) = usage::memory(operator.process().identity().pid)?;
-    figures.tell("resident memory then", resident, "MiB");
+    figures.info("resident memory then", resident, "MiB");
     operator.stop().await?;
     Ok(())
 }

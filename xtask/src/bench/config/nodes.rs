@@ -83,7 +83,7 @@ impl Bench {
         accounts.delete(SERVICE_ACCOUNT, &DeleteParams::default()).await?;
         sleep(SETTLED).await;
         let (known, _) = self.memory()?;
-        figures.tell("resident memory, 5,000 nodes seen", known, "MiB");
+        figures.info("resident memory, 5,000 nodes seen", known, "MiB");
         self.writes()?;
         let cpu = usage::cpu(self.pid())?;
         let created = Instant::now();
@@ -93,15 +93,15 @@ impl Bench {
             status.nodes == as_count(NODES) && status.advertised == as_count(LIMIT)
         })
         .await?;
-        figures.tell("5,000 nodes: first advertisement", created.elapsed().as_secs_f64(), "s");
-        figures.tell("5,000 nodes: operator CPU for it", usage::cpu(self.pid())? - cpu, "s");
+        figures.info("5,000 nodes: first advertisement", created.elapsed().as_secs_f64(), "s");
+        figures.info("5,000 nodes: operator CPU for it", usage::cpu(self.pid())? - cpu, "s");
         sleep(SETTLED).await;
         let writes = of_nodes(self.writes()?);
-        figures.add_count("5,000 nodes: node writes", count(&writes)?, 5_000.0);
-        figures.add("5,000 nodes: node writes under way at once", most_at_once(&writes), "", IN_FLIGHT);
+        figures.exactly("5,000 nodes: node writes", count(&writes)?, 5_000.0);
+        figures.at_most("5,000 nodes: node writes under way at once", most_at_once(&writes), "", IN_FLIGHT);
         let (resident, peak) = self.memory()?;
-        figures.add("resident memory, 5,000 nodes, peak", peak, "MiB", MEMORY);
-        figures.add("resident memory, 5,000 nodes, afterwards", resident, "MiB", MEMORY);
+        figures.at_most("resident memory, 5,000 nodes, peak", peak, "MiB", MEMORY);
+        figures.at_most("resident memory, 5,000 nodes, afterwards", resident, "MiB", MEMORY);
         Ok(())
     }
 
@@ -118,8 +118,8 @@ impl Bench {
         let others =
             all.iter().filter(|it| !it.resource.starts_with("nodes") && !it.resource.ends_with("/status"));
         let others: Vec<_> = others.cloned().collect();
-        figures.add("one node joins: writes of other objects", count(&others)?, "", 0.0);
-        figures.add("one node joins, limit for all: node writes", count(&of_nodes(all))?, "", 2.0);
+        figures.at_most("one node joins: writes of other objects", count(&others)?, "", 0.0);
+        figures.at_most("one node joins, limit for all: node writes", count(&of_nodes(all))?, "", 2.0);
 
         self.change(json!({ "distribution": "PerNode", "limit": 2 })).await?;
         let evenly = |nodes: usize| {
@@ -134,7 +134,7 @@ impl Bench {
         self.until("each node advertises two", evenly(NODES + 2)).await?;
         sleep(SETTLED).await;
         let writes = of_nodes(self.writes()?);
-        figures.add("one node joins, limit for each: node writes", count(&writes)?, "", 1.0);
+        figures.at_most("one node joins, limit for each: node writes", count(&writes)?, "", 1.0);
         Ok(())
     }
 
@@ -157,9 +157,9 @@ impl Bench {
         }
         let spent = usage::cpu(self.pid())? - cpu;
         let writes = self.writes()?;
-        figures.tell("steady state, 60 s: heartbeats of nodes", f64::from(beats), "");
-        figures.add("steady state, 60 s: writes of any kind", count(&writes)?, "", 0.0);
-        figures.tell("steady state, 60 s: operator CPU", spent * 1e3 / QUIET.as_secs_f64(), "ms/s");
+        figures.info("steady state, 60 s: heartbeats of nodes", f64::from(beats), "");
+        figures.at_most("steady state, 60 s: writes of any kind", count(&writes)?, "", 0.0);
+        figures.info("steady state, 60 s: operator CPU", spent * 1e3 / QUIET.as_secs_f64(), "ms/s");
         Ok(())
     }
 
@@ -171,14 +171,14 @@ impl Bench {
         // The DaemonSet controller has failed often and waits. It tries a changed DaemonSet at once.
         self.change(json!({ "adaptor": { "podAnnotations": { "bench": "deployed" } } })).await?;
         self.until("cloud-api-adaptor runs on every node", is("AdaptorReady", "AdaptorRunning")).await?;
-        figures.tell(
+        figures.info(
             "5,000 nodes: until cloud-api-adaptor runs on all",
             changed.elapsed().as_secs_f64(),
             "s",
         );
         sleep(SETTLED).await;
         let writes = of_nodes(self.writes()?);
-        figures.add("5,000 nodes: node writes meanwhile", count(&writes)?, "", 0.0);
+        figures.at_most("5,000 nodes: node writes meanwhile", count(&writes)?, "", 0.0);
         let settings = json!({
             "apiVersion": "v1", "kind": "ConfigMap",
             "metadata": { "name": CONFIG_MAP, "namespace": NAMESPACE },
@@ -191,8 +191,8 @@ impl Bench {
         self.until("each node advertises one", |status| status.advertised == as_count(NODES + 2)).await?;
         sleep(SETTLED).await;
         let (resident, peak) = self.memory()?;
-        figures.add("resident memory, Pods looked at on 5,000 nodes, peak", peak, "MiB", MEMORY);
-        figures.add("resident memory, Pods looked at, afterwards", resident, "MiB", MEMORY);
+        figures.at_most("resident memory, Pods looked at on 5,000 nodes, peak", peak, "MiB", MEMORY);
+        figures.at_most("resident memory, Pods looked at, afterwards", resident, "MiB", MEMORY);
         Ok(())
     }
 
