@@ -30,7 +30,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use self::{
     paint::{Paint, Style, WIDTH, wrap},
     stage::Stage,
-    stories::Story,
+    stories::STORIES,
     timeline::Timeline,
 };
 
@@ -54,8 +54,8 @@ pub(crate) struct Task {
 
 const INTRODUCTION: &str = "A peer pod is a Pod that runs in a VM of its own beside the node. cloud-api-adaptor creates the VM \
      and records it in a PeerPod object, which the Pod owns. If the Pod is deleted and the VM stays, this \
-     operator deletes the VM. The stories show when it does so, and when it must not. The last one shows \
-     how the operator sets how many peer pods each node may run.";
+     operator deletes the VM. The stories show when it does so, and when it must not. One of them \
+     shows how the operator sets how many peer pods each node may run.";
 const PLAYED: &str = "Played: the Pods' kubelets, and cloud-api-adaptor under its own rights. The VMs are those of libvirt's test driver: \
     domains and volumes without a guest inside. Every line of a timeline was observed: by watches of the API server, in \
     its audit log, or by virsh.\n\
@@ -179,10 +179,10 @@ async fn play(stage: &Stage, paint: Paint) -> Result<()> {
     let mut timeline = Timeline::new(observations, paint);
     let mut results = Vec::new();
     let mut failure = None;
-    for (number, story) in (1..).zip(Story::ALL) {
-        let title = format!("Story {number} of {}: {}", Story::ALL.len(), story.title());
+    for (number, story) in (1..).zip(STORIES) {
+        let title = format!("Story {number} of {}: {}", STORIES.len(), story.title);
         writeln!(io::stdout(), "\n{}", paint.paint(Style::Bold, &title))?;
-        paragraphs(story.about())?;
+        paragraphs(story.about)?;
         match story.play(stage, &mut timeline).await {
             Ok(outcome) => results.push((story, Some(outcome))),
             Err(error) => {

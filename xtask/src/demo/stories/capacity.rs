@@ -15,7 +15,7 @@ use peerpod_operator::{
 use serde_json::{Value, json};
 use testbed::wait::{self, DEADLINE};
 
-use super::{Outcome, Scene};
+use super::{Outcome, Scene, Story};
 use crate::demo::{
     columns::columns,
     fact::{ConfigChange, Fact, PodChange},
@@ -43,7 +43,16 @@ const VM_SIZE: [(&str, &str); 2] = [
     ("io.katacontainers.config.hypervisor.default_memory", "512"),
 ];
 
-pub(super) async fn play(scene: &mut Scene<'_>) -> Result<Outcome> {
+pub(super) const STORY: Story = Story {
+    title: "one PeerPodConfig, and a peer pod too many",
+    about: "One object asks for ten VMs on three nodes. The operator must deploy cloud-api-adaptor, \
+            turn Pods of the runtime class kata-remote into peer pods, and spread the ten VMs, so \
+            that exactly ten of eleven Pods run. kwok plays the kubelet of these nodes: it reports \
+            Pods as running, and no VMs are created.",
+    play: |scene| Box::pin(play(scene)),
+};
+
+async fn play(scene: &mut Scene<'_>) -> Result<Outcome> {
     let (stage, nodes) = (scene.stage, scene.stage.workers.names());
     let config_file = stage.dir.join(CONFIG_FILE).display().to_string();
     fs::write(&config_file, CONFIG).with_context(|| format!("writing {config_file}"))?;

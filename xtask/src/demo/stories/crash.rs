@@ -4,9 +4,17 @@ use anyhow::Result;
 use peers::libvirt::BASE_VOLUME;
 use testbed::{Vm, vm_name};
 
-use super::{Outcome, Scene, seconds};
+use super::{Outcome, Scene, Story, seconds};
 
-pub(super) async fn play(scene: &mut Scene<'_>) -> Result<Outcome> {
+pub(super) const STORY: Story = Story {
+    title: "cloud-api-adaptor dies",
+    about: "A Pod is deleted, and cloud-api-adaptor has crashed. The operator has only the PeerPod. \
+            It must delete the VM and its own two volumes, and nothing else. The VM also has a volume \
+            with a user's data.",
+    play: |scene| Box::pin(play(scene)),
+};
+
+async fn play(scene: &mut Scene<'_>) -> Result<Outcome> {
     let (stage, host) = (scene.stage, scene.stage.libvirtd.host());
     let pod = scene.pod("orders").await?;
     let data = host.volume("orders-data.qcow2", "qcow2", "").await?;

@@ -6,14 +6,22 @@ use anyhow::{Context as _, Result};
 use peerpod_operator::api::v1alpha1::{RELEASE_ABANDON, RELEASE_ANNOTATION};
 use testbed::peerpod_object;
 
-use super::{Outcome, Scene, seconds};
+use super::{Outcome, Scene, Story, seconds};
 use crate::demo::fact::Fact;
 
 const DATABASE: &str = "customer-database";
 /// The condition's reason.
 const REASON: &str = "NotThisPodsVM";
 
-pub(super) async fn play(scene: &mut Scene<'_>) -> Result<Outcome> {
+pub(super) const STORY: Story = Story {
+    title: "a PeerPod names a VM that is not a pod VM",
+    about: "A user who may create PeerPods can write any VM's identifier into one. Here the VM is a \
+            database. The operator must not touch it and must say why. The administrator then \
+            releases the PeerPod with an annotation.",
+    play: |scene| Box::pin(play(scene)),
+};
+
+async fn play(scene: &mut Scene<'_>) -> Result<Outcome> {
     let host = scene.stage.libvirtd.host();
     let deletions = scene.deletions().await?;
     let disk = host.volume("customer-database.qcow2", "qcow2", "").await?;

@@ -2,9 +2,16 @@
 
 use anyhow::Result;
 
-use super::{Outcome, Scene, seconds};
+use super::{Outcome, Scene, Story, seconds};
 
-pub(super) async fn play(scene: &mut Scene<'_>) -> Result<Outcome> {
+pub(super) const STORY: Story = Story {
+    title: "cloud-api-adaptor does its job",
+    about: "A Pod is deleted, and cloud-api-adaptor deletes its VM. Nothing is left, so the operator \
+            must do nothing.",
+    play: |scene| Box::pin(play(scene)),
+};
+
+async fn play(scene: &mut Scene<'_>) -> Result<Outcome> {
     let (stage, host) = (scene.stage, scene.stage.libvirtd.host());
     let volumes = scene.volumes().await?;
     let deletions = scene.deletions().await?;

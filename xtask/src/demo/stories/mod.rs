@@ -9,6 +9,7 @@ mod running;
 use std::fmt::Debug;
 
 use anyhow::{Context as _, Result, ensure};
+use futures::future::LocalBoxFuture;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use peers::libvirt::POOL;
@@ -27,69 +28,22 @@ use super::{
 /// How long a Pod's containers have to end: Kubernetes' default.
 const GRACE_SECONDS: i64 = 30;
 
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Story {
-    Healthy,
-    Crash,
-    Running,
-    Foreign,
-    Capacity,
+/// The stories in their order.
+pub(super) const STORIES: &[Story] =
+    &[healthy::STORY, crash::STORY, running::STORY, foreign::STORY, capacity::STORY];
+
+/// A story of the demo.
+pub(super) struct Story {
+    pub(super) title: &'static str,
+    /// What it is about.
+    pub(super) about: &'static str,
+    play: for<'a> fn(&'a mut Scene<'_>) -> LocalBoxFuture<'a, Result<Outcome>>,
 }
 
 impl Story {
-    pub(super) const ALL: [Self; 5] =
-        [Self::Healthy, Self::Crash, Self::Running, Self::Foreign, Self::Capacity];
-
-    pub(super) fn title(self) -> &'static str {
-        match self {
-            Self::Healthy => "cloud-api-adaptor does its job",
-            Self::Crash => "cloud-api-adaptor dies",
-            Self::Running => "a PeerPod is deleted under a running Pod",
-            Self::Foreign => "a PeerPod names a VM that is not a pod VM",
-            Self::Capacity => "one PeerPodConfig, and a peer pod too many",
-        }
-    }
-
-    /// What it is about.
-    pub(super) fn about(self) -> &'static str {
-        match self {
-            Self::Healthy => {
-                "A Pod is deleted, and cloud-api-adaptor deletes its VM. Nothing is left, so the operator \
-                 must do nothing."
-            }
-            Self::Crash => {
-                "A Pod is deleted, and cloud-api-adaptor has crashed. The operator has only the PeerPod. \
-                 It must delete the VM and its own two volumes, and nothing else. The VM also has a volume \
-                 with a user's data."
-            }
-            Self::Running => {
-                "A user deletes the PeerPod while its Pod still runs. The operator must keep the VM until \
-                 the Pod has ended, and delete it then."
-            }
-            Self::Foreign => {
-                "A user who may create PeerPods can write any VM's identifier into one. Here the VM is a \
-                 database. The operator must not touch it and must say why. The administrator then \
-                 releases the PeerPod with an annotation."
-            }
-            Self::Capacity => {
-                "One object asks for ten VMs on three nodes. The operator must deploy cloud-api-adaptor, \
-                 turn Pods of the runtime class kata-remote into peer pods, and spread the ten VMs, so \
-                 that exactly ten of eleven Pods run. kwok plays the kubelet of these nodes: it reports \
-                 Pods as running, and no VMs are created."
-            }
-        }
-    }
-
-    pub(super) async fn play(self, stage: &Stage, timeline: &mut Timeline) -> Result<Outcome> {
+    pub(super) async fn play(&self, stage: &Stage, timeline: &mut Timeline) -> Result<Outcome> {
         timeline.begin();
-        let scene = &mut Scene { stage, timeline };
-        match self {
-            Self::Healthy => healthy::play(scene).await,
-            Self::Crash => crash::play(scene).await,
-            Self::Running => running::play(scene).await,
-            Self::Foreign => foreign::play(scene).await,
-            Self::Capacity => capacity::play(scene).await,
-        }
+        (self.play)(&mut Scene { stage, timeline }).await
     }
 }
 

@@ -5,13 +5,20 @@ use std::time::Duration;
 use anyhow::Result;
 use jiff::Timestamp;
 
-use super::{Outcome, Scene, seconds};
+use super::{Outcome, Scene, Story, seconds};
 use crate::demo::fact::{Fact, PodChange};
 
 /// How long to observe that the VM lives.
 const LOOK: Duration = Duration::from_secs(2);
 
-pub(super) async fn play(scene: &mut Scene<'_>) -> Result<Outcome> {
+pub(super) const STORY: Story = Story {
+    title: "a PeerPod is deleted under a running Pod",
+    about: "A user deletes the PeerPod while its Pod still runs. The operator must keep the VM until \
+            the Pod has ended, and delete it then.",
+    play: |scene| Box::pin(play(scene)),
+};
+
+async fn play(scene: &mut Scene<'_>) -> Result<Outcome> {
     let (stage, host) = (scene.stage, scene.stage.libvirtd.host());
     let pod = scene.pod("cart").await?;
     let vm = stage.caa.start_vm(&pod, host).await?;
