@@ -1,4 +1,5 @@
-//! The folders of `src/` have an order, which the tour of the code tells: each uses those before it alone, so there is no circle.
+//! The folders of `src/` have an order, which the tour of the code has: each uses those before it alone, so there is no circle. The
+//! rooms of `src/peerpodconfig/` do not use each other, with one exception.
 
 use std::{
     collections::BTreeMap,
@@ -11,6 +12,13 @@ use anyhow::{Context as _, Result, ensure};
 
 /// The line of the tour before the order.
 const HEADING: &str = "## What may use what";
+
+/// The rooms of `src/peerpodconfig/`.
+const ROOMS: [&str; 3] = ["adaptor", "admission", "capacity"];
+
+/// The folders of `src/peerpodconfig/`, each with the rooms that it may use, as the tour has them.
+const USABLE_ROOMS: [(&str, &[&str]); 4] =
+    [("adaptor", &["capacity"]), ("admission", &[]), ("capacity", &[]), ("resources", &[])];
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
@@ -41,11 +49,15 @@ fn sources(path: &Path, texts: &mut Vec<String>) -> Result<()> {
     Ok(())
 }
 
-/// What this source uses of its crate: the first name of each path from the crate's top. Comments and tests at the end do not count.
+/// The source without comments, and without tests at its end.
+fn code(source: &str) -> String {
+    let lines: Vec<_> = source.lines().map(|line| line.split("//").next().unwrap_or_default()).collect();
+    lines.join("\n").split("#[cfg(test)]\nmod tests {").next().unwrap_or_default().to_owned()
+}
+
+/// What this source uses of its crate: the first name of each path from the crate's top.
 fn used(source: &str) -> Vec<String> {
-    let code: String =
-        source.lines().map(|line| line.split("//").next().unwrap_or_default()).collect::<Vec<_>>().join("\n");
-    let code = code.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
+    let code = code(source);
     let name = |text: &str| -> String {
         text.chars().take_while(|char| char.is_alphanumeric() || *char == '_').collect()
     };
@@ -73,6 +85,19 @@ fn used(source: &str) -> Vec<String> {
     names
 }
 
+/// The rooms that this source uses: each has its name in a path, as `capacity::Nodes`. A field of that name is no use.
+fn used_rooms(source: &str) -> Vec<&'static str> {
+    let code = code(source);
+    let is_used = |room: &&str| {
+        code.match_indices(room).any(|(at, _)| {
+            let is_of_another_name = |char: char| char.is_alphanumeric() || "_.".contains(char);
+            let rest = &code[at + room.len()..];
+            !code[..at].ends_with(is_of_another_name) && (rest.starts_with("::") || rest.starts_with(" as "))
+        })
+    };
+    ROOMS.into_iter().filter(is_used).collect()
+}
+
 #[test]
 fn a_folder_uses_those_before_it_alone() -> Result<()> {
     let order = order()?;
@@ -97,6 +122,32 @@ fn a_folder_uses_those_before_it_alone() -> Result<()> {
     }
     ensure!(count > 100, "only {count} uses were found");
     Ok(())
+}
+
+#[test]
+fn a_room_does_not_use_another_one() -> Result<()> {
+    let mut count = 0;
+    for (folder, usable) in USABLE_ROOMS {
+        let mut texts = Vec::new();
+        sources(&root().join("src/peerpodconfig").join(folder), &mut texts)?;
+        ensure!(!texts.is_empty(), "{folder} has no sources");
+        for room in texts.iter().flat_map(|text| used_rooms(text)).filter(|room| *room != folder) {
+            ensure!(usable.contains(&room), "{folder} uses the room {room}");
+            count += 1;
+        }
+    }
+    ensure!(count > 0, "no use was found");
+    Ok(())
+}
+
+#[test]
+fn a_room_is_used_by_a_path_and_not_by_a_field() {
+    let import = "use super::super::{\n    capacity::Nodes,\n    conditions::Reason,\n};";
+    assert_eq!(used_rooms(import), ["capacity"]);
+    assert_eq!(used_rooms("crate::peerpodconfig::admission::Admission"), ["admission"]);
+    assert_eq!(used_rooms("use super::admission as other;"), ["admission"]);
+    let no_use = "spec.admission::x; my_capacity::x; capacity(node); // adaptor::x\n#[cfg(test)]\nmod tests {\n adaptor::x }";
+    assert!(used_rooms(no_use).is_empty());
 }
 
 #[test]
