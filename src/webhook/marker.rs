@@ -20,23 +20,23 @@ pub(crate) const POD: &str = "*";
 
 /// What was counted, and what was written.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Counted {
+pub struct Counted<'a> {
     /// The values that the webhook wrote into the annotations for vCPUs, memory and GPUs. Other values are the user's.
     pub written: [Option<u64>; 3],
     /// What the Pod as a whole asked for, if it did.
     pub pod: Option<Demand>,
     /// Names of containers, with their demands.
-    pub containers: Vec<(String, Demand)>,
+    pub containers: Vec<(&'a str, Demand)>,
 }
 
-impl Counted {
+impl<'a> Counted<'a> {
     /// What the container of this name asked for, if it was counted.
     pub fn demand(&self, container: &str) -> Option<Demand> {
-        self.containers.iter().find(|(name, _)| name == container).map(|(_, demand)| *demand)
+        self.containers.iter().find(|(name, _)| *name == container).map(|(_, demand)| *demand)
     }
 
     /// Reads the annotation. `None`: the webhook did not write this.
-    pub fn parse(text: &str) -> Option<Self> {
+    pub fn parse(text: &'a str) -> Option<Self> {
         let mut entries = text.split(';');
         let mut counted = Self { written: numbers(entries.next()?)?, ..Self::default() };
         for entry in entries {
@@ -47,18 +47,18 @@ impl Counted {
             } else if counted.containers.len() == 2 * MOST_CONTAINERS {
                 return None;
             } else {
-                counted.containers.push((name.to_owned(), demand));
+                counted.containers.push((name, demand));
             }
         }
         Some(counted)
     }
 }
 
-impl fmt::Display for Counted {
+impl fmt::Display for Counted<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write_numbers(f, &self.written)?;
         let pod = self.pod.iter().map(|demand| (POD, demand));
-        let containers = self.containers.iter().map(|(name, demand)| (name.as_str(), demand));
+        let containers = self.containers.iter().map(|(name, demand)| (*name, demand));
         for (name, Demand(amounts)) in pod.chain(containers) {
             write!(f, ";{name}=")?;
             write_numbers(f, amounts)?;

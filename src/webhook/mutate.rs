@@ -13,7 +13,8 @@ use super::{
     sizing::{Demand, FIELDS, GPU, Role, size},
 };
 use crate::api::v1alpha1::Sizing;
-use read::{Container, Containers, Metadata, Resources};
+pub(super) use read::Text;
+use read::{Container, Containers, Json, Metadata, Resources};
 pub use read::{MOST_CONTAINERS, MOST_RESOURCES, Pod};
 
 /// The annotations from which cloud-api-adaptor reads the VM's size: CPUs, memory in MiB, GPUs.
@@ -122,7 +123,7 @@ pub fn mutate(pod: &Pod, options: &Options) -> Result<Mutation, InvalidPod> {
             refilled |= known.is_some() && found != Demand::default();
             let demand = known.unwrap_or(found);
             demands.push((container.role(list), demand));
-            after.containers.push((container.name.clone(), demand));
+            after.containers.push((&container.name, demand));
             let moves = |resource: &str| moves(&MOVED, resource) || resource == own;
             let asks_for = (list == "containers" && index == 0).then_some(own);
             changes.rid(&["spec", list, &index.to_string()], container.resources.as_ref(), moves, asks_for);
@@ -164,11 +165,11 @@ fn moves(names: &[&str], resource: &str) -> bool {
     names.contains(&resource) || resource.starts_with(MOVED_PREFIX)
 }
 
-fn list_of(containers: Option<&Containers>) -> &[Container] {
+fn list_of<'p>(containers: Option<&'p Containers<'p>>) -> &'p [Container<'p>] {
     containers.map_or(&[], |Containers(list)| list)
 }
 
-impl Container {
+impl Container<'_> {
     fn role(&self, list: &str) -> Role {
         match (list, self.restart_policy.as_deref()) {
             ("containers", _) => Role::Container,
@@ -185,8 +186,8 @@ fn few_resources(
     place: &dyn Fn() -> String,
 ) -> Result<(), InvalidPod> {
     for list in LISTS {
-        let entries = resources.and_then(|Resources(value)| value.get(list)?.as_object());
-        if entries.is_some_and(|it| it.len() > MOST_RESOURCES && !it.contains_key(vm)) {
+        let entries = resources.and_then(|Resources(value)| value.get(list)?.entries()).unwrap_or_default();
+        if entries.len() > MOST_RESOURCES && !entries.iter().any(|(resource, _)| **resource == *vm) {
             return Err(InvalidPod { path: format!("{}.{list}", place()), problem: Problem::TooMany });
         }
     }
@@ -210,25 +211,25 @@ fn demand(resources: Option<&Resources>, place: &dyn Fn() -> String) -> Result<D
 
 /// One quantity, if it is there; else the problem with it and its place below these resources.
 fn quantity(
-    resources: Option<&Value>,
+    resources: Option<&Json>,
     list: &str,
     resource: &str,
 ) -> Result<Option<Amount>, (String, Problem)> {
     let fields = member(resources, list).map_err(|problem| (String::new(), problem))?;
     let text = match member(fields, resource).map_err(|problem| (format!(".{list}"), problem))? {
-        None | Some(Value::Null) => return Ok(None),
-        Some(Value::String(text)) => text.parse(),
+        None | Some(Json::Other(Value::Null)) => return Ok(None),
+        Some(Json::Text(text)) => text.parse(),
         // The API server reads numbers as well, and writes text.
-        Some(Value::Number(number)) => number.to_string().parse(),
+        Some(Json::Other(Value::Number(number))) => number.to_string().parse(),
         Some(_) => Err(InvalidQuantity::Malformed),
     };
     text.map(Some).map_err(|problem| (format!(".{list}.{resource}"), problem.into()))
 }
 
-fn member<'a>(object: Option<&'a Value>, name: &str) -> Result<Option<&'a Value>, Problem> {
+fn member<'a>(object: Option<&'a Json<'a>>, name: &str) -> Result<Option<&'a Json<'a>>, Problem> {
     match object {
-        None | Some(Value::Null) => Ok(None),
-        Some(Value::Object(fields)) => Ok(fields.get(name)),
+        None | Some(Json::Other(Value::Null)) => Ok(None),
+        Some(fields @ Json::Map(_)) => Ok(fields.get(name)),
         Some(_) => Err(Problem::NoMap),
     }
 }
@@ -256,20 +257,21 @@ impl Changes {
         moves: impl Fn(&str) -> bool,
         asks_for: Option<&str>,
     ) {
-        let before = resources.and_then(|Resources(value)| value.as_object());
+        let before = resources.map(|Resources(value)| value).filter(|value| value.entries().is_some());
         if before.is_none() && asks_for.is_some() {
             self.set(&[place, &["resources"]].concat(), Value::Object(Map::new()));
         }
         for list in LISTS {
-            let there = before.and_then(|before| before.get(list));
-            let entries = there.and_then(Value::as_object);
-            let kept = entries.into_iter().flatten().filter(|(resource, _)| !moves(resource));
-            let mut after: Map<_, _> =
-                kept.map(|(resource, amount)| (resource.clone(), amount.clone())).collect();
-            after.extend(asks_for.map(|resource| (resource.to_owned(), Value::from("1"))));
-            if entries.unwrap_or(&Map::new()) == &after {
+            let entries = before.and_then(|lists| lists.get(list)?.entries()).unwrap_or_default();
+            let moved = entries.iter().filter(|(resource, _)| moves(resource));
+            let wanted = asks_for.map(|resource| (resource, Some("1")));
+            if moved.map(|(resource, amount)| (&**resource, amount.as_str())).eq(wanted) {
                 continue;
             }
+            let kept = entries.iter().filter(|(resource, _)| !moves(resource));
+            let mut after: Map<_, _> =
+                kept.map(|(resource, amount)| (resource.to_string(), amount.into())).collect();
+            after.extend(asks_for.map(|resource| (resource.to_owned(), Value::from("1"))));
             let path = [place, &["resources", list]].concat();
             if after.is_empty() {
                 self.remove(&path);
@@ -297,7 +299,7 @@ impl Changes {
         let mut changed: BTreeMap<&str, Option<String>> = BTreeMap::new();
         for (place, key) in ANNOTATIONS.into_iter().enumerate() {
             let written = before.written[place].map(|number| number.to_string());
-            if current(key).is_some() && current(key) != written.as_ref() {
+            if current(key).is_some() && current(key) != written.as_deref() {
                 // The user's.
                 continue;
             }
@@ -311,7 +313,7 @@ impl Changes {
             self.warnings.push(ONE_ALONE.to_owned());
         }
         changed.insert(COUNTED, Some(after.to_string()));
-        changed.retain(|key, value| current(key) != value.as_ref());
+        changed.retain(|key, value| current(key) != value.as_deref());
 
         if metadata.is_none() && !changed.is_empty() {
             self.set(&["metadata"], Value::Object(Map::new()));

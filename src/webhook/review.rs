@@ -1,15 +1,12 @@
 //! One `AdmissionReview` in, one out *(no client)*.
 
-use std::{
-    borrow::Cow,
-    fmt::{self, Write as _},
-};
+use std::fmt::{self, Write as _};
 
 use k8s_openapi::ByteString;
 use operator_kit::text::cut;
 use serde::{Deserialize, Serialize, de::IgnoredAny};
 
-use super::mutate::{Options, Pod, mutate};
+use super::mutate::{Options, Pod, Text, mutate};
 
 const API_VERSION: &str = "admission.k8s.io/v1";
 const KIND: &str = "AdmissionReview";
@@ -73,26 +70,27 @@ impl Outcome {
 #[serde(rename_all = "camelCase")]
 struct Review<'a, R> {
     #[serde(borrow)]
-    api_version: Option<Cow<'a, str>>,
+    api_version: Option<Text<'a>>,
     #[serde(borrow)]
-    kind: Option<Cow<'a, str>>,
+    kind: Option<Text<'a>>,
     request: Option<R>,
 }
 
 #[derive(Deserialize)]
 struct Request<'a> {
     #[serde(borrow)]
-    uid: Cow<'a, str>,
+    uid: Text<'a>,
     #[serde(borrow)]
-    operation: Option<Cow<'a, str>>,
-    object: Option<Pod>,
+    operation: Option<Text<'a>>,
+    #[serde(borrow)]
+    object: Option<Pod<'a>>,
 }
 
 /// What is left to read of a request whose object is not a Pod.
 #[derive(Deserialize)]
 struct Identity<'a> {
     #[serde(borrow)]
-    uid: Cow<'a, str>,
+    uid: Text<'a>,
     #[serde(rename = "object")]
     _object: Option<IgnoredAny>,
 }

@@ -1,5 +1,6 @@
 mod properties;
 
+use serde::Deserialize as _;
 use serde_json::json;
 
 use super::*;
@@ -14,7 +15,7 @@ fn options(sizing: Sizing) -> Options {
 }
 
 fn look(pod: &Value, sizing: Sizing) -> Result<Mutation, InvalidPod> {
-    mutate(&serde_json::from_value(pod.clone()).unwrap(), &options(sizing))
+    mutate(&Pod::deserialize(pod).unwrap(), &options(sizing))
 }
 
 /// The Pod as the changes make it, and the warnings.
@@ -346,7 +347,7 @@ fn derived_requests_of_the_pod_do_not_hide_injected_containers() {
 
 #[test]
 fn too_many_containers_or_resources_are_refused_while_reading() {
-    let read = |spec: Value| serde_json::from_value::<Pod>(json!({ "spec": spec })).map(drop);
+    let read = |spec: Value| Pod::deserialize(&json!({ "spec": spec })).map(drop);
     let containers = |count| vec![json!({ "name": "a" }); count];
     let asking = |count: usize| {
         let requests = (0..count).map(|index| (format!("r{index}"), json!("1"))).collect::<Map<_, _>>();

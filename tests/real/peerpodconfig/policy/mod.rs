@@ -18,6 +18,7 @@ use peerpod_operator::{
         mutate::{ANNOTATIONS, MOST_RESOURCES},
     },
 };
+use serde::Deserialize as _;
 use serde_json::{Map, Value, json};
 use testbed::wait;
 
@@ -85,7 +86,7 @@ impl Policy {
     async fn compare(&self, pod: &Value) -> Result<Value> {
         let (mutated, plain) = tokio::try_join!(dry_run(&self.pods, pod), dry_run(&self.excluded, pod))?;
         let mut expected = plain.clone();
-        let seen: webhook::Pod = serde_json::from_value(plain.clone())?;
+        let seen = webhook::Pod::deserialize(&plain)?;
         json_patch::patch(&mut expected, &webhook::mutate(&seen, &self.options)?.patch)?;
         let (mutated, expected) = (comparable(mutated), comparable(expected));
         ensure!(
