@@ -126,7 +126,8 @@ pub fn mutate(pod: &Pod, options: &Options) -> Result<Mutation, InvalidPod> {
             after.containers.push((&container.name, demand));
             let moves = |resource: &str| moves(&MOVED, resource) || resource == own;
             let asks_for = (list == "containers" && index == 0).then_some(own);
-            changes.rid(&["spec", list, &index.to_string()], container.resources.as_ref(), moves, asks_for);
+            let place = format!("/spec/{list}/{index}/resources");
+            changes.rid(&place, container.resources.as_ref(), moves, asks_for);
         }
     }
     if refilled {
@@ -139,7 +140,7 @@ pub fn mutate(pod: &Pod, options: &Options) -> Result<Mutation, InvalidPod> {
     if options.sizing == Sizing::Kubernetes {
         let meant = found.without_derived_requests(&demands);
         after.pod = before.pod.or((meant != Demand::default()).then_some(meant));
-        changes.rid(&["spec"], whole, |resource| moves(&MOVED_OF_POD, resource), None);
+        changes.rid("/spec/resources", whole, |resource| moves(&MOVED_OF_POD, resource), None);
     } else if asked {
         changes.warnings.push(POD_LEVEL_STAYS.to_owned());
     }
@@ -234,6 +235,11 @@ fn member<'a>(object: Option<&'a Json<'a>>, name: &str) -> Result<Option<&'a Jso
     }
 }
 
+/// A path from the parts of its text. A test applies a patch with each path that there is, so all of them are valid.
+fn pointer(parts: &[&str]) -> PointerBuf {
+    PointerBuf::parse(parts.concat()).unwrap_or_default()
+}
+
 /// What is collected while a Pod is read.
 #[derive(Default)]
 struct Changes {
@@ -244,7 +250,7 @@ struct Changes {
 impl Changes {
     /// Adds a member to an object, or replaces the one of that name.
     fn set(&mut self, path: &[&str], value: Value) {
-        let path = PointerBuf::from_tokens(path.iter().copied());
+        let path = pointer(path);
         self.operations.push(PatchOperation::Add(AddOperation { path, value }));
     }
 
@@ -252,14 +258,14 @@ impl Changes {
     /// written only if it changes.
     fn rid(
         &mut self,
-        place: &[&str],
+        place: &str,
         resources: Option<&Resources>,
         moves: impl Fn(&str) -> bool,
         asks_for: Option<&str>,
     ) {
         let before = resources.map(|Resources(value)| value).filter(|value| value.entries().is_some());
         if before.is_none() && asks_for.is_some() {
-            self.set(&[place, &["resources"]].concat(), Value::Object(Map::new()));
+            self.set(&[place], Value::Object(Map::new()));
         }
         for list in LISTS {
             let entries = before.and_then(|lists| lists.get(list)?.entries()).unwrap_or_default();
@@ -272,7 +278,7 @@ impl Changes {
             let mut after: Map<_, _> =
                 kept.map(|(resource, amount)| (resource.to_string(), amount.into())).collect();
             after.extend(asks_for.map(|resource| (resource.to_owned(), Value::from("1"))));
-            let path = [place, &["resources", list]].concat();
+            let path = [place, "/", list];
             if after.is_empty() {
                 self.remove(&path);
             } else {
@@ -282,7 +288,7 @@ impl Changes {
     }
 
     fn remove(&mut self, path: &[&str]) {
-        let path = PointerBuf::from_tokens(path.iter().copied());
+        let path = pointer(path);
         self.operations.push(PatchOperation::Remove(RemoveOperation { path }));
     }
 
@@ -316,13 +322,13 @@ impl Changes {
         changed.retain(|key, value| current(key) != value.as_deref());
 
         if metadata.is_none() && !changed.is_empty() {
-            self.set(&["metadata"], Value::Object(Map::new()));
+            self.set(&["/metadata"], Value::Object(Map::new()));
         }
         if there.is_none() && !changed.is_empty() {
-            self.set(&["metadata", "annotations"], Value::Object(Map::new()));
+            self.set(&["/metadata/annotations"], Value::Object(Map::new()));
         }
         for (key, value) in changed {
-            let path = ["metadata", "annotations", key];
+            let path = ["/metadata/annotations/", &key.replace('/', "~1")];
             match value {
                 Some(value) => self.set(&path, value.into()),
                 None => self.remove(&path),
