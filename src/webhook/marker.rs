@@ -73,7 +73,7 @@ fn write_numbers<T: fmt::Display>(f: &mut fmt::Formatter<'_>, numbers: &[Option<
             f.write_str("/")?;
         }
         if let Some(number) = number {
-            write!(f, "{number}")?;
+            number.fmt(f)?;
         }
     }
     Ok(())

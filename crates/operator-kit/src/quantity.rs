@@ -69,7 +69,13 @@ impl Sum for Amount {
 /// A whole number, or thousandths with the suffix `m`; what [`FromStr`] reads.
 impl fmt::Display for Amount {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.0.is_multiple_of(MILLI) { write!(f, "{}", self.0 / MILLI) } else { write!(f, "{}m", self.0) }
+        match u64::try_from(self.0) {
+            // Nearly all amounts. Arithmetic of 128 bits takes several times as long.
+            Ok(small) if small.is_multiple_of(1000) => (small / 1000).fmt(f),
+            Ok(small) => write!(f, "{small}m"),
+            Err(_) if self.0.is_multiple_of(MILLI) => (self.0 / MILLI).fmt(f),
+            Err(_) => write!(f, "{}m", self.0),
+        }
     }
 }
 
@@ -103,6 +109,12 @@ fn digits(whole: &str, fraction: &str) -> (u128, i32) {
     const KEPT: usize = 20;
     let append = |number: u128, digit: u8| number.saturating_mul(10).saturating_add(u128::from(digit - b'0'));
     let fraction = fraction.trim_end_matches('0');
+    // Nearly all quantities. Arithmetic of 128 bits takes several times as long.
+    if fraction.is_empty()
+        && let Ok(small) = whole.parse::<u64>()
+    {
+        return (small.into(), 0);
+    }
     let (kept, rest) = fraction.split_at(fraction.len().min(KEPT));
     let sticky = if rest.is_empty() { None } else { Some(b'1') };
     let behind = kept.bytes().chain(sticky);
