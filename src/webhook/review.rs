@@ -1,10 +1,14 @@
 //! One `AdmissionReview` in, one out *(no client)*.
 
-use std::fmt::{self, Write as _};
+use std::{
+    fmt::{self, Write as _},
+    io,
+};
 
-use k8s_openapi::ByteString;
+use base64::{display::Base64Display, engine::general_purpose::STANDARD};
 use operator_kit::text::cut;
 use serde::{Deserialize, Serialize, de::IgnoredAny};
+use serde_json::ser::{Formatter, Serializer};
 
 use super::mutate::{Options, Pod, Text, mutate};
 
@@ -13,6 +17,9 @@ const KIND: &str = "AdmissionReview";
 
 /// The longest uid, in bytes: those of API servers have 36. It is a part of every answer.
 const MOST_UID: usize = 256;
+
+/// Room for the patch of a usual Pod, and for its answer.
+const USUAL: usize = 2048;
 
 /// The longest problem in an answer, in bytes: it may quote what a client sent.
 const MAX_MESSAGE: usize = 1024;
@@ -111,7 +118,7 @@ struct Response<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     patch_type: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    patch: Option<ByteString>,
+    patch: Option<Bytes>,
     #[serde(skip_serializing_if = "<[String]>::is_empty")]
     warnings: &'a [String],
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -134,6 +141,24 @@ struct Status<'a> {
     outcome: &'static str,
     #[serde(flatten)]
     problem: Problem<'a>,
+}
+
+/// Bytes in a [`GoJson`].
+struct Bytes(Vec<u8>);
+
+impl Serialize for Bytes {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_bytes(&self.0)
+    }
+}
+
+/// JSON as Go writes it: bytes are base64, which has nothing to escape.
+struct GoJson;
+
+impl Formatter for GoJson {
+    fn write_byte_array<W: ?Sized + io::Write>(&mut self, writer: &mut W, bytes: &[u8]) -> io::Result<()> {
+        write!(writer, "\"{}\"", Base64Display::new(bytes, &STANDARD))
+    }
 }
 
 /// Answers a review. Every request gets an answer: an `AdmissionReview` if the request's uid can be read, which refuses an
@@ -186,9 +211,10 @@ fn admit(request: &Request, options: &Options, others: OtherClasses) -> Answer {
     if mutation.patch.is_empty() {
         return answer(Response { warnings, ..unchanged }, Outcome::Unchanged);
     }
-    match serde_json::to_vec(&mutation.patch) {
-        Ok(patch) => {
-            let (patch_type, patch) = (Some("JSONPatch"), Some(ByteString(patch)));
+    let mut patch = Vec::with_capacity(USUAL);
+    match serde_json::to_writer(&mut patch, &mutation.patch) {
+        Ok(()) => {
+            let (patch_type, patch) = (Some("JSONPatch"), Some(Bytes(patch)));
             answer(Response { patch_type, patch, warnings, ..unchanged }, Outcome::Mutated)
         }
         Err(error) => refuse(uid, 500, "InternalError", &format!("writing the patch failed: {error}")),
@@ -202,8 +228,9 @@ fn refuse(uid: &str, code: u16, reason: &'static str, message: &str) -> Answer {
 
 fn answer(response: Response, outcome: Outcome) -> Answer {
     let reviewed = Reviewed { api_version: API_VERSION, kind: KIND, response };
-    match serde_json::to_vec(&reviewed) {
-        Ok(body) => Answer { status: 200, body, outcome },
+    let mut body = Vec::with_capacity(USUAL);
+    match reviewed.serialize(&mut Serializer::with_formatter(&mut body, GoJson)) {
+        Ok(()) => Answer { status: 200, body, outcome },
         Err(error) => status(500, "InternalError", &format!("writing the answer failed: {error}"), outcome),
     }
 }

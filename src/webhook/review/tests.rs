@@ -1,3 +1,4 @@
+use k8s_openapi::ByteString;
 use proptest::{collection::vec, prelude::any, proptest};
 use serde_json::{Value, json};
 
