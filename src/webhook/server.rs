@@ -64,7 +64,7 @@ const HANDSHAKE_TIME: Duration = Duration::from_secs(5);
 /// How long a request may take from its first byte to the answer: the API server waits for 5 s.
 const REQUEST_TIME: Duration = Duration::from_secs(4);
 
-/// How long a body may take to arrive, and to find memory.
+/// How long a review may take that is longer than [`body::OWN`], or has such an answer, to arrive and to find memory.
 const BODY_TIME: Duration = Duration::from_secs(2);
 
 /// How long a connection that must close may take to answer its request.
@@ -111,7 +111,7 @@ impl Webhook {
         let response = match request.uri().path() {
             PATH if request.method() == Method::POST => {
                 let start = Instant::now();
-                let (outcome, response) = self.answer(request.into_body()).await;
+                let (outcome, response) = self.answer(request.into_body(), start).await;
                 self.metrics.answered(outcome, start.elapsed());
                 response
             }
@@ -126,24 +126,27 @@ impl Webhook {
         response
     }
 
-    async fn answer(&self, body: Incoming) -> (Outcome, hyper::Response<Full<Bytes>>) {
-        let displaced = CancellationToken::new();
-        let answered = displaced.run_until_cancelled(async {
-            let body = self.memory.read(body, &displaced).await?;
-            let Answer { status, body: answer, outcome } = review(body.as_ref(), &self.options, self.others);
-            let held = self.memory.replace(body, answer).await;
-            Ok((outcome, json(status, Bytes::from_owner(held))))
-        });
-        let answered = async { answered.await.unwrap_or(Err(Problem::Displaced)) };
-        let (code, reason, problem) = match timeout(BODY_TIME, answered).await {
-            Ok(Ok(answered)) => return answered,
-            Ok(Err(problem @ Problem::TooLong)) => (413, "RequestEntityTooLarge", problem.to_string()),
-            Ok(Err(problem @ Problem::Broken(_))) => (400, "BadRequest", problem.to_string()),
-            Ok(Err(problem @ Problem::Displaced)) => (503, "ServiceUnavailable", problem.to_string()),
-            Err(_) => (408, "Timeout", format!("the review did not arrive within {BODY_TIME:?}")),
+    async fn answer(&self, body: Incoming, start: Instant) -> (Outcome, hyper::Response<Full<Bytes>>) {
+        let (code, reason, problem) = match self.review(body, start + BODY_TIME).await {
+            Ok(answered) => return answered,
+            Err(problem @ Problem::TooLong) => (413, "RequestEntityTooLarge", problem),
+            Err(problem @ Problem::Broken(_)) => (400, "BadRequest", problem),
+            Err(problem @ Problem::Displaced) => (503, "ServiceUnavailable", problem),
+            Err(problem @ Problem::Late) => (408, "Timeout", problem),
         };
-        let Answer { status, body, outcome } = status(code, reason, &problem, Outcome::Malformed);
+        let Answer { status, body, outcome } = status(code, reason, &problem.to_string(), Outcome::Malformed);
         (outcome, json(status, body.into()))
+    }
+
+    async fn review(
+        &self,
+        body: Incoming,
+        end: Instant,
+    ) -> Result<(Outcome, hyper::Response<Full<Bytes>>), Problem> {
+        let body = self.memory.read(body, end).await?;
+        let Answer { status, body: answer, outcome } = review(body.as_ref(), &self.options, self.others);
+        let answer = self.memory.replace(body, answer, end).await?;
+        Ok((outcome, json(status, answer)))
     }
 }
 

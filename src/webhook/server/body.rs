@@ -11,9 +11,11 @@ use http_body_util::BodyExt;
 use hyper::body::{Body, Bytes};
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore},
-    time::{Instant, sleep_until},
+    time::{Instant, sleep_until, timeout_at},
 };
 use tokio_util::sync::CancellationToken;
+
+use super::BODY_TIME;
 
 /// The longest body: an API server takes objects up to 3 MiB, and a review holds one Pod.
 pub(super) const MOST: usize = 4 * 1024 * 1024;
@@ -67,9 +69,10 @@ struct Holder {
 struct Place {
     holders: Holders,
     key: u64,
+    displaced: CancellationToken,
 }
 
-/// A body that has arrived, or the answer in its place. Its memory is given back with it.
+/// A body, or the long answer in its place. Its memory is given back with it.
 #[derive(Default)]
 pub(super) struct Held {
     bytes: Vec<u8>,
@@ -83,7 +86,17 @@ impl AsRef<[u8]> for Held {
     }
 }
 
-/// Why there is no body.
+impl Held {
+    /// Does this unless others need the memory of this request.
+    async fn unless_displaced<T>(&self, work: impl Future<Output = T>) -> Result<T, Problem> {
+        match &self.place {
+            None => Ok(work.await),
+            Some(place) => place.displaced.run_until_cancelled(work).await.ok_or(Problem::Displaced),
+        }
+    }
+}
+
+/// Why there is no body, or no memory for its answer.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Problem {
     /// It is longer than [`MOST`].
@@ -95,6 +108,9 @@ pub(super) enum Problem {
     /// Others needed its memory.
     #[error("the review took longer than {ARRIVAL_TIME:?} while others waited for memory")]
     Displaced,
+    /// It took too long.
+    #[error("the review did not arrive within {BODY_TIME:?}")]
+    Late,
 }
 
 impl Memory {
@@ -108,18 +124,27 @@ impl Memory {
     }
 
     /// Reads a body. It takes memory for bytes that arrived, not for announced ones. So a client that announces much and sends
-    /// nothing takes no memory from other clients. Without free memory it waits; the caller bounds the wait. If others need its memory
-    /// it is `displaced`: the caller then gives up.
-    pub(super) async fn read<B>(&self, mut body: B, displaced: &CancellationToken) -> Result<Held, Problem>
+    /// nothing takes no memory from other clients. Without free memory it waits. It gives up at `end`, and when others need its
+    /// memory. A body that says it is within [`OWN`] waits for its client alone, for which its connection has a timeout: a usual review
+    /// needs no timer of its own.
+    pub(super) async fn read<B>(&self, body: B, end: Instant) -> Result<Held, Problem>
+    where
+        B: Body<Data = Bytes, Error = hyper::Error> + Unpin,
+    {
+        let announced = body.size_hint().upper().and_then(|it| usize::try_from(it).ok());
+        let read = self.read_all(body, announced);
+        if announced.is_some_and(|announced| announced <= OWN) { read.await } else { by(end, read).await }
+    }
+
+    async fn read_all<B>(&self, mut body: B, announced: Option<usize>) -> Result<Held, Problem>
     where
         B: Body<Data = Bytes, Error = hyper::Error> + Unpin,
     {
         let mut held = Held::default();
         let mut too_long = false;
         // What a client announces is taken once more than its own part has arrived.
-        let announced = body.size_hint().upper().and_then(|it| usize::try_from(it).ok());
         let large = announced.unwrap_or(LARGE).min(LARGE);
-        while let Some(frame) = body.frame().await {
+        while let Some(frame) = held.unless_displaced(body.frame()).await? {
             // Trailers are of no interest.
             let Ok(data) = frame.map_err(Problem::Broken)?.into_data() else { continue };
             let needed = held.bytes.len().saturating_add(data.len());
@@ -130,7 +155,7 @@ impl Memory {
             }
             if needed > held.bytes.capacity() {
                 let capacity = needed.next_power_of_two().max(if needed > OWN { large } else { FIRST });
-                self.take(&mut held, capacity, displaced).await;
+                self.take(&mut held, capacity).await?;
                 held.bytes.reserve_exact(capacity - held.bytes.len());
             }
             // Copied: small pieces would each keep the buffer alive that they arrived in.
@@ -139,39 +164,50 @@ impl Memory {
         if too_long { Err(Problem::TooLong) } else { Ok(held) }
     }
 
-    /// Replaces a body with its answer. A long answer waits for memory of its own. Meanwhile it holds that of the body, and may be
-    /// displaced.
-    pub(super) async fn replace(&self, mut held: Held, mut answer: Vec<u8>) -> Held {
+    /// Replaces a body with its answer. A long answer waits for memory of its own, until `end`. Meanwhile it holds that of the body,
+    /// and may be displaced.
+    pub(super) async fn replace(
+        &self,
+        mut held: Held,
+        mut answer: Vec<u8>,
+        end: Instant,
+    ) -> Result<Bytes, Problem> {
         held.bytes = Vec::new();
-        answer.shrink_to_fit();
-        let mut permit = None;
-        if let Some(more) = answer.len().checked_sub(OWN) {
-            permit = acquire(&self.answers, more).await;
+        if answer.capacity() > OWN {
+            answer.shrink_to_fit();
         }
-        Held { bytes: answer, permit, place: None }
+        let more = answer.len().saturating_sub(OWN);
+        if more == 0 {
+            return Ok(answer.into());
+        }
+        let permit = by(end, held.unless_displaced(acquire(&self.answers, more))).await?;
+        Ok(Bytes::from_owner(Held { bytes: answer, permit, place: None }))
     }
 
     /// Takes further memory, so that `held` has enough for `capacity` bytes in all.
-    async fn take(&self, held: &mut Held, capacity: usize, displaced: &CancellationToken) {
+    async fn take(&self, held: &mut Held, capacity: usize) -> Result<(), Problem> {
         let there = held.permit.as_ref().map_or(0, OwnedSemaphorePermit::num_permits);
         let more = capacity.saturating_sub(OWN).saturating_sub(there);
         if more == 0 {
-            return;
+            return Ok(());
         }
         let own = held.place.as_ref().map(|place| place.key);
-        let acquired = tokio::select! {
-            biased;
-            acquired = acquire(&self.shared, more) => acquired,
-            never = self.displace(more, own) => match never {},
-        };
-        if let Some(acquired) = acquired {
+        let acquired = held.unless_displaced(async {
+            tokio::select! {
+                biased;
+                acquired = acquire(&self.shared, more) => acquired,
+                never = self.displace(more, own) => match never {},
+            }
+        });
+        if let Some(acquired) = acquired.await? {
             match &mut held.permit {
                 Some(permit) => permit.merge(acquired),
                 none => *none = Some(acquired),
             }
-            let place = held.place.get_or_insert_with(|| self.holders.enter(displaced));
+            let place = held.place.get_or_insert_with(|| self.holders.enter());
             place.holds(there + more);
         }
+        Ok(())
     }
 
     /// Displaces others than `own`, when it is this request's turn. It has no end.
@@ -183,6 +219,11 @@ impl Memory {
     }
 }
 
+/// Does this until then at the latest.
+async fn by<T>(end: Instant, work: impl Future<Output = Result<T, Problem>>) -> Result<T, Problem> {
+    timeout_at(end, work).await.unwrap_or(Err(Problem::Late))
+}
+
 /// Waits for memory. A request for more than the total waits until the caller gives up.
 async fn acquire(memory: &Arc<Semaphore>, bytes: usize) -> Option<OwnedSemaphorePermit> {
     let permits = u32::try_from(bytes).unwrap_or(u32::MAX);
@@ -192,12 +233,13 @@ async fn acquire(memory: &Arc<Semaphore>, bytes: usize) -> Option<OwnedSemaphore
 
 impl Holders {
     /// A place for a request that gets memory now.
-    fn enter(&self, displaced: &CancellationToken) -> Place {
+    fn enter(&self) -> Place {
+        let displaced = CancellationToken::new();
         let holder = Holder { since: Instant::now(), bytes: 0, displaced: displaced.clone() };
         let mut all = self.all();
         let key = all.last_key_value().map_or(0, |(last, _)| last + 1);
         all.insert(key, holder);
-        Place { holders: self.clone(), key }
+        Place { holders: self.clone(), key, displaced }
     }
 
     /// Displaces others than `own` that have had enough time, until they hold as much as is `missing`. Returns when to look again.
@@ -246,12 +288,12 @@ mod tests {
 
     #[tokio::test]
     async fn answers_hold_no_memory_of_bodies() {
-        let (memory, displaced) = (Memory::new(), CancellationToken::new());
+        let (memory, end) = (Memory::new(), Instant::now() + BODY_TIME);
         let mut answers = Vec::new();
         for _ in 0..4 {
             let mut held = Held::default();
-            memory.take(&mut held, MOST, &displaced).await;
-            answers.push(memory.replace(held, vec![0; ANSWERS / 4]).await);
+            memory.take(&mut held, MOST).await.unwrap();
+            answers.push(memory.replace(held, vec![0; ANSWERS / 4], end).await.unwrap());
         }
         assert_eq!(memory.shared.available_permits(), SHARED);
         assert!(memory.holders.all().is_empty(), "they are answered");

@@ -54,11 +54,15 @@ async fn bodies_that_do_not_arrive_keep_no_other_waiting() {
 /// A body that is no review, of so many bytes but the last.
 async fn stall(fixture: &Fixture, length: usize) -> ClientStream<TcpStream> {
     let mut stream = fixture.connect().await.unwrap();
+    send_all_but_the_last(&mut stream, length).await;
+    stream
+}
+
+async fn send_all_but_the_last(stream: &mut ClientStream<TcpStream>, length: usize) {
     let head = format!("POST {PATH} HTTP/1.1\r\nhost: x\r\ncontent-length: {length}\r\n\r\n");
     stream.write_all(head.as_bytes()).await.unwrap();
     stream.write_all(&vec![b' '; length - 1]).await.unwrap();
     stream.flush().await.unwrap();
-    stream
 }
 
 #[tokio::test(start_paused = true)]
@@ -244,6 +248,22 @@ async fn a_request_that_has_begun_must_arrive_soon() {
         let _ = stream.write_all(b"x").await;
     }
     assert!(start.elapsed() >= REQUEST_TIME && start.elapsed() < IDLE / 2, "{:?}", start.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_small_body_that_does_not_arrive_ends_its_connection() {
+    let fixture = Fixture::plain();
+    let mut stalled = fixture.connect().await.unwrap();
+    stop_the_clock();
+    tokio::time::advance(Duration::from_millis(1)).await;
+    let before = Instant::now();
+    send_all_but_the_last(&mut stalled, 1024).await;
+    assert!(is_patched(&ask(&mut fixture.http1().await, a_review()).await));
+    while stalled.read(&mut [0; 1024]).now_or_never().is_none_or(|read| matches!(read, Ok(1..))) {
+        assert!(before.elapsed() < REQUEST_TIME * 2, "it is still open");
+        tokio::time::advance(Duration::from_millis(100)).await;
+    }
+    assert!(before.elapsed() >= REQUEST_TIME, "{:?}", before.elapsed());
 }
 
 #[tokio::test(start_paused = true)]
