@@ -252,20 +252,19 @@ async fn speak(
     stop: CancellationToken,
 ) -> hyper::Result<()> {
     let stream = RequestTimeout::new(stream, Arc::clone(&slot), REQUEST_TIME);
-    let service = service_fn(|request| {
-        let (webhook, slot, stop) = (Arc::clone(&webhook), Arc::clone(&slot), stop.clone());
-        async move {
-            let mut response = webhook.respond(request, &slot).await;
-            if stop.is_cancelled() {
-                response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
-            }
-            Ok::<_, Infallible>(response)
+    let service = service_fn(async |request| {
+        let mut response = webhook.respond(request, &slot).await;
+        if stop.is_cancelled() {
+            response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         }
+        Ok::<_, Infallible>(response)
     });
     let connection = http1::Builder::new()
         // It would run while a connection waits for a request, too.
         .header_read_timeout(None)
         .max_buf_size(MOST_HEADERS)
+        // Else it reads in the middle of each review, to see whether the client leaves. A review waits for a short time only.
+        .half_close(true)
         .serve_connection(TokioIo::new(stream), service);
     let lingered = async {
         stop.cancelled().await;

@@ -194,6 +194,19 @@ async fn bodies_are_bounded_and_what_is_just_short_enough_is_read() {
 }
 
 #[tokio::test]
+async fn a_client_that_sends_no_more_gets_its_answer() {
+    let fixture = Fixture::plain();
+    let mut stream = fixture.connect().await.unwrap();
+    let review = a_review().into_body().collect().await.unwrap().to_bytes();
+    let head = format!("POST {PATH} HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n", review.len());
+    stream.write_all(&[head.as_bytes(), &review].concat()).await.unwrap();
+    stream.shutdown().await.unwrap();
+    let mut answer = String::new();
+    timeout(DEADLINE, stream.read_to_string(&mut answer)).await.unwrap().unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200 ") && answer.contains("JSONPatch"), "{answer}");
+}
+
+#[tokio::test]
 async fn certificates_change_under_load_and_no_request_fails() {
     let mut fixture = Fixture::plain();
     let old = fixture.http1().await;
