@@ -269,9 +269,9 @@ impl Changes {
         }
         for list in LISTS {
             let entries = before.and_then(|lists| lists.get(list)?.entries()).unwrap_or_default();
-            let moved = entries.iter().filter(|(resource, _)| moves(resource));
+            let vms = entries.iter().filter(|(resource, _)| moves(resource));
             let wanted = asks_for.map(|resource| (resource, Some("1")));
-            if moved.map(|(resource, amount)| (&**resource, amount.as_str())).eq(wanted) {
+            if vms.map(|(resource, amount)| (&**resource, amount.as_str())).eq(wanted) {
                 continue;
             }
             let kept = entries.iter().filter(|(resource, _)| !moves(resource));
