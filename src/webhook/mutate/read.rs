@@ -233,6 +233,10 @@ impl<'de> Visitor<'de> for Level {
                 map.next_value::<IgnoredAny>()?;
                 continue;
             };
+            // Else a short text could repeat its lists, and take far more memory than it is long.
+            if entries.iter().any(|(other, _)| *other == name) {
+                return Err(A::Error::custom("two resources have the same name"));
+            }
             entries.push((name, map.next_value_seed(level)?));
             // One more for the VM: an earlier review added it.
             if entries.len() > MOST_RESOURCES + 1 {

@@ -287,6 +287,20 @@ fn an_invalid_quantity_is_refused_with_its_path() {
 }
 
 #[test]
+fn resources_that_are_named_twice_are_refused() {
+    for resources in [
+        r#"{ "requests": {}, "requests": {} }"#,
+        r#"{ "limits": { "cpu": "1", "cpu": "2" } }"#,
+        r#"{ "limits": { "a.b/c": "1", "a.b\/c": "1" } }"#,
+    ] {
+        let text =
+            format!(r#"{{ "spec": {{ "containers": [{{ "name": "a", "resources": {resources} }}] }} }}"#);
+        let error = serde_json::from_str::<Pod>(&text).unwrap_err().to_string();
+        assert!(error.starts_with("two resources have the same name"), "{error}");
+    }
+}
+
+#[test]
 fn a_malformed_marker_is_ignored_with_a_warning() {
     let mut before = pod(&json!({ "containers": [asks("a", &json!({ "cpu": "3" }), &json!({}))] }));
     before["metadata"]["annotations"] = json!({ COUNTED: "yes" });

@@ -271,6 +271,7 @@ fn json_among_the_credentials_is_taken_literally_and_refused_with_the_escapes_of
         let made = &of_kind(&objects, "Secret")?["data"]["GCP_CREDENTIALS"];
         let encoded = "eyJ0eXBlIjogInNlcnZpY2VfYWNjb3VudCIsICJwcml2YXRlX2tleSI6ICJhXG5iIn0=";
         ensure!(*made == encoded, "{made}");
+        ensure!(rendered(r"{\x").await.is_ok(), "a text that is no JSON is refused");
         for escaped in [r#"{\"type\": \"service_account\"}"#, r#"{\n  \"type\": \"service_account\"\n}"#] {
             let refusal = rendered(escaped).await.err().context("it was taken")?;
             let told = "providerSecrets.gcp.GCP_CREDENTIALS is escaped for cloud-api-adaptor's chart";

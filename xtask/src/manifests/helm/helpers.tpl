@@ -121,13 +121,13 @@
 {{- toYaml $vain -}}
 {{- end }}
 
-{{- /* The data of peer-pods-secret. No JSON begins with a backslash in braces, but cloud-api-adaptor's chart needs it so. */ -}}
+{{- /* The data of peer-pods-secret. No JSON begins with an escaped quote in braces, but cloud-api-adaptor's chart needs it so. */ -}}
 {{- define "peerpod-operator.credentials" -}}
 {{- $given := dict -}}
 {{- include "peerpod-operator.collect" (dict "root" . "values" .Values.providerSecrets "all" $given) -}}
 {{- $all := dict -}}
 {{- range $key, $value := omit $given "id_rsa" "id_rsa_pub" -}}
-{{- if regexMatch `^\s*[{]\s*\\` $value -}}
+{{- if regexMatch `^\s*[{]\s*(\\[nrt]\s*)*\\"` $value -}}
 {{- fail (printf "providerSecrets.%s.%s is escaped for cloud-api-adaptor's chart, which puts it between quotes: this chart takes it literally, so write it as it is in its file" $.Values.provider $key) -}}
 {{- end -}}
 {{- $_ := set $all $key (b64enc $value) -}}
