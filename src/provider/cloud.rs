@@ -82,7 +82,7 @@ pub struct Cloud {
 }
 
 /// Opens a provider by a cloud's settings. It connects when it is first used.
-pub type Open = fn(&Values, Opening<'_>) -> Result<Box<dyn Provider>, Error>;
+pub type Open = fn(&Values, &Opening<'_>) -> Result<Box<dyn Provider>, Error>;
 
 /// What a provider is opened for.
 #[derive(Clone, Debug)]

@@ -19,14 +19,14 @@ pub struct Openers {
     shared: Shared,
 }
 
-type Opener = Arc<dyn Fn(&Values, Opening<'_>) -> Result<Box<dyn Provider>, Error> + Send + Sync>;
+type Opener = Arc<dyn Fn(&Values, &Opening<'_>) -> Result<Box<dyn Provider>, Error> + Send + Sync>;
 
 impl Openers {
     /// The same, but the providers for the cloud of this name are opened by `open`.
     #[must_use]
     pub fn with<F>(mut self, cloud: &'static str, open: F) -> Self
     where
-        F: Fn(&Values, Opening<'_>) -> Result<Box<dyn Provider>, Error> + Send + Sync + 'static,
+        F: Fn(&Values, &Opening<'_>) -> Result<Box<dyn Provider>, Error> + Send + Sync + 'static,
     {
         self.own.insert(cloud, Arc::new(open));
         self
@@ -46,12 +46,12 @@ impl Openers {
         snapshot.endpoint().map_err(|obstacle| Error::new(ErrorClass::Invalid, obstacle))?;
         let cloud = snapshot.cloud();
         if let Some(open) = self.own.get(cloud) {
-            return open(&snapshot.values, opening);
+            return open(&snapshot.values, &opening);
         }
         let known = Cloud::named(cloud).ok_or_else(|| {
             let message = format!("this version of the operator does not delete VMs on {cloud}");
             Error::new(ErrorClass::NotSupported, Message::public(message))
         })?;
-        (known.open)(&snapshot.values, opening)
+        (known.open)(&snapshot.values, &opening)
     }
 }

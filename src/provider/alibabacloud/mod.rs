@@ -86,10 +86,9 @@ const PAGE: &str = "100";
 /// One region of one account.
 struct Alibaba(Signed<Api>);
 
-#[allow(clippy::needless_pass_by_value, reason = "every cloud is opened so")]
-fn open(values: &Values, opening: Opening<'_>) -> Result<Box<dyn Provider>, Error> {
+fn open(values: &Values, opening: &Opening<'_>) -> Result<Box<dyn Provider>, Error> {
     let place = opening.place(settings::check(values), "region of Alibaba Cloud", RegionPlace::recorded)?;
-    Ok(Box::new(Alibaba(Signed::new(Api::new(&Settings::read(values), place)?, &opening))))
+    Ok(Box::new(Alibaba(Signed::new(Api::new(&Settings::read(values), place)?, opening))))
 }
 
 fn instance(raw: &str) -> Result<ParsedId, IdProblem> {

@@ -87,10 +87,9 @@ const ADDRESSES: Lookup = ["reading elastic addresses", "DescribeAddresses", "al
 /// One region of one account.
 pub struct Aws(Signed<Api>);
 
-#[allow(clippy::needless_pass_by_value, reason = "every cloud is opened so")]
-fn open(values: &Values, opening: Opening<'_>) -> Result<Box<dyn Provider>, Error> {
+fn open(values: &Values, opening: &Opening<'_>) -> Result<Box<dyn Provider>, Error> {
     let place = opening.place(settings::check(values), "region of EC2", RegionPlace::recorded)?;
-    Ok(Box::new(Aws(Signed::new(Api::new(&Settings::read(values), place)?, &opening))))
+    Ok(Box::new(Aws(Signed::new(Api::new(&Settings::read(values), place)?, opening))))
 }
 
 fn instance(raw: &str) -> Result<ParsedId, IdProblem> {

@@ -81,7 +81,7 @@ struct Azure {
     group: Option<String>,
 }
 
-fn open(values: &Values, _: Opening<'_>) -> Result<Box<dyn Provider>, Error> {
+fn open(values: &Values, _: &Opening<'_>) -> Result<Box<dyn Provider>, Error> {
     let settings = Settings::read(values);
     // Identifiers contain their place, so no other place is ever opened.
     let (source, environment) =

@@ -85,20 +85,20 @@ struct Byom {
     returns: Arc<Returns>,
 }
 
-fn open(values: &Values, opening: Opening<'_>) -> Result<Box<dyn Provider>, Error> {
+fn open(values: &Values, opening: &Opening<'_>) -> Result<Box<dyn Provider>, Error> {
     let settings = Settings::read(values);
-    let Some(Cluster { client, namespace }) = opening.cluster else {
+    let Some(Cluster { client, namespace }) = &opening.cluster else {
         let message = "the pool of machines is in the cluster, to which there is no access: set KUBECONFIG, or run in a Pod";
         return Err(Error::new(ErrorClass::Invalid, message));
     };
     let recorded = opening.recorded.as_ref();
     let place = recorded.map_or_else(|| settings.place(), |recorded| recorded.address.to_owned());
-    let (namespace, name) = place.split_once('/').unwrap_or((&namespace, &place));
+    let (namespace, name) = place.split_once('/').unwrap_or((namespace, &place));
     if !is_name(namespace) || !is_name(name) {
         return Err(Error::unreadable_place("ConfigMap"));
     }
     let store = Store {
-        api: Api::namespaced(client, namespace),
+        api: Api::namespaced(client.clone(), namespace),
         name: name.to_owned(),
         full_name: format!("{namespace}/{name}"),
         expected: recorded.and_then(|recorded| recorded.host).map(str::to_owned),

@@ -17,7 +17,7 @@ const ADDRESS: &str = "127.255.255.254";
 
 fn provider(server: &ApiServer, recorded: Option<RecordedPlace<'_>>) -> Box<dyn Provider> {
     let cluster = Some(Cluster { client: server.client(), namespace: "here".to_owned() });
-    open(&Values::default(), Opening { cluster, recorded, ..Opening::new(1) }).unwrap()
+    open(&Values::default(), &Opening { cluster, recorded, ..Opening::new(1) }).unwrap()
 }
 
 fn allocation(pod: &str, ip: &str) -> (String, Value) {
@@ -187,6 +187,6 @@ async fn a_pool_that_others_write_all_the_time_is_tried_again_later() {
 
 #[test]
 fn without_a_cluster_the_error_says_what_to_do() {
-    let error = open(&Values::default(), Opening::new(1)).err().unwrap();
+    let error = open(&Values::default(), &Opening::new(1)).err().unwrap();
     assert!(error.class == ErrorClass::Invalid && error.to_string().contains("KUBECONFIG"), "{error}");
 }

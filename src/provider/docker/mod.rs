@@ -118,8 +118,7 @@ fn power(state: &str) -> PowerState {
     }
 }
 
-#[allow(clippy::needless_pass_by_value, reason = "every cloud is opened so")]
-fn open(values: &Values, opening: Opening<'_>) -> Result<Box<dyn Provider>, Error> {
+fn open(values: &Values, opening: &Opening<'_>) -> Result<Box<dyn Provider>, Error> {
     let settings = Settings::read(values);
     let authority = |address: &str| Settings::authority(address).map(str::to_owned);
     let authority = opening.place(settings::check(values), "Docker daemon", authority)?;

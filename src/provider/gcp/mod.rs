@@ -79,8 +79,7 @@ struct Gcp {
     project: String,
 }
 
-#[allow(clippy::needless_pass_by_value, reason = "every cloud is opened so")]
-fn open(values: &Values, opening: Opening<'_>) -> Result<Box<dyn Provider>, Error> {
+fn open(values: &Values, opening: &Opening<'_>) -> Result<Box<dyn Provider>, Error> {
     let (base, project) = opening.place(settings::check(values), "project", recorded)?;
     Ok(Box::new(Gcp {
         api: Authorized::new(Source::new(Settings::read(values).credentials))?,

@@ -92,10 +92,10 @@ struct IbmCloud {
     sight: Sight,
 }
 
-fn open(values: &Values, opening: Opening<'_>) -> Result<Box<dyn Provider>, Error> {
+fn open(values: &Values, opening: &Opening<'_>) -> Result<Box<dyn Provider>, Error> {
     let address = opening.address(settings::check(values))?;
-    let (vpc, recorded) = Vpc::new(&address, &opening)?;
-    let opening = Opening { recorded, ..opening };
+    let (vpc, recorded) = Vpc::new(&address, opening)?;
+    let opening = Opening { recorded, ..opening.clone() };
     let Settings { api_key, profile, iam_endpoint, search_endpoint, resource_group, .. } =
         Settings::read(values);
     // It is not recorded which resource group the settings named with an earlier endpoint.

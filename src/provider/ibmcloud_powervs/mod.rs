@@ -101,11 +101,10 @@ struct Servers {
     all: Vec<Server>,
 }
 
-#[allow(clippy::needless_pass_by_value, reason = "every cloud is opened so")]
-fn open(values: &Values, opening: Opening<'_>) -> Result<Box<dyn Provider>, Error> {
+fn open(values: &Values, opening: &Opening<'_>) -> Result<Box<dyn Provider>, Error> {
     let place = opening.place(settings::check(values), "workspace", Place::recorded)?;
     let Settings { api_key, iam_endpoint, .. } = Settings::read(values);
-    let iam = Iam::new(&iam_endpoint, api_key, None, &opening)?;
+    let iam = Iam::new(&iam_endpoint, api_key, None, opening)?;
     let api = Authorized::with(iam, Options { total: PATIENCE, ..Options::default() })?;
     Ok(Box::new(PowerVs { api, place, listed: SingleFlight::default() }))
 }

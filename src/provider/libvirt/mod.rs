@@ -128,17 +128,17 @@ impl Libvirt {
 
 fn open(
     values: &Values,
-    Opening { calls, recorded, shared, .. }: Opening<'_>,
+    Opening { calls, recorded, shared, .. }: &Opening<'_>,
 ) -> Result<Box<dyn Provider>, Error> {
     let Settings { uri, pool, .. } = Settings::read(values);
     let Some(recorded) = recorded else {
-        return Ok(Box::new(Libvirt::new(&uri, &pool, calls)?));
+        return Ok(Box::new(Libvirt::new(&uri, &pool, *calls)?));
     };
     let host_changed = recorded.host_changed();
-    let RecordedPlace { address, host, .. } = recorded;
+    let &RecordedPlace { address, host, .. } = recorded;
     let host =
         host.map(Uuid::try_parse).transpose().map_err(|_| Error::unreadable_place("UUID of a host"))?;
-    let libvirt = Libvirt::at_place(&uri, address, &pool, calls, Expected { host, host_changed })?;
+    let libvirt = Libvirt::at_place(&uri, address, &pool, *calls, Expected { host, host_changed })?;
     // What is left of VMs outlives a change of the settings.
     let remains = shared.get(&[CLOUD.name(), address], || Ok(Remains::default()))?;
     Ok(Box::new(Libvirt { remains, ..libvirt }))

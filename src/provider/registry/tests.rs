@@ -86,7 +86,7 @@ async fn a_provider_that_an_embedding_program_brings_serves_its_cloud() {
     let region = Region::default();
     region.0.lock().unwrap().insert(id.clone(), vm.clone());
     let clouds = clouds(&Openers::default().with(CLOUD, move |_, opening| {
-        assert_eq!(opening.recorded.map(|it| it.address.to_owned()).as_deref(), Some("here"));
+        assert_eq!(opening.recorded.as_ref().map(|it| it.address.to_owned()).as_deref(), Some("here"));
         Ok(Box::new(region.clone()))
     }));
     let provider = clouds.provider(CLOUD).await.unwrap();
@@ -167,7 +167,7 @@ async fn a_former_place_that_asks_for_fewer_calls_stops_no_call_to_the_present_o
     let region = Region::default();
     region.0.lock().unwrap().insert(there.clone(), Vm::named(there.clone(), "podvm-web-1a2b3c4d"));
     let openers = Openers::default().with(CLOUD, move |_, opening| {
-        let is_here = opening.recorded.is_none_or(|it| it.address == "here");
+        let is_here = opening.recorded.as_ref().is_none_or(|it| it.address == "here");
         let retry_after = Duration::from_secs(600);
         let busy = Answers(Err(Error::new(ErrorClass::Throttled { retry_after }, "busy")));
         if is_here { Ok(Box::new(region.clone())) } else { Ok(Box::new(busy)) }

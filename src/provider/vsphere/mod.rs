@@ -79,10 +79,9 @@ struct Vsphere {
     shared: SharedList,
 }
 
-#[allow(clippy::needless_pass_by_value, reason = "every cloud is opened so")]
-fn open(values: &Values, opening: Opening<'_>) -> Result<Box<dyn Provider>, Error> {
+fn open(values: &Values, opening: &Opening<'_>) -> Result<Box<dyn Provider>, Error> {
     let place = opening.place(settings::check(values), "folder of a vCenter", Place::recorded)?;
-    let vcenter = VCenter::new(&place, &Settings::read(values), &opening)?;
+    let vcenter = VCenter::new(&place, &Settings::read(values), opening)?;
     Ok(Box::new(Vsphere { vcenter, folder: place.folder, shared: SharedList::default() }))
 }
 
