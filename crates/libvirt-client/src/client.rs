@@ -32,7 +32,8 @@ pub struct Options {
     pub stalled: usize,
     /// The time of a call, from the moment it is made, including the wait for a connection.
     pub call_timeout: Duration,
-    /// The expected host. A connection to any other host is not used: [`Error::OtherHost`]. `None` accepts any host.
+    /// The expected host. A connection to any other host is not used: [`Error::OtherHost`]. `None` accepts any host. An open
+    /// connection stays with its host, wherever the address leads later: see [`Client::verify_host`].
     pub host: Option<Uuid>,
     /// The time for opening a connection. `None`: 5 seconds, and 15 over ssh, where the host may look names up and ask other
     /// services before it accepts a client.
@@ -100,6 +101,16 @@ impl Client {
     /// without SMBIOS, such as s390x, and without that configuration, each start of the daemon draws another one.
     pub async fn host_uuid(&self) -> Result<Option<Uuid>, Error> {
         Ok(host_uuid(&self.call::<ConnectGetCapabilities>(()).await?))
+    }
+
+    /// Proves that the address leads to the expected host ([`Options::host`]) at present: opens a connection, asks for the host's UUID,
+    /// and closes it. The connections for calls stay as they are. Without an expected host there is nothing to prove, and nothing is
+    /// opened. [`Error::OtherHost`] if another host answers.
+    pub async fn verify_host(&self) -> Result<(), Error> {
+        let deadline = Instant::now() + self.call_timeout;
+        let verified = timeout_at(deadline, self.connections.verify_host()).await;
+        let procedure = ConnectGetCapabilities::NAME;
+        verified.unwrap_or_else(|_| Err(Error::Timeout { procedure, after: self.call_timeout }))
     }
 
     /// All domains, running or not.

@@ -136,6 +136,14 @@ impl Connections {
         attempt
     }
 
+    /// Proves that the address leads to the host that is meant, if one is, by a connection that carries no calls and is closed again.
+    pub(crate) async fn verify_host(&self) -> Result<(), Error> {
+        if self.host.is_none() {
+            return Ok(());
+        }
+        self.opening.open(&self.uri, self.host, self.connect_timeout).await.map(drop)
+    }
+
     /// Closes the connections that carry no call and were begun before that time, at which a call began that failed on another one.
     /// What ended that one may have ended these, and only a call on each would show it.
     pub(crate) fn forget_idle(&self, before: Instant) {

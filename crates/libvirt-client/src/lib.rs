@@ -37,6 +37,8 @@
 //!   older than it, so the next call gets one that is in use, or a new one. So a daemon that hangs is detected when it does not
 //!   answer a new one within [`Options::connect_timeout`]. All calls that wait for a connection share one attempt, and its failure.
 //!   [`Error::Auth`] of an attempt answers for all calls of the next 10 seconds.
+//! - A connection is checked for the expected host ([`Options::host`]) when it is opened, and is open for as long as it works. The
+//!   address may lead to another host meanwhile. [`Client::verify_host`] finds that out by a further connection.
 //! - There are no retries: [`Error`] says what happened and the caller decides. After [`Error::Connect`] no call was sent; after
 //!   [`Error::Timeout`] and [`Error::Disconnected`] the call may or may not have taken effect.
 //! - Dropping a call's future leaves nothing behind here. The daemon may still carry the call out.

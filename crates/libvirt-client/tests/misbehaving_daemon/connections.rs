@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use libvirt_client::{Error, Options};
+use uuid::Uuid;
 
 use crate::support::*;
 
@@ -169,4 +170,40 @@ async fn a_call_uses_the_connection_with_the_fewest_calls() {
         first.answer(CONNECT_GET_LIB_VERSION, &version(1)).await;
     }
     assert_eq!(calls.join_all().await.iter().sum::<u64>(), 5);
+}
+
+#[tokio::test]
+async fn a_further_connection_shows_whether_the_address_still_leads_to_the_host() {
+    let daemon = FakeDaemon::start();
+    let [expected, other] = [1, 2].map(Uuid::from_u128);
+    let client = daemon.client_with(Options { connections: 1, host: Some(expected), ..Options::default() });
+    let capabilities =
+        |host: Uuid| string(&format!("<capabilities><host><uuid>{host}</uuid></host></capabilities>"));
+    let serve = async {
+        let mut kept = daemon.accept().await;
+        kept.answer(CONNECT_GET_CAPABILITIES, &capabilities(expected)).await;
+        kept.answer(CONNECT_GET_LIB_VERSION, &version(1)).await;
+        for host in [expected, other] {
+            let mut further = daemon.accept().await;
+            further.answer(CONNECT_GET_CAPABILITIES, &capabilities(host)).await;
+            further.hung_up().await;
+        }
+        kept.answer(CONNECT_GET_LIB_VERSION, &version(2)).await;
+        kept
+    };
+    let calls = async {
+        assert_eq!(client.lib_version().await.unwrap(), 1);
+        client.verify_host().await.unwrap();
+        let error = client.verify_host().await.unwrap_err();
+        assert!(matches!(error, Error::OtherHost { found, .. } if found == Some(other)), "{error}");
+        assert_eq!(client.lib_version().await.unwrap(), 2, "the connection for calls stays");
+    };
+    tokio::join!(serve, calls);
+}
+
+#[tokio::test]
+async fn without_an_expected_host_nothing_is_opened_to_verify_it() {
+    let daemon = FakeDaemon::start();
+    // The daemon would not answer.
+    daemon.client().verify_host().await.unwrap();
 }

@@ -13,6 +13,7 @@ pub(crate) const REMOTE: u32 = 0x2000_8086;
 pub(crate) const KEEPALIVE: u32 = 0x6b65_6570;
 
 pub(crate) const CONNECT_OPEN: i32 = 1;
+pub(crate) const CONNECT_GET_CAPABILITIES: i32 = 7;
 pub(crate) const DOMAIN_LOOKUP_BY_UUID: i32 = 24;
 pub(crate) const AUTH_LIST: i32 = 66;
 pub(crate) const AUTH_POLKIT: i32 = 70;
