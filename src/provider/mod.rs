@@ -6,14 +6,16 @@
 //!   fails with [`ErrorClass::NotFound`] only if nothing is left. A wrong scope, missing rights and a cloud that does not answer
 //!   have classes of their own. Callers release finalizers on `NotFound`, so a provider in doubt must not report it. While the
 //!   absence may still be undone, it fails with [`ErrorClass::Unsettled`]. An identifier with a [scope](InstanceId::scope) is looked
-//!   up in that scope, whatever the settings name.
+//!   up in that scope, whatever the settings name. Where an address may lead to another host later, an answer of a kept connection
+//!   proves no absence: a connection that is opened after the question must lead to the same host.
 //! - [`Provider::delete`] deletes the VM and everything in [`Vm::belongings`], and nothing else. It may return before the VM is
 //!   gone, and says when to check again. A caller may repeat it at any time, also after half a success: a step that is already
 //!   done is a success. `describe` finds the VM or its remains until all belongings are gone, so that a retry still finds what is
 //!   left. `delete` never deletes a user's data.
 //! - [`Provider::list`] reads. It gives, page by page, what may be a pod VM and what may have come with one. It fails if any page
-//!   is missing: an incomplete list proves nothing. A VM's [`Listed::id`] is the one that a PeerPod records. If several VMs share
-//!   that identifier, a provider lists each by an identifier of its own, or refuses to delete by it.
+//!   is missing: an incomplete list proves nothing, and neither does that of a host to which the address no longer leads. A VM's
+//!   [`Listed::id`] is the one that a PeerPod records. If several VMs share that identifier, a provider lists each by an identifier of
+//!   its own, or refuses to delete by it.
 //! - [`Provider::examine`] finds out whether the cloud answers and what the credentials may do there. It changes nothing: it
 //!   reads, uses the cloud's dry run or its question for rights, or asks to change something that provably does not exist. It
 //!   fails only if the cloud does not answer at all. Every refusal is a [`Finding`], and so is a right that only its use would

@@ -70,7 +70,9 @@ impl Libvirt {
         let deleted = self.delete_volumes(found, "undefine the domain").await;
         self.remains.note(&all, deleted.is_err() && !is_pool_empty);
         deleted?;
-        self.undefine(&domain).await
+        self.undefine(&domain).await?;
+        self.host_proof.note_deleted(domain.uuid);
+        Ok(())
     }
 
     fn now(

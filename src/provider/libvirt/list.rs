@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 
 use futures::future::try_join;
+use tokio::time::Instant;
 
 use super::{
     Libvirt,
@@ -26,6 +27,8 @@ impl Libvirt {
             self.client.pool_volumes(&pool).await.map_err(explain)
         };
         let (mut domains, volumes) = try_join(domains, volumes).await?;
+        // A former host has VMs that may be another cluster's by now, and lacks those of this one.
+        self.ensure_same_host(Instant::now()).await?;
         domains.retain(|domain| domain.name.starts_with(POD_VM));
         let names: HashSet<_> = domains.iter().map(|domain| domain.name.as_str()).collect();
         let left = volumes.into_iter().filter_map(|volume| {

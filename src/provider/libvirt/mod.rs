@@ -16,11 +16,14 @@
 //!
 //! A domain that a user undefined while it runs is not persistent. When it is off, libvirt no longer knows it or its volumes. So
 //! the operator defines it again before it destroys it. If it cannot, it leaves the domain running.
+//!
+//! A domain that another program deleted, and each list, cost a connection more: see `host_proof.rs`. Many share it.
 
 mod definition;
 mod delete;
 mod examine;
 mod failure;
+mod host_proof;
 mod list;
 mod settings;
 mod volumes;
@@ -30,11 +33,11 @@ use std::sync::{Arc, atomic::AtomicUsize};
 use async_trait::async_trait;
 use libvirt_client::{CALLS_PER_CONNECTION, Client, ConnectUri, Domain, Options};
 use operator_kit::Message;
-use tokio::sync::Notify;
+use tokio::{sync::Notify, time::Instant};
 use uuid::Uuid;
 
 pub use self::settings::Settings;
-use self::{definition::Definition, volumes::Remains};
+use self::{definition::Definition, host_proof::HostProof, volumes::Remains};
 use super::{
     Accepted, Claim, Error, ErrorClass, Finding, IdProblem, InstanceId, OwnVm, Pages, ParsedId, Provider, Vm,
     cloud::{Cloud, Opening, RecordedPlace, SSH_KEY},
@@ -61,6 +64,7 @@ pub struct Libvirt {
     /// How domains are undefined here, once the operator knows.
     undefining: AtomicUsize,
     remains: Arc<Remains>,
+    host_proof: HostProof,
     /// Notified if another host than the expected one answers.
     host_changed: Option<Arc<Notify>>,
 }
@@ -107,6 +111,7 @@ impl Libvirt {
             pool: pool.to_owned(),
             undefining: AtomicUsize::new(0),
             remains: Arc::default(),
+            host_proof: HostProof::default(),
             host_changed: expected.host_changed,
         }
     }
@@ -175,10 +180,17 @@ fn parse(domain: &Domain, xml: &str) -> Result<Definition, Error> {
 #[async_trait]
 impl Provider for Libvirt {
     async fn describe(&self, id: &InstanceId, _: &Claim) -> Result<Vm, Error> {
+        let asked = Instant::now();
         // libvirt finds it by its UUID alone.
         let domain = Domain { name: String::new(), uuid: uuid(id)?, id: -1 };
         let definition = match self.definition(&domain).await {
-            Err(gone) if gone.class == ErrorClass::NotFound => return self.remains(id).await.ok_or(gone),
+            Err(gone) if gone.class == ErrorClass::NotFound => {
+                if let Some(left) = self.remains(id).await {
+                    return Ok(left);
+                }
+                self.ensure_absent(domain.uuid, asked).await?;
+                return Err(gone);
+            }
             definition => definition?,
         };
         Ok(Vm {

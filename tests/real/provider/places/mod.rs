@@ -2,6 +2,7 @@
 
 mod clouds;
 mod hosts;
+mod kept_connection;
 mod record;
 
 use std::path::Path;

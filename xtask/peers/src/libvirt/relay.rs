@@ -37,9 +37,13 @@ pub struct Relay {
     _connections: JoinSet<()>,
 }
 
-/// The rules for calls that are not just forwarded.
+/// Where connections lead, and the rules for calls that are not just forwarded.
 #[derive(Debug, Default)]
 struct Rules {
+    /// The socket of the daemon to which new connections lead.
+    upstream: PathBuf,
+    /// How many connections came.
+    connections: usize,
     lost: Vec<Vec<u8>>,
     refused: Vec<Refusal>,
     /// How many calls came.
@@ -60,20 +64,31 @@ impl Relay {
         let socket = dir.join("relay-sock");
         let listener =
             UnixListener::bind(&socket).with_context(|| format!("listening on {}", socket.display()))?;
-        let direct = host.uri().to_string();
-        let upstream = host.uri().socket().with_context(|| format!("{direct} names no socket"))?;
+        let (direct, upstream) = (host.uri().to_string(), socket_of(host)?);
         let uri = format!("{}?socket={}", direct.split('?').next().unwrap_or_default(), socket.display());
         let uri =
             uri.parse().with_context(|| format!("the path {} cannot be part of a URI", socket.display()))?;
-        let rules = Arc::default();
+        let rules = Arc::new(Mutex::new(Rules { upstream, ..Rules::default() }));
         let mut connections = JoinSet::new();
-        connections.spawn(accept(listener, upstream, late, Arc::clone(&rules)));
+        connections.spawn(accept(listener, late, Arc::clone(&rules)));
         Ok(Self { socket, uri, rules, _connections: connections })
     }
 
     /// The value of `LIBVIRT_URI` for this relay.
     pub fn uri(&self) -> &ConnectUri {
         &self.uri
+    }
+
+    /// Makes connections that come from now on lead to this daemon, as when a name leads to another host. Those that are open stay with
+    /// theirs.
+    pub fn lead_to(&self, host: &Host) -> Result<()> {
+        self.rules().upstream = socket_of(host)?;
+        Ok(())
+    }
+
+    /// The number of connections so far.
+    pub fn connections(&self) -> usize {
+        self.rules().connections
     }
 
     /// Loses calls from now on that contain one of these marks anywhere in their packet: a domain's UUID in its binary form, or part of
@@ -115,10 +130,16 @@ impl Drop for Relay {
     }
 }
 
-async fn accept(listener: UnixListener, upstream: PathBuf, late: Duration, rules: Arc<Mutex<Rules>>) {
+/// The socket of the daemon.
+fn socket_of(host: &Host) -> Result<PathBuf> {
+    host.uri().socket().with_context(|| format!("{} names no socket", host.uri()))
+}
+
+async fn accept(listener: UnixListener, late: Duration, rules: Arc<Mutex<Rules>>) {
     let mut connections = JoinSet::new();
     while let Ok((client, _)) = listener.accept().await {
-        let (upstream, rules) = (upstream.clone(), Arc::clone(&rules));
+        let rules = Arc::clone(&rules);
+        let upstream = rules.lock().unwrap_or_else(PoisonError::into_inner).connected();
         connections.spawn(async move {
             // If one side closes the connection, so does the relay towards the other side.
             let Ok(server) = UnixStream::connect(upstream).await else { return };
@@ -159,6 +180,12 @@ async fn forward(
 }
 
 impl Rules {
+    /// Notes a new connection. Returns the socket to which it leads.
+    fn connected(&mut self) -> PathBuf {
+        self.connections += 1;
+        self.upstream.clone()
+    }
+
     /// Whether to lose a call, and the error with which to refuse it.
     fn judge(&mut self, packet: &[u8]) -> (bool, Option<i32>) {
         self.calls += 1;
