@@ -92,9 +92,9 @@ PeerPodConfig. An upgrade or a rollback does not.
 `helm uninstall` first waits for deletions in progress. It fails if PeerPods of Pods that still exist are left: delete these Pods.
 The CRDs stay.
 
-Render the chart with `helm template --no-hooks` (kustomize: `skipHooks: true`). `kubectl apply` would start the Job that drains at
-once, which deletes every PeerPodConfig and stops the operator. Then apply the PeerPodConfig yourself, and run `drain` before you remove
-the installation.
+Render the chart with `helm template --no-hooks --kube-version {OLDEST_KUBERNETES}` (kustomize: `skipHooks: true` and `kubeVersion: \"{OLDEST_KUBERNETES}\"`): helm 3.17
+assumes an older version of Kubernetes. `kubectl apply` would start the Job that drains at once, which deletes every PeerPodConfig and
+stops the operator. Then apply the PeerPodConfig yourself, and run `drain` before you remove the installation.
 
 See also: [Helm](../../docs/src/install/helm.md), [Uninstall](../../docs/src/install/uninstall.md) and
 [Troubleshooting](../../docs/src/operations/troubleshooting.md#helm-install-or-helm-upgrade-fails).
