@@ -149,7 +149,7 @@
 {{- define "peerpod-operator.byomHostKeys" -}}
 {{- $all := dict -}}
 {{- if eq (toString .Values.provider) "byom" -}}
-{{- range $name, $key := (.Values.providerSecrets.byom | default dict).hostKeys -}}
+{{- range $name, $key := ((.Values.providerSecrets | default dict).byom | default dict).hostKeys -}}
 {{- with $key }}{{ $_ := set $all $name (include "peerpod-operator.pem" .) }}{{ end -}}
 {{- end -}}
 {{- end -}}

@@ -43,10 +43,12 @@ fn null_values_equal_empty_values() -> Result<()> {
         nulls["peerPodConfig"]["create"] = json!(true);
         let mut plain = json!({ "peerPodConfig": { "create": true } });
         ensure!(all(&helm, &nulls).await? == all(&helm, &plain).await?, "without a provider");
-        for values in [&mut nulls, &mut plain] {
-            values["provider"] = json!("libvirt");
+        for provider in ["libvirt", "byom"] {
+            for values in [&mut nulls, &mut plain] {
+                values["provider"] = json!(provider);
+            }
+            ensure!(all(&helm, &nulls).await? == all(&helm, &plain).await?, "with the provider {provider}");
         }
-        ensure!(all(&helm, &nulls).await? == all(&helm, &plain).await?, "with a provider");
         Ok(())
     })
 }
