@@ -175,7 +175,8 @@ async fn wait_until_no_peerpods(client: &Client, retry: &mut Retry, deadline: In
     }
     Err(format!(
         "there are PeerPods of Pods that still exist, running or ended: {}. Delete these Pods first, then run \
-         drain again: without the operator their VMs may never be deleted",
+         drain again: without the operator their VMs may never be deleted; if a PeerPod has no such Pod, delete the \
+         PeerPod itself",
         names(&left)
     ))
 }
