@@ -33,7 +33,7 @@ use serde::{Deserialize, Deserializer, Serialize};
         name = "State",
         type_ = "string",
         json_path = r#".status.conditions[?(@.status=="True")].reason"#,
-        description = "Why the PeerPod waits or is stuck; empty when nothing needs attention"
+        description = "Why the PeerPod waits or is stuck; empty or PodIsOlder when nothing needs attention"
     ),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
 )]
