@@ -222,6 +222,7 @@
   (list "daemonset.podLabels" .Values.daemonset.podLabels (not $applied) $unapplied)
   (list "daemonset.updateStrategy" .Values.daemonset.updateStrategy (not $applied) $unapplied)
   (list "limit" (ne (include "peerpod-operator.text" .Values.limit) "10") (not $applied) $unapplied)
+  (list "operator.evictLostPods" .Values.operator.evictLostPods (eq (include "peerpod-operator.controllers" .) "peerpodconfig") "the controller peerpod does not run")
   (list "peerPodConfig.spec" .Values.peerPodConfig.spec (not $applied) $unapplied)
   (list "webhook.enabled" (not .Values.webhook.enabled) (not $applied) $unapplied)
   (list "webhook.replicas" (ne (int .Values.webhook.replicas) 2) (not $applied) $unapplied)

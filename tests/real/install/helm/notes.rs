@@ -104,6 +104,11 @@ fn values_that_cancel_each_other_are_named_and_so_is_what_the_release_does_not_m
                 None,
             ),
             (
+                json!({ "provider": "aws", "resourceCtrl": { "enabled": false }, "operator": { "evictLostPods": true } }),
+                &["operator.evictLostPods (the controller peerpod does not run)"],
+                None,
+            ),
+            (
                 json!({
                     "provider": "aws",
                     "admission": { "mode": "Policy", "sizing": "Sum", "excludedNamespaces": ["a"] },

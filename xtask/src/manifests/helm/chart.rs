@@ -50,8 +50,9 @@ const MARKS: [(&str, &str); 9] = [
 /// The annotation that makes helm keep an object.
 const KEEP: &str = "helm.sh/resource-policy";
 
-/// Whether Pods that lost their VM are evicted.
-const EVICTS: &str = ".Values.operator.evictLostPods";
+/// Whether Pods that lost their VM are evicted. The sweep does so, which runs beside the controller of PeerPods.
+const EVICTS: &str =
+    "and .Values.operator.evictLostPods (ne (include \"peerpod-operator.controllers\" .) \"peerpodconfig\")";
 
 fn options() -> Options {
     Options {

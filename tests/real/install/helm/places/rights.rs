@@ -89,10 +89,16 @@ fn secure_metrics_bring_their_rights_and_have_prometheus_show_a_token() -> Resul
 fn evictions_bring_their_right() -> Result<()> {
     beside_others(async |scene| {
         let helm = Helm::of(scene.testbed.cluster()).await?;
-        for (value, expected) in [("false", 0), ("true", 2)] {
-            let objects = helm.rendered(&["--set", &format!("operator.evictLostPods={value}")]).await?;
+        for (values, expected) in [
+            ("operator.evictLostPods=false", 0),
+            ("operator.evictLostPods=true", 2),
+            ("operator.evictLostPods=true,operator.controllers={peerpod}", 2),
+            // The controller that evicts does not run.
+            ("operator.evictLostPods=true,resourceCtrl.enabled=false", 0),
+        ] {
+            let objects = helm.rendered(&["--set", values]).await?;
             let rights = objects.iter().filter(|it| it["metadata"]["name"] == evictions::ROLE).count();
-            ensure!(rights == expected, "{rights} objects with evictLostPods={value}");
+            ensure!(rights == expected, "{rights} objects with {values}");
             let pod = &of_kind(&objects, "Deployment")?["spec"]["template"]["spec"];
             let evicts = pod["containers"][0]["args"].to_string().contains(evictions::ARGUMENT);
             ensure!(evicts == (expected > 0), "{pod}");

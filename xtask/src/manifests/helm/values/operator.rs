@@ -83,7 +83,8 @@ pub(super) struct Operator {
     resources: Object,
     /// The operator's ServiceAccount.
     service_account: ServiceAccount,
-    /// Whether the operator evicts Pods whose VM is gone or off, as disruption budgets allow.
+    /// Whether the operator evicts Pods whose VM is gone or off, as disruption budgets allow. Without the controller `peerpod` it evicts
+    /// none, and has no right to do so.
     evict_lost_pods: bool,
     /// Additional arguments of `peerpod-operator run`. They override arguments that the chart sets.
     extra_args: Vec<String>,
