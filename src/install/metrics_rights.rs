@@ -16,6 +16,10 @@ pub const REVIEWER: &str = "peerpod-metrics-reviewer";
 /// The role of clients that read metrics. It has no binding until an administrator adds one.
 pub const READER: &str = "peerpod-metrics-reader";
 
+/// The webhook among the subjects of the binding of [`REVIEWER`], as a JSON pointer. Without the controller of `PeerPodConfig`s the
+/// webhook has no account: leave it out there. Otherwise the right belongs to any account that gets this name.
+pub const WEBHOOK_SUBJECT: &str = "/subjects/1";
+
 /// The roles, and the operator and the webhook as reviewers.
 pub fn objects(options: &Options) -> Result<[Value; 3], Error> {
     let subjects = [NAME, SERVICE_ACCOUNT].map(|name| account(name, options)).to_vec();

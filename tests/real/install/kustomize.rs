@@ -8,7 +8,7 @@ use kube::{Api, ResourceExt as _, api::DeleteParams};
 use peerpod_operator::{
     NAMESPACE,
     api::v1alpha1::PeerPodConfig,
-    install::{self, evictions, removal},
+    install::{self, evictions, metrics_rights, removal},
     provider::CLOUDS,
     settings::{Common, Key},
 };
@@ -121,14 +121,19 @@ fn every_overlay_has_every_setting_of_its_provider_and_is_accepted() -> Result<(
 
 /// A folder with the overlay for libvirt, this component and these further lines.
 pub fn with_component(component: &str, further: &str) -> Result<TempDir> {
+    with_components(&[component], further)
+}
+
+/// The same with these components, in this order.
+fn with_components(components: &[&str], further: &str) -> Result<TempDir> {
     let dir = tempfile::tempdir()?;
     // kustomize takes relative paths alone.
     let up = "../".repeat(fs::canonicalize(dir.path())?.components().count() - 1);
-    let text = format!(
-        "resources: [{up}{}]\ncomponents: [{up}{}]\n{further}",
-        LIBVIRT.trim_start_matches('/'),
-        format!("{KUSTOMIZE}/components/{component}").trim_start_matches('/')
-    );
+    let relative = |folder: &str| format!("{up}{}", folder.trim_start_matches('/'));
+    let components: Vec<_> =
+        components.iter().map(|name| relative(&format!("{KUSTOMIZE}/components/{name}"))).collect();
+    let text =
+        format!("resources: [{}]\ncomponents: [{}]\n{further}", relative(LIBVIRT), components.join(", "));
     fs::write(dir.path().join("kustomization.yaml"), text)?;
     Ok(dir)
 }
@@ -263,6 +268,25 @@ fn every_component_fits_the_overlay_and_does_what_it_says() -> Result<()> {
                 }
             }
         }
+        Ok(())
+    })
+}
+
+/// The accounts that may ask the API server about tokens.
+pub fn reviewers(objects: &[Value]) -> Result<Vec<&str>> {
+    let mut bindings = objects.iter().filter(|object| object["kind"] == "ClusterRoleBinding");
+    let binding = bindings.find(|binding| binding["metadata"]["name"] == metrics_rights::REVIEWER);
+    let subjects = binding.and_then(|binding| binding["subjects"].as_array()).context("no subjects")?;
+    Ok(subjects.iter().filter_map(|subject| subject["name"].as_str()).collect())
+}
+
+#[test]
+fn without_its_controller_the_webhook_may_not_review_tokens() -> Result<()> {
+    beside_others(async |scene| {
+        let folder = with_components(&["secure-metrics", "no-peerpodconfig"], "")?;
+        let objects = built(scene.testbed.cluster(), path(&folder)?).await?;
+        let names = reviewers(&objects)?;
+        ensure!(names == [install::NAME], "{names:?}");
         Ok(())
     })
 }

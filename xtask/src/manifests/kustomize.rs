@@ -9,7 +9,7 @@
 
 use anyhow::Result;
 use peerpod_operator::{
-    install::{self, Component, Manifest, Options, guard, monitoring, samples},
+    install::{self, Component, Manifest, Options, guard, metrics_rights, monitoring, samples},
     names::{CONFIG_MAP, SECRET},
     peerpodconfig::resources::token_volumes,
     provider::{CLOUDS, Cloud},
@@ -208,7 +208,7 @@ fn components(options: &Options) -> Result<Vec<Choice>> {
             about: "Operator and webhook serve metrics with TLS, and only to clients with a token whose account may get the path \
                     /metrics: give it the ClusterRole peerpod-metrics-reader. List this component after pod-monitor: it \
                     changes the PodMonitor, so that Prometheus uses TLS and shows the token in the Secret peerpod-metrics-token.",
-            objects: install::metrics_rights::objects(options)?.into(),
+            objects: metrics_rights::objects(options)?.into(),
             patches: secure_metrics()?,
         },
         Choice {
@@ -257,12 +257,12 @@ fn components(options: &Options) -> Result<Vec<Choice>> {
             name: "no-peerpodconfig",
             about: "Without the controller of PeerPodConfigs, and without the rights that it and the webhook need: the operator \
                  deletes VMs. In an existing installation delete every PeerPodConfig before, and these rights after: kubectl \
-                 apply removes nothing.",
+                 apply removes nothing. List this component after secure-metrics: it takes the webhook out of the binding there.",
             objects: Vec::new(),
             patches: rights
                 .iter()
                 .map(delete)
-                .chain([argument("--controllers=peerpod")])
+                .chain([argument("--controllers=peerpod"), without_webhook_reviewer()])
                 .collect::<Result<_>>()?,
         },
         Choice {
@@ -302,6 +302,13 @@ fn secure_metrics() -> Result<Vec<Value>> {
         argument("--metrics-secure=true")?,
         json!({ "target": { "kind": "PodMonitor", "name": install::NAME }, "patch": endpoint }),
     ])
+}
+
+/// Takes the webhook's account, which is not there, out of the binding of the component `secure-metrics`.
+fn without_webhook_reviewer() -> Result<Value> {
+    let patch = serde_yaml::to_string(&json!([{ "op": "remove", "path": metrics_rights::WEBHOOK_SUBJECT }]))?;
+    let target = json!({ "kind": "ClusterRoleBinding", "name": metrics_rights::REVIEWER });
+    Ok(json!({ "target": target, "patch": patch }))
 }
 
 /// Adds one argument to the operator.

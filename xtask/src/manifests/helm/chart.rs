@@ -54,6 +54,10 @@ const KEEP: &str = "helm.sh/resource-policy";
 const EVICTS: &str =
     "and .Values.operator.evictLostPods (ne (include \"peerpod-operator.controllers\" .) \"peerpodconfig\")";
 
+/// Whether the operator runs the controller of PeerPodConfigs. Whatever the other values are, it does unless it runs the other one
+/// alone.
+pub(super) const CONFIGURES: &str = "ne (include \"peerpod-operator.controllers\" .) \"peerpod\"";
+
 fn options() -> Options {
     Options {
         namespace: NAMESPACE.to_owned(),
@@ -180,10 +184,7 @@ fn of_installation(object: &Value, all: &[Manifest]) -> Result<Template> {
         }
         (_, "NetworkPolicy") => Some(".Values.networkPolicy.enabled"),
         (_, "PodDisruptionBudget") => Some(".Values.podDisruptionBudget.enabled"),
-        // Whatever the other values are, an operator runs this controller unless it runs the other one alone.
-        (install::PEERPODCONFIG_ROLE | webhook::SERVICE_ACCOUNT, _) => {
-            Some("ne (include \"peerpod-operator.controllers\" .) \"peerpod\"")
-        }
+        (install::PEERPODCONFIG_ROLE | webhook::SERVICE_ACCOUNT, _) => Some(CONFIGURES),
         _ => None,
     };
     Ok((node, when.map(str::to_owned)))

@@ -1,11 +1,15 @@
 //! The templates of metrics: the objects that scrape, show and protect them.
 
 use anyhow::Result;
-use peerpod_operator::install::{self, Options, monitoring};
+use peerpod_operator::install::{
+    Options,
+    metrics_rights::{self, WEBHOOK_SUBJECT},
+    monitoring,
+};
 use serde_json::{Value, json};
 
 use super::{
-    chart::{Template, labelled, merged, tree, with_kind},
+    chart::{CONFIGURES, Template, labelled, merged, tree, with_kind},
     template::Node,
 };
 
@@ -61,6 +65,9 @@ pub(super) fn dashboard(options: &Options) -> Result<Vec<Template>> {
 
 /// The rights to check tokens, and those to read metrics.
 pub(super) fn rights(options: &Options) -> Result<Vec<Template>> {
-    let objects = install::metrics_rights::objects(options)?;
-    objects.iter().map(|object| Ok((tree(object)?, Some(SECURE.to_owned())))).collect()
+    let [reviewer, binding, reader] = metrics_rights::objects(options)?;
+    let mut binding = tree(&binding)?;
+    binding.only_if(WEBHOOK_SUBJECT, CONFIGURES)?;
+    let nodes = [tree(&reviewer)?, binding, tree(&reader)?];
+    Ok(nodes.map(|node| (node, Some(SECURE.to_owned()))).into())
 }

@@ -2,7 +2,7 @@
 
 use anyhow::{Context as _, Result, ensure};
 use peerpod_operator::{
-    install::{PEERPODCONFIG_ROLE, evictions, metrics_rights, monitoring},
+    install::{NAME, PEERPODCONFIG_ROLE, evictions, metrics_rights, monitoring},
     peerpodconfig::resources::webhook,
 };
 use serde_json::{Value, json};
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::{
     install::{
         helm::{Helm, of_kind},
-        kustomize::accepted,
+        kustomize::{accepted, reviewers},
     },
     support::beside_others,
 };
@@ -82,6 +82,22 @@ fn secure_metrics_bring_their_rights_and_have_prometheus_show_a_token() -> Resul
         ensure!(pod["containers"][0]["volumeMounts"][5]["mountPath"] == folder, "{pod}");
         let known = |object: &&Value| object["apiVersion"] != "monitoring.coreos.com/v1";
         accepted(cluster, &objects.iter().filter(known).cloned().collect::<Vec<_>>()).await
+    })
+}
+
+#[test]
+fn the_webhook_may_review_tokens_only_where_its_controller_runs() -> Result<()> {
+    beside_others(async |scene| {
+        let helm = Helm::of(scene.testbed.cluster()).await?;
+        for (controllers, expected) in
+            [("null", &[NAME, webhook::SERVICE_ACCOUNT][..]), ("{peerpod}", &[NAME])]
+        {
+            let values = format!("metrics.secure=true,operator.controllers={controllers}");
+            let objects = helm.rendered(&["--set", &values]).await?;
+            let names = reviewers(&objects)?;
+            ensure!(names == expected, "{controllers}: {names:?}");
+        }
+        Ok(())
     })
 }
 
