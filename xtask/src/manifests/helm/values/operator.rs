@@ -15,7 +15,7 @@ use super::{List, Object, Texts, further_labels, sources::tls_version};
 #[derive(Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct ResourceCtrl {
-    /// Whether the controller runs.
+    /// Whether the controller runs. If false, the operator still has the rights to patch and delete PeerPods.
     enabled: bool,
     /// Additional labels of the operator's Pods. The names that `commonLabels` forbids are forbidden here, too.
     #[schemars(schema_with = "further_labels")]
@@ -71,8 +71,8 @@ pub(super) struct Operator {
     #[schemars(range(min = 0, max = 10))]
     replicas: i32,
     /// The controllers to run: `peerpod`, `peerpodconfig`. If empty, those that the other values need. With `peerpod` alone, the
-    /// operator and the webhook get none of the rights that a PeerPodConfig needs: delete every PeerPodConfig before. `extraArgs`
-    /// does not change the rights.
+    /// operator and the webhook get none of the rights that a PeerPodConfig needs: delete every PeerPodConfig before. With
+    /// `peerpodconfig` alone, the operator still has the rights to patch and delete PeerPods. `extraArgs` does not change the rights.
     #[schemars(extend("uniqueItems" = true))]
     controllers: Vec<Controller>,
     /// The Lease of the leader. `33f6c5d6.confidentialcontainers.org` is the Lease of cloud-api-adaptor's own controller.
