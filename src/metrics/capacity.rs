@@ -18,7 +18,7 @@ const READY: Description = Description {
     name: "peerpod_operator_peerpodconfig_ready",
     kind: "gauge",
     labels: &["config"],
-    help: "Whether the condition Ready of a PeerPodConfig is True: 1 or 0. Absent while the PeerPodConfig is being deleted.",
+    help: "Whether the condition Ready of a PeerPodConfig is True: 1 or 0. It is 0 while the PeerPodConfig is being deleted.",
 };
 
 const ADVERTISED: Description = Description {

@@ -105,7 +105,8 @@ pub const ALERTS: [Alert; 12] = [
         name: "PeerPodConfigNotReady",
         expression: "max by (config) (peerpod_operator_peerpodconfig_ready) == 0",
         patience: "15m",
-        meaning: "a part of the PeerPodConfig is not ready: cloud-api-adaptor, the admission or the capacity",
+        meaning: "a part of the PeerPodConfig is not ready: cloud-api-adaptor, the admission or the capacity; or its deletion does \
+             not end",
         action: "`kubectl get peerpodconfigs -A` shows the REASON; the message of the condition `Ready` and the table of reasons say \
              what to do",
     },

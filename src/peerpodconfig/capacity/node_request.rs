@@ -29,7 +29,7 @@ pub struct NodeRequest {
     pub created: Option<Timestamp>,
     /// Whether it is being deleted. Then it selects no nodes.
     pub deleted: bool,
-    /// Whether the last report says that all of it is ready. For the metrics alone.
+    /// Whether it stays, and the last report says that all of it is ready. For the metrics alone.
     pub ready: bool,
     /// The nodes.
     pub selection: Result<Selection, BadSelector>,
@@ -57,14 +57,14 @@ impl NodeRequest {
     /// The request of this configuration.
     pub fn of(config: &PeerPodConfig) -> Self {
         let spec = &config.spec;
+        let deleted = config.metadata.deletion_timestamp.is_some();
+        let reported = config.status.as_ref();
         Self {
             name: config.name_any(),
             created: config.metadata.creation_timestamp.as_ref().map(|time| time.0),
-            deleted: config.metadata.deletion_timestamp.is_some(),
-            ready: config
-                .status
-                .as_ref()
-                .is_some_and(|status| is_true(&status.conditions, ConditionType::Ready.as_str())),
+            deleted,
+            ready: !deleted
+                && reported.is_some_and(|it| is_true(&it.conditions, ConditionType::Ready.as_str())),
             selection: Selection::of(spec),
             limit: limit::parse(spec.limit.as_ref()),
             distribution: spec.distribution,

@@ -120,7 +120,7 @@ fn is_limited(request: &NodeRequest) -> bool {
     request.limit != Ok(None) && request.bad_resource().is_none()
 }
 
-/// What is shown of each configuration that is not being deleted.
+/// What is shown of each configuration. One that is being deleted has no capacity: its nodes are about to advertise nothing.
 fn capacities(
     requests: &[NodeRequest],
     nodes: &[Arc<Node>],
@@ -128,15 +128,21 @@ fn capacities(
 ) -> BTreeMap<String, ConfigCapacity> {
     let assignment = Assignment::of(requests, nodes);
     let shares = requests.iter().zip(assignment.shares());
-    let shares = shares.filter(|(request, _)| !request.deleted);
-    shares.map(|(request, share)| (request.name.clone(), capacity(request, &share, in_use))).collect()
+    let shown = shares.map(|(request, share)| {
+        let known = if request.deleted { readiness(request) } else { capacity(request, &share, in_use) };
+        (request.name.clone(), known)
+    });
+    shown.collect()
 }
 
 /// The same while the nodes are not known.
 fn without_nodes(requests: &[NodeRequest]) -> BTreeMap<String, ConfigCapacity> {
-    let shown = requests.iter().filter(|request| !request.deleted);
-    let unknown = |ready| ConfigCapacity { ready, ..ConfigCapacity::default() };
-    shown.map(|request| (request.name.clone(), unknown(request.ready))).collect()
+    requests.iter().map(|request| (request.name.clone(), readiness(request))).collect()
+}
+
+/// Whether a configuration is ready, without its capacity.
+fn readiness(request: &NodeRequest) -> ConfigCapacity {
+    ConfigCapacity { ready: request.ready, ..ConfigCapacity::default() }
 }
 
 fn capacity(request: &NodeRequest, share: &[&Arc<Node>], in_use: Option<&InUse>) -> ConfigCapacity {

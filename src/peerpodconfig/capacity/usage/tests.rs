@@ -25,6 +25,13 @@ fn reported(name: &str, spec: &Value, status: &Value) -> NodeRequest {
     NodeRequest::of(&serde_json::from_value(config).unwrap())
 }
 
+/// The status of a configuration of which all is ready.
+fn ready() -> Value {
+    json!({ "conditions": [{
+        "type": "Ready", "status": "True", "reason": "AllReady", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z",
+    }] })
+}
+
 /// A node of this configuration that advertises so many VMs for it.
 fn node(name: &str, config: &str, vms: &str) -> Arc<Node> {
     let fields = json!({ "labels": { "of": config }, "capacity": { VM: vms }, "mark": VM });
@@ -70,9 +77,19 @@ fn usage_without_a_complete_count_is_unknown() {
     let all = InUse::of_all([].into());
     // Its nodes are about to advertise no more.
     assert_eq!(capacities(&[request("a", &json!({}))], &nodes, Some(&all))["a"], unknown);
-    let [limited] = limited;
-    let deleted = NodeRequest { deleted: true, ..limited };
-    assert!(capacities(&[deleted], &nodes, Some(&all)).is_empty());
+}
+
+#[test]
+fn a_configuration_whose_deletion_does_not_end_is_not_ready_and_has_no_capacity() {
+    let config = json!({
+        "apiVersion": "confidentialcontainers.org/v1alpha1", "kind": "PeerPodConfig",
+        "metadata": { "name": "a", "deletionTimestamp": "2026-01-02T00:00:00Z" },
+        "spec": { "limit": 5, "nodeSelector": { "of": "a" } }, "status": ready(),
+    });
+    let requests = [NodeRequest::of(&serde_json::from_value(config).unwrap())];
+    let expected = BTreeMap::from([("a".to_owned(), ConfigCapacity::default())]);
+    assert_eq!(capacities(&requests, &[node("a-0", "a", "3")], Some(&counted(&[("a-0", 1)]))), expected);
+    assert_eq!(without_nodes(&requests), expected);
 }
 
 #[test]
@@ -150,13 +167,7 @@ async fn counting_takes_a_small_part_of_the_time() {
 
 #[test]
 fn without_nodes_only_the_readiness_is_known() {
-    let ready = json!({ "conditions": [{
-        "type": "Ready", "status": "True", "reason": "AllReady", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z",
-    }] });
-    let mut deleted = request("c", &json!({ "limit": 5 }));
-    deleted.deleted = true;
-    let requests =
-        [reported("a", &json!({ "limit": 5 }), &ready), request("b", &json!({ "limit": 5 })), deleted];
+    let requests = [reported("a", &json!({ "limit": 5 }), &ready()), request("b", &json!({ "limit": 5 }))];
     let unknown = |ready| ConfigCapacity { ready, advertised: None, usage: None };
     let expected = [("a".to_owned(), unknown(true)), ("b".to_owned(), unknown(false))];
     assert_eq!(without_nodes(&requests), expected.into());
