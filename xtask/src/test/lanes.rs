@@ -1,7 +1,8 @@
-//! Runs the test binaries, two at a time.
+//! Runs the test binaries, several at a time.
 //!
-//! Most tests wait for a cluster most of their time, so a second binary uses the processors that the first leaves idle. Each binary has
-//! a log. For a failed one this prints the output of its failed tests, for a passed one its result.
+//! Most tests wait for a cluster most of their time, so other binaries use the processors that the first leaves idle. How many run at
+//! once depends on their weights. Each binary has a log. For a failed one this prints the output of its failed tests, for a passed one
+//! its result.
 
 use std::{
     fs::{self, File},
@@ -13,27 +14,43 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use cluster::progress::Progress;
-use futures::{StreamExt as _, stream};
+use futures::{StreamExt as _, stream::FuturesUnordered};
 use tokio::{process::Command, select, time::interval};
 
 use super::binaries::Binary;
 use crate::repository;
 
-/// How many binaries run at a time. Each of the large ones has several clusters.
-const LANES: usize = 2;
-/// The binaries that take longest begin first. The others follow in the order in which cargo built them.
-const LONGEST: [&str; 7] = [
-    "tests/real/main.rs",
-    "tests/in_cluster/main.rs",
-    "tests/real/main.rs webhook::service",
-    "xtask/tests/demo.rs",
-    "src/lib.rs",
-    "xtask/tests/public_types.rs",
-    "xtask/tests/example.rs",
-];
 /// The binary whose tests wait most, many of them for one of a few clusters, and how many of them go at once.
-const WAITING: &str = "tests/real/main.rs";
-const WAITING_THREADS: &str = "8";
+const REAL: &str = "tests/real/main.rs";
+const REAL_THREADS: &str = "8";
+const IN_CLUSTER: &str = "tests/in_cluster/main.rs";
+const DEMO: &str = "xtask/tests/demo.rs";
+const SERVICE: &str = "tests/real/main.rs webhook::service";
+
+/// The most that the weights of the binaries that run may sum up to. The two largest binaries fill it: a third beside them makes all
+/// slower.
+const CAPACITY: usize = 4;
+/// The most binaries beside which [`SERVICE`] begins. Its tests allow no request to fail under load.
+const MOST_BESIDE_SERVICE: usize = 2;
+/// The binaries that take longest begin first. The others follow in the order in which cargo built them. [`DEMO`] comes before those
+/// of less weight, which would leave no room for it.
+const LONGEST: [&str; 15] = [
+    REAL,
+    IN_CLUSTER,
+    DEMO,
+    SERVICE,
+    "xtask/tests/public_types.rs",
+    "src/lib.rs",
+    "examples/podset/tests/cluster/main.rs",
+    "xtask/cluster/tests/node.rs",
+    "xtask/cluster/tests/cluster.rs",
+    "examples/ptemplate/tests/cluster/main.rs",
+    "crates/libvirt-client/tests/ssh.rs",
+    "xtask/tests/push.rs",
+    "xtask/tests/example.rs",
+    "xtask/tests/cluster.rs",
+    "documentation",
+];
 /// How often to read the logs, to show the progress.
 const COUNT_INTERVAL: Duration = Duration::from_secs(2);
 
@@ -108,14 +125,20 @@ pub(super) async fn run(mut binaries: Vec<Binary>, progress: &mut Progress) -> R
         .sort_by_key(|binary| LONGEST.iter().position(|name| *name == binary.name).unwrap_or(LONGEST.len()));
 
     let total = binaries.len();
-    let mut outcomes = stream::iter(binaries).map(|binary| start(binary, &logs)).buffer_unordered(LANES);
+    let (mut running, mut outcomes) = (Vec::<String>::new(), FuturesUnordered::new());
     let mut ticks = interval(COUNT_INTERVAL);
     let (mut ended, mut failed) = (0, Vec::new());
     loop {
+        while let Some(place) = next(binaries.iter().map(|binary| &*binary.name), &running) {
+            let binary = binaries.remove(place);
+            running.push(binary.name.clone());
+            outcomes.push(start(binary, &logs));
+        }
         select! {
             outcome = outcomes.next() => {
                 let Some(outcome) = outcome.transpose()? else { break };
                 ended += 1;
+                running.retain(|name| *name != outcome.name);
                 if !show(&outcome)? {
                     failed.push(outcome.name);
                 }
@@ -137,6 +160,19 @@ pub(super) async fn run(mut binaries: Vec<Binary>, progress: &mut Progress) -> R
     Ok(())
 }
 
+/// How much of the [`CAPACITY`] a binary takes. Each of the large ones has several clusters at once.
+fn weight(name: &str) -> usize {
+    if [REAL, IN_CLUSTER, DEMO].contains(&name) { 2 } else { 1 }
+}
+
+/// The place of the binary to start next: the first that fits beside those that run. `None`: none fits before one of them has ended.
+fn next<'a>(mut waiting: impl Iterator<Item = &'a str>, running: &[String]) -> Option<usize> {
+    let taken: usize = running.iter().map(|name| weight(name)).sum();
+    waiting.position(|name| {
+        taken + weight(name) <= CAPACITY && (name != SERVICE || running.len() <= MOST_BESIDE_SERVICE)
+    })
+}
+
 /// Runs one binary. It ends with this program, however that ends.
 async fn start(binary: Binary, logs: &Path) -> Result<Outcome> {
     let Binary { name, command } = binary;
@@ -150,8 +186,8 @@ async fn start(binary: Binary, logs: &Path) -> Result<Outcome> {
     if let Some(folder) = command.get_current_dir() {
         setpriv.current_dir(folder);
     }
-    if name.starts_with(WAITING) {
-        setpriv.env("RUST_TEST_THREADS", WAITING_THREADS);
+    if name.starts_with(REAL) {
+        setpriv.env("RUST_TEST_THREADS", REAL_THREADS);
     }
     for (name, value) in command.get_envs() {
         match value {
@@ -218,6 +254,52 @@ fn sum(logs: &Path) -> Result<Log> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// When each of these binaries begins, which take so many seconds.
+    fn schedule<'a>(binaries: &[(&'a str, u32)]) -> Vec<(&'a str, u32)> {
+        let mut waiting = binaries.to_vec();
+        let mut running: Vec<(&str, u32)> = Vec::new();
+        let (mut begun, mut now) = (Vec::new(), 0);
+        loop {
+            let names: Vec<_> = running.iter().map(|(name, _)| (*name).to_owned()).collect();
+            if let Some(place) = next(waiting.iter().map(|(name, _)| *name), &names) {
+                let (name, seconds) = waiting.remove(place);
+                begun.push((name, now));
+                running.push((name, now + seconds));
+            } else if let Some(end) = running.iter().map(|(_, end)| *end).min() {
+                now = end;
+                running.retain(|(_, end)| *end > now);
+            } else {
+                assert!(waiting.is_empty(), "{waiting:?} never begin");
+                return begun;
+            }
+        }
+    }
+
+    #[test]
+    fn nothing_runs_beside_the_two_largest_and_small_binaries_fill_the_room_that_each_leaves() {
+        let binaries =
+            [(REAL, 700), (IN_CLUSTER, 570), (DEMO, 70), (SERVICE, 80), ("a", 50), ("b", 90), ("c", 10)];
+        let begun =
+            [(REAL, 0), (IN_CLUSTER, 0), (DEMO, 570), (SERVICE, 640), ("a", 640), ("b", 690), ("c", 700)];
+        assert_eq!(schedule(&binaries), begun);
+    }
+
+    #[test]
+    fn four_small_binaries_run_at_once_and_a_large_one_waits_for_the_room_of_two() {
+        let binaries = [("a", 10), ("b", 20), ("c", 30), (DEMO, 70), ("d", 40), ("e", 5)];
+        let begun = [("a", 0), ("b", 0), ("c", 0), ("d", 0), ("e", 10), (DEMO, 20)];
+        assert_eq!(schedule(&binaries), begun);
+    }
+
+    #[test]
+    fn the_tests_of_the_service_begin_beside_two_others_at_most() {
+        let binaries = [("a", 10), ("b", 20), ("c", 30), (SERVICE, 70), ("d", 15), ("e", 5)];
+        let begun = [("a", 0), ("b", 0), ("c", 0), ("d", 0), ("e", 10), (SERVICE, 15)];
+        assert_eq!(schedule(&binaries), begun);
+        let two = [REAL, "a"].map(str::to_owned);
+        assert_eq!(next([SERVICE].into_iter(), &two), Some(0));
+    }
 
     #[test]
     fn a_log_says_which_tests_ended_how() {
