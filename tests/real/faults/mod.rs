@@ -1,10 +1,14 @@
 //! Faults in the middle of a hundred deletions: no machine is lost, nothing else is touched, and no loop spins.
 //!
-//! Every test makes a hundred machines of Pods that have ended, and deletes their PeerPods. It waits until the first few are gone and
+//! A test makes a hundred machines of Pods that have ended, and deletes their PeerPods. It waits until the first few are gone and
 //! the others are in progress ([`Hundred::until_the_middle`]). Then it lets something fail. In the end the hundred machines are gone
 //! with all their volumes, everything else of the daemon is as before ([`Hundred::reaped`]), and the cost is within bounds
 //! ([`Hundred::cost`]).
+//!
+//! The tests of [`all_clouds`], [`clouds`] and [`several_clouds`] have machines of their own, on clouds of which some fail. Some of them
+//! wait for minutes. The harness begins tests in the order of their names, so these begin early and none is left for the end.
 
+mod all_clouds;
 mod clouds;
 mod conflicts;
 mod control_plane;
@@ -12,6 +16,7 @@ mod crash;
 mod libvirtd;
 mod replicas;
 mod settings;
+mod several_clouds;
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},

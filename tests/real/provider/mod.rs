@@ -1,7 +1,6 @@
 //! The operator and its clouds: reaching them, their VMs, and the places where VMs may be.
 
 mod alibabacloud;
-mod all;
 mod aws;
 mod azure;
 mod byom;
@@ -20,7 +19,6 @@ mod lists;
 mod places;
 mod powervs;
 mod qemu;
-mod several;
 mod vsphere;
 
 use anyhow::Result;
