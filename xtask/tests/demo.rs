@@ -173,22 +173,34 @@ async fn a_kept_demo_without_a_node_starts_only_once_and_leaves_nothing() -> Res
     Ok(())
 }
 
+/// Interrupts a demo in its second story. Fails unless it ends and leaves nothing.
+fn interrupt(arguments: &[&str]) -> Result<()> {
+    let demos = Demos::new()?;
+    let mut demo = demos.command(arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+    let stdout = demo.stdout.take().context("its output was asked for")?;
+    let mut lines = BufReader::new(stdout).lines();
+    let begun = lines.find(|line| line.as_ref().is_ok_and(|line| line.starts_with("Story 2")));
+    ensure!(begun.is_some(), "it did not come to the second story");
+    let interrupted = Command::new("kill").args(["-INT", &demo.id().to_string()]).status()?;
+    ensure!(interrupted.success(), "it could not be interrupted");
+    lines.for_each(drop);
+    let ended = demo.wait_with_output()?;
+    assert_eq!(ended.status.code(), Some(1));
+    assert!(text(&ended.stderr).contains("interrupted"), "{}", text(&ended.stderr));
+    demos.ensure_nothing_is_left()
+}
+
 #[test]
 fn a_demo_that_is_interrupted_leaves_nothing() -> Result<()> {
-    for arguments in [[].as_slice(), &["--keep"], &["--keep", "--no-node"]] {
-        let demos = Demos::new()?;
-        let mut demo = demos.command(arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
-        let stdout = demo.stdout.take().context("its output was asked for")?;
-        let mut lines = BufReader::new(stdout).lines();
-        let begun = lines.find(|line| line.as_ref().is_ok_and(|line| line.starts_with("Story 2")));
-        ensure!(begun.is_some(), "it did not come to the second story");
-        let interrupted = Command::new("kill").args(["-INT", &demo.id().to_string()]).status()?;
-        ensure!(interrupted.success(), "it could not be interrupted");
-        lines.for_each(drop);
-        let ended = demo.wait_with_output()?;
-        assert_eq!(ended.status.code(), Some(1));
-        assert!(text(&ended.stderr).contains("interrupted"), "{}", text(&ended.stderr));
-        demos.ensure_nothing_is_left()?;
-    }
-    Ok(())
+    interrupt(&[])
+}
+
+#[test]
+fn a_demo_that_is_interrupted_leaves_nothing_although_it_was_to_be_kept() -> Result<()> {
+    interrupt(&["--keep"])
+}
+
+#[test]
+fn a_demo_without_a_node_that_is_interrupted_leaves_nothing_although_it_was_to_be_kept() -> Result<()> {
+    interrupt(&["--keep", "--no-node"])
 }
