@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result, ensure};
 use cluster::node;
 use serde_json::json;
 use testbed::{
-    repository,
+    repository, strip,
     wait::{self, DEADLINE},
 };
 
@@ -30,6 +30,7 @@ fn with(name: &str, test: impl AsyncFnOnce(&Example) -> Result<()>) -> Result<()
     ensure!(built.success() && program.exists(), "{} was not built", program.display());
     beside_others(async |installation| {
         let image = format!("{name}-operator:{}", env!("CARGO_PKG_VERSION"));
+        let program = strip(&program, &installation.dir)?;
         let image = image::example(&program, &image, &[].into())?;
         installation.testbed.cluster().import(&image).await?;
         let manifests = format!("{}/examples/{name}/manifests", env!("CARGO_MANIFEST_DIR"));

@@ -13,6 +13,7 @@
 //! - [`BringYourOwn`]: the pool of the provider byom.
 //! - [`contract`]: the clouds that the contract's scenarios run on.
 //! - [`repository`]: its folder, and cargo in it.
+//! - [`strip()`]: a program without its debug information, for an image.
 //! - [`Disk`]: one that can be full.
 //! - [`Audit`]: what the API server was asked and what it answered.
 //! - [`wait`]: conditions with deadlines.
@@ -36,6 +37,7 @@ mod settings;
 mod shell;
 pub mod stand_in;
 mod storage;
+mod strip;
 
 pub use byom_pool::BringYourOwn;
 pub use caa::{Caa, Vm, peerpod_object, vm_name};
@@ -51,3 +53,4 @@ pub use real_node::RealNode;
 pub use settings::{MountedFolder, Settings};
 pub use shell::Shell;
 pub use stage::{Audit, Family, Metrics, Request, http, run_dir, wait};
+pub use strip::strip;

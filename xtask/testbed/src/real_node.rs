@@ -8,7 +8,7 @@ use image::Compression;
 use peerpod_operator::names::DEFAULT_IMAGE;
 use peers::libvirt::Libvirtd;
 
-use crate::{Options, Testbed};
+use crate::{Options, Testbed, strip};
 
 /// A cluster with a real node and nothing installed, the operator's image on that node, and a libvirtd that Pods
 /// there can reach. Needs root.
@@ -22,15 +22,16 @@ pub struct RealNode {
 }
 
 impl RealNode {
-    /// Starts it with all its files in `dir`. The image contains the operator's program at `program`.
+    /// Starts it with all its files in `dir`. The image contains the operator's program at `program`, without its symbols.
     pub async fn start(dir: &Path, program: &Path, lifetime: Lifetime) -> Result<Self> {
         let options = Options { audit: true, real_node: true, lifetime, ..Options::new(dir.join("testbed")) };
         let testbed = Testbed::start_empty(&options).await?;
         let host = testbed.cluster().host_address().context("a real node has this machine's address")?;
         let libvirtd = Libvirtd::start_at(host, &dir.join("libvirtd"), lifetime).await?;
-        let (program, archive) = (program.to_owned(), dir.join("operator.tar"));
+        let (program, dir, archive) = (program.to_owned(), dir.to_owned(), dir.join("operator.tar"));
         let written = archive.clone();
         tokio::task::spawn_blocking(move || {
+            let program = strip(&program, &dir)?;
             image::operator(&program, DEFAULT_IMAGE, &[].into())?.write(&written, Compression::None)
         })
         .await??;
