@@ -1,4 +1,7 @@
 //! The whole way: install as documented, reap machines, admit peer pods.
+//!
+//! The harness begins tests in the order of their names. These names need the fewest installations: kustomize's is there already, from
+//! the tests of cloud-api-adaptor, and the two tests of helm follow each other.
 
 use std::fs;
 
@@ -31,7 +34,6 @@ use crate::{
     configuration,
     installation::Way,
     reaping,
-    reinstall::holder,
     support::{Installation, alone},
 };
 
@@ -42,7 +44,7 @@ const WORKER: &str = "node.kubernetes.io/worker=";
 const LIMIT: &str = "10";
 
 #[test]
-fn kustomize_installs_what_reaps_a_machine_and_brings_a_peer_pod_config() -> Result<()> {
+fn a_kustomization_installs_what_reaps_a_machine_and_brings_a_peer_pod_config() -> Result<()> {
     alone(async |installation| {
         installation.install(Way::Kustomize).await?;
         Box::pin(reaping::reaps_the_machine_of_a_pod_on_the_real_node(installation, installation.host()))
@@ -59,6 +61,17 @@ fn kustomize_installs_what_reaps_a_machine_and_brings_a_peer_pod_config() -> Res
         installation.shell.append("my-cluster/kustomization.yaml", &lines)?;
         installation.shell.run("kubectl apply -k my-cluster").await?;
         works(installation).await
+    })
+}
+
+#[test]
+fn a_plain_manifest_installs_what_passes_its_check_and_reaps_a_machine() -> Result<()> {
+    alone(async |installation| {
+        installation.install(Way::Manifests).await?;
+        let report = installation.shell.documented("check").await?;
+        ensure!(report.contains("The settings are correct, and the cloud answers."), "{report}");
+        let host = installation.host();
+        Box::pin(reaping::reaps_the_machine_of_a_pod_on_the_real_node(installation, host)).await
     })
 }
 
@@ -100,15 +113,14 @@ fn helm_installs_what_reaps_a_qemu_machine_by_ssh_and_brings_a_peer_pod_config()
     })
 }
 
-// It follows the test before in the order of names, and so finds the operator installed by helm.
 #[test]
 fn helm_reinstalls_an_operator_which_finds_the_lease_free() -> Result<()> {
     alone(async |installation| {
         installation.install(Way::Helm).await?;
-        let held = async || holder(installation).await?.context("nobody holds the lease");
+        let held = async || installation.holder().await?.context("nobody holds the lease");
         wait::eventually("an operator holds the lease", DEADLINE, held).await?;
         installation.remove().await?;
-        assert_eq!(holder(installation).await?, None);
+        assert_eq!(installation.holder().await?, None);
         installation.install(Way::Helm).await?;
         let host = installation.host();
         Box::pin(reaping::reaps_the_machine_of_a_pod_on_the_real_node(installation, host)).await

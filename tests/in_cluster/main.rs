@@ -12,7 +12,6 @@ mod fat;
 mod installation;
 mod memory;
 mod reaping;
-mod reinstall;
 mod settings;
 mod status;
 mod support;

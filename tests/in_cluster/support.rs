@@ -10,12 +10,19 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use cluster::process::Lifetime;
-use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret};
+use k8s_openapi::api::{
+    coordination::v1::Lease,
+    core::v1::{ConfigMap, Pod, Secret},
+};
 use kube::{
     Api,
     api::{Patch, PatchParams},
 };
-use peerpod_operator::{NAMESPACE, api::v1alpha1::PeerPod, names::CONFIG_MAP};
+use peerpod_operator::{
+    NAMESPACE,
+    api::v1alpha1::PeerPod,
+    names::{CONFIG_MAP, LEASE},
+};
 use peers::libvirt::{Host, Libvirtd};
 use serde_json::{Value, json};
 use testbed::{
@@ -104,6 +111,13 @@ impl Installation {
     /// The operator's Pods.
     pub fn operators(&self) -> OperatorPods {
         OperatorPods::new(self.testbed.client())
+    }
+
+    /// Who holds the operators' lease.
+    pub async fn holder(&self) -> Result<Option<String>> {
+        let leases: Api<Lease> = Api::namespaced(self.testbed.client(), NAMESPACE);
+        let lease = leases.get(LEASE).await?;
+        Ok(lease.spec.and_then(|spec| spec.holder_identity).filter(|holder| !holder.is_empty()))
     }
 
     /// Changes the settings, as `kubectl edit configmap` does, and waits until all operators have them.

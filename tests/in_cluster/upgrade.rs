@@ -14,7 +14,7 @@ use testbed::{
     wait::{self, DEADLINE},
 };
 
-use crate::{reinstall::holder, support::alone};
+use crate::support::alone;
 
 const DELETIONS: usize = 200;
 
@@ -45,12 +45,12 @@ fn an_upgrade_amid_200_deletions_loses_nothing_and_releases_nothing_twice() -> R
         // A cloud that does not answer for a while leaves work for the next leader, even if the first one is fast.
         installation.libvirtd.pause()?;
         pods.api().delete_collection(&DeleteParams::default(), &ListParams::default()).await?;
-        let first = holder(installation).await?;
+        let first = installation.holder().await?;
         let deployment = format!("deployment/{NAME}");
         let upgrade = ["rollout", "restart", &deployment, "--namespace", NAMESPACE];
         installation.testbed.cluster().kubectl(&upgrade).await?;
         wait::eventually("another operator leads", 2 * DEADLINE, async || {
-            let now = holder(installation).await?;
+            let now = installation.holder().await?;
             ensure!(now.is_some() && now != first, "{now:?} leads");
             Ok(())
         })
