@@ -2,17 +2,20 @@
 
 use anyhow::{Context as _, Result, ensure};
 use futures::{StreamExt as _, TryStreamExt as _, stream};
+use hyper::{Method, Request};
 use k8s_openapi::api::{
     apps::v1::DaemonSet,
     core::v1::{Namespace, Pod},
 };
 use kube::{
     Api, Client, Resource, ResourceExt as _,
-    api::{DeleteParams, ObjectMeta, PostParams},
-    core::Request,
+    api::{DeleteParams, ObjectMeta},
 };
 use peerpod_operator::{NAMESPACE, api::v1alpha1::PeerPod, install::NAME};
-use serde::Deserialize;
+use serde::{
+    Deserialize,
+    de::{DeserializeOwned, IgnoredAny},
+};
 use serde_json::{Value, json};
 use testbed::{
     peerpod_object,
@@ -33,8 +36,13 @@ const PODS: usize = 200;
 const PEERPODS: usize = 500;
 /// How many of the PeerPods are being deleted and wait for their Pods.
 const GOING: usize = 100;
-/// Objects made at the same time.
+/// Objects made or deleted at the same time.
 const CONCURRENCY: usize = 8;
+
+/// Asks for an answer that has the metadata of an object alone.
+const METADATA: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
+/// Asks for an answer that has no more of an object than kubectl prints.
+const LINE: &str = "application/json;as=Table;g=meta.k8s.io;v=v1";
 
 /// What is read of a new object.
 #[derive(Deserialize)]
@@ -48,23 +56,46 @@ struct Identity {
     uid: String,
 }
 
-/// Creates so many objects. They go out as bytes, and only their identities are read: to decode a megabyte for each would take most of
-/// the time.
-async fn make<K: Resource>(
+/// Sends these requests, each a method, a path and a body. `accept` asks for small answers: to encode and decode whole objects, up to a
+/// megabyte each, would take most of the time.
+async fn send<T: DeserializeOwned>(
+    client: &Client,
+    accept: &'static str,
+    requests: impl Iterator<Item = (Method, String, Vec<u8>)>,
+) -> Result<Vec<T>> {
+    let answers = requests.map(|(method, path, body)| {
+        // Without this parameter a line has the metadata beside it.
+        let request = Request::builder().method(method).uri(format!("{path}?includeObject=None"));
+        let request = request.header("accept", accept).header("content-type", "application/json").body(body);
+        async move { anyhow::Ok(client.request::<T>(request?).await?) }
+    });
+    stream::iter(answers).buffered(CONCURRENCY).try_collect().await
+}
+
+/// Creates so many objects.
+async fn make<K: Resource, T: DeserializeOwned>(
     client: &Client,
     api: &Api<K>,
+    accept: &'static str,
     count: usize,
     object: impl Fn(usize) -> Value,
-) -> Result<Vec<Identity>> {
-    let made = (0..count).map(|index| {
-        let body = object(index).to_string().into_bytes();
-        let request = Request::new(api.resource_url()).create(&PostParams::default(), body);
-        async move {
-            let Made { metadata } = client.request(request?).await?;
-            anyhow::Ok(metadata)
-        }
-    });
-    stream::iter(made).buffered(CONCURRENCY).try_collect().await.context("making fat objects")
+) -> Result<Vec<T>> {
+    let url = api.resource_url();
+    let requests =
+        (0..count).map(|index| (Method::POST, url.to_owned(), object(index).to_string().into_bytes()));
+    send(client, accept, requests).await.context("making fat objects")
+}
+
+/// Deletes the objects of these names.
+async fn delete<K: Resource>(
+    client: &Client,
+    api: &Api<K>,
+    names: &[String],
+    params: &DeleteParams,
+) -> Result<()> {
+    let (url, params) = (api.resource_url(), serde_json::to_vec(params)?);
+    let requests = names.iter().map(|name| (Method::DELETE, format!("{url}/{name}"), params.clone()));
+    send::<IgnoredAny>(client, LINE, requests).await.map(drop).context("deleting fat objects")
 }
 
 /// The containers of a Pod that is as large as the API server allows beside its annotations.
@@ -97,10 +128,12 @@ fn fat_objects_of_tenants_neither_kill_nor_delay_an_operator_that_starts() -> Re
             let spec = json!({ "schedulingGates": gates, "containers": containers(750_000) });
             json!({ "apiVersion": "v1", "kind": "Pod", "metadata": metadata("pod", index), "spec": spec })
         };
-        make(&client, &daemon_sets, DAEMON_SETS, daemon_set).await?;
-        let owners = make(&client, &pods, PODS, pod).await?;
+        make::<_, IgnoredAny>(&client, &daemon_sets, LINE, DAEMON_SETS, daemon_set).await?;
+        let owners: Vec<Made> = make(&client, &pods, METADATA, PODS, pod).await?;
         let owner = |index: usize| {
-            let Identity { name, uid } = &owners[index % PODS];
+            // The garbage collector deletes what a deleted Pod owns, one by one. So these Pods own nothing but the PeerPods that wait.
+            let index = if index < GOING { index } else { GOING + index % (PODS - GOING) };
+            let Identity { name, uid } = &owners[index].metadata;
             let (name, namespace, uid) = (Some(name.clone()), Some(namespace.clone()), Some(uid.clone()));
             Pod { metadata: ObjectMeta { name, namespace, uid, ..ObjectMeta::default() }, ..Pod::default() }
         };
@@ -112,14 +145,16 @@ fn fat_objects_of_tenants_neither_kill_nor_delay_an_operator_that_starts() -> Re
                 object["metadata"].as_object_mut().expect("an object").remove("finalizers");
                 object["spec"] = json!({});
             }
-            object["metadata"]["annotations"] = metadata("", index)["annotations"].clone();
+            let fat = metadata("peerpod", index);
+            for field in ["name", "annotations"] {
+                object["metadata"][field] = fat[field].clone();
+            }
             object
         };
-        let made = make(&client, &peerpods, PEERPODS, peerpod).await?;
+        make::<_, IgnoredAny>(&client, &peerpods, LINE, PEERPODS, peerpod).await?;
+        let going: Vec<_> = (0..GOING).map(|index| format!("peerpod-{index}")).collect();
         scale(installation, 0).await?;
-        for peerpod in &made[..GOING] {
-            peerpods.delete(&peerpod.name, &DeleteParams::default()).await?;
-        }
+        delete(&client, &peerpods, &going, &DeleteParams::default()).await?;
 
         scale(installation, 2).await?;
         let operators = installation.operators();
@@ -143,22 +178,25 @@ fn fat_objects_of_tenants_neither_kill_nor_delay_an_operator_that_starts() -> Re
             let conditions = peerpod.status.iter().flat_map(|status| &status.conditions);
             conditions.into_iter().any(|condition| condition.reason == "WaitingForPod")
         };
-        for peerpod in &made[..GOING] {
-            wait::present(&peerpods, &peerpod.name, "it waits for its Pod", DEADLINE, waits).await?;
+        for peerpod in &going {
+            wait::present(&peerpods, peerpod, "it waits for its Pod", DEADLINE, waits).await?;
         }
-        for pod in &owners {
-            // The answer, the whole Pod, is not decoded.
-            let at_once = DeleteParams::default().grace_period(0);
-            client.request_text(Request::new(pods.resource_url()).delete(&pod.name, &at_once)?).await?;
-        }
-        for peerpod in &made[..GOING] {
-            wait::gone(&peerpods, &peerpod.name, DEADLINE).await?;
+        let their_pods: Vec<_> = owners[..GOING].iter().map(|pod| pod.metadata.name.clone()).collect();
+        delete(&client, &pods, &their_pods, &DeleteParams::default().grace_period(0)).await?;
+        for peerpod in &going {
+            wait::gone(&peerpods, peerpod, DEADLINE).await?;
         }
         for pod in operators.list().await? {
             let memory = installation.testbed.cluster().memory_of_pod(&pod.uid().unwrap_or_default())?;
             // The program's own file counts only for the Pod that happened to read it first.
             let most = memory.peak.saturating_sub(memory.files);
             ensure!(memory.kills == 0 && most <= MOST, "{}: {memory:?}", pod.name_any());
+        }
+        // One by one, the rest would take half a minute. The DaemonSets are the first, as their controller makes a revision again that
+        // is gone before its DaemonSet. The Pods follow what they own, so that the garbage collector has nothing to do.
+        let kinds = ["daemonsets", "controllerrevisions", "confidentialcontainers.org/peerpods", "pods"];
+        for kind in kinds {
+            installation.testbed.remove_below(&format!("{kind}/{namespace}")).await?;
         }
         let namespaces: Api<Namespace> = Api::all(client);
         namespaces.delete(&namespace, &DeleteParams::default()).await?;
