@@ -3,9 +3,11 @@
 use anyhow::{Context as _, Result, anyhow};
 use serde_json::{Value, json};
 
-use super::{Cluster, START_DEADLINE, asked};
+use super::{ASK_AGAIN, Cluster, START_DEADLINE, asked};
 use crate::component::{Component, FAKE_NODE, FAKE_NODE_VALUE};
-use crate::pki;
+
+/// Where nodes are in the API.
+const NODES: &str = "/api/v1/nodes";
 
 impl Cluster {
     pub(super) async fn create_fake_nodes(&self, count: usize) -> Result<()> {
@@ -17,15 +19,12 @@ impl Cluster {
         } else {
             Value::Null
         };
-        let nodes: Vec<_> = (0..count).map(|number| fake_node(&format!("fake-{number}"), &taints)).collect();
-        let file = self.plan.dir.join("fake-nodes.json");
-        pki::write(&file, &json!({"apiVersion": "v1", "kind": "List", "items": nodes}).to_string())?;
-        let file = file.to_str().context("the cluster's folder has no UTF-8 name")?;
-        self.kubectl(&["create", "-f", file]).await?;
+        for number in 0..count {
+            self.post(NODES, &fake_node(&format!("fake-{number}"), &taints)).await?;
+        }
         let probe = || {
-            asked(async {
-                let nodes: Value =
-                    serde_json::from_str(&self.kubectl(&["get", "nodes", "--output=json"]).await?)?;
+            asked(ASK_AGAIN, async {
+                let nodes: Value = serde_json::from_str(&self.get(NODES).await?)?;
                 let nodes = nodes["items"].as_array().context("a list of nodes without items")?;
                 let ready = nodes.iter().filter(|node| is_ready(node)).count();
                 if ready >= count { Ok(()) } else { Err(anyhow!("{ready} of {count} are ready")) }

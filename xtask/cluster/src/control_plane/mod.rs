@@ -3,6 +3,7 @@
 mod detached;
 mod fake_nodes;
 mod options;
+mod request;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -29,14 +30,14 @@ pub(crate) const START_DEADLINE: Duration = Duration::from_secs(120);
 /// How long a component may take to end in order. API server and etcd would wait much longer for clients that hold connections. Nothing
 /// is lost if that wait is cut short.
 const STOP_GRACE: Duration = Duration::from_secs(2);
-/// The pause after a program that found something not ready: each costs the processor time that the other needs to start.
-const ASK_AGAIN: Duration = Duration::from_millis(250);
+/// The pause after an answer of the API server that something is not ready. Each request costs processor time that a start needs.
+pub(crate) const ASK_AGAIN: Duration = Duration::from_millis(50);
 
-/// The answer of a program. Returns a failure only after a pause.
-pub(crate) async fn asked<T>(answer: impl Future<Output = Result<T>>) -> Result<T> {
+/// An answer. Returns a failure only after this pause.
+pub(crate) async fn asked<T>(pause: Duration, answer: impl Future<Output = Result<T>>) -> Result<T> {
     let answer = answer.await;
     if answer.is_err() {
-        sleep(ASK_AGAIN).await;
+        sleep(pause).await;
     }
     answer
 }
@@ -211,13 +212,8 @@ impl Cluster {
                 process.wait_until("etcd listens", START_DEADLINE, probe).await
             }
             Component::ApiServer => {
-                let address = (self.plan.server_ip(), self.plan.address.api_server);
-                let probe = || async {
-                    // Much cheaper than kubectl while nothing listens.
-                    TcpStream::connect(address)?;
-                    asked(self.kubectl(&["get", "--raw", "/readyz"])).await.map(drop)
-                };
-                process.wait_until("the API server is ready", START_DEADLINE, probe).await
+                let probe = || asked(ASK_AGAIN, self.get("/readyz"));
+                process.wait_until("the API server is ready", START_DEADLINE, probe).await.map(drop)
             }
             Component::ControllerManager | Component::Scheduler | Component::Kwok => Ok(()),
             _ => self.wait_for_node(component).await,
@@ -262,12 +258,9 @@ impl Cluster {
 
     /// Waits until the controller manager has created the ServiceAccount that every Pod needs.
     async fn wait_for_service_account(&self) -> Result<()> {
-        // One kubectl waits for it, as long as the API server answers.
-        let probe = || async {
-            let account = ["serviceaccount/default", "--namespace=default", "--timeout=60s"];
-            self.kubectl(&[&["wait", "--for=create"], &account[..]].concat()).await.map(drop)
-        };
+        let account = "/api/v1/namespaces/default/serviceaccounts/default";
+        let probe = || asked(ASK_AGAIN, self.get(account));
         let what = "namespace default has its ServiceAccount";
-        self.running(Component::ControllerManager)?.wait_until(what, START_DEADLINE, probe).await
+        self.running(Component::ControllerManager)?.wait_until(what, START_DEADLINE, probe).await.map(drop)
     }
 }

@@ -14,6 +14,7 @@ use std::fs;
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use image::{Compression, Image};
@@ -26,11 +27,14 @@ pub(crate) use self::network::Network;
 pub use self::tools::PAUSE_IMAGE;
 use self::{cgroups::Cgroup, config::Files, network::output, tools::NodeTools};
 use crate::component::{Component, Plan, flag};
-use crate::control_plane::{Cluster, START_DEADLINE, asked, is_ready};
+use crate::control_plane::{ASK_AGAIN, Cluster, START_DEADLINE, asked, is_ready};
 use crate::process::{Lifetime, Process};
 
 /// The node's name, also in its certificate.
 pub const NAME: &str = "node";
+
+/// The pause after a program that found something not ready. A program costs more processor time than a request.
+const RUN_AGAIN: Duration = Duration::from_millis(250);
 
 /// Why this machine cannot run a real node; `None` if it can.
 pub fn obstacle() -> Option<String> {
@@ -206,7 +210,7 @@ impl Cluster {
             Component::Containerd => {
                 let pid = self.running(Component::Namespaces)?.identity().pid;
                 let probe = || {
-                    asked(async {
+                    asked(RUN_AGAIN, async {
                         let mut ctr = namespaces::enter(pid, &node.tools.ctr);
                         ctr.args(["--address", config::SOCKET, "--connect-timeout=1s", "version"]);
                         tokio::task::spawn_blocking(move || output(&mut ctr)).await?.map(drop)
@@ -215,13 +219,13 @@ impl Cluster {
                 process.wait_until("containerd answers", START_DEADLINE, probe).await
             }
             Component::Kubelet => {
-                let healthz = format!("/api/v1/nodes/{NAME}/proxy/healthz");
+                let path = format!("/api/v1/nodes/{NAME}");
+                let healthz = format!("{path}/proxy/healthz");
                 let probe = || {
-                    asked(async {
+                    asked(ASK_AGAIN, async {
                         // The node's conditions may still be those of an earlier kubelet, so ask this one first.
-                        self.kubectl(&["get", "--raw", &healthz]).await?;
-                        let node = self.kubectl(&["get", "node", NAME, "--output=json"]).await?;
-                        let node: Value = serde_json::from_str(&node)?;
+                        self.get(&healthz).await?;
+                        let node: Value = serde_json::from_str(&self.get(&path).await?)?;
                         ensure!(is_ready(&node), "its conditions are {:#}", node["status"]["conditions"]);
                         Ok(())
                     })
