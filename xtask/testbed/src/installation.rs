@@ -28,6 +28,9 @@ use crate::{
 /// The names of the custom resource definitions.
 const CRDS: [&str; 2] = ["peerpods.confidentialcontainers.org", "peerpodconfigs.confidentialcontainers.org"];
 
+/// What fails if the objects can't be installed.
+const INSTALLING: &str = "installing the operator's objects";
+
 /// How long the token of a `ServiceAccount` is valid: longer than any test.
 const TOKEN_SECONDS: i64 = 24 * 60 * 60;
 
@@ -81,13 +84,26 @@ pub struct Testbed {
 impl Testbed {
     /// Starts a cluster and installs into it. The cluster checks the right to set blockOwnerDeletion, as OpenShift does.
     pub async fn start(options: &Options) -> Result<Self> {
-        let mut testbed = Self::start_empty(options).await?;
-        testbed.complete().await?;
-        Ok(testbed)
+        let (audit, options) = Self::plan(options)?;
+        let (mut installed, mut collected) = (Installed::default(), BTreeSet::new());
+        let cluster = Cluster::start_prepared(&options, async |cluster| {
+            let client = client(&cluster.kubeconfig()).await?;
+            install_all(&client, &mut installed).await.context(INSTALLING)?;
+            collected = definitions(&client).await?;
+            Ok(())
+        })
+        .await?;
+        Ok(Self { audit, collected, installed: Mutex::new(installed), ..Self::around(cluster).await? })
     }
 
     /// The same with nothing installed.
     pub async fn start_empty(options: &Options) -> Result<Self> {
+        let (audit, options) = Self::plan(options)?;
+        Ok(Self { audit, ..Self::around(Cluster::start(&options).await?).await? })
+    }
+
+    /// The audit log that is asked for, and the options of the cluster.
+    fn plan(options: &Options) -> Result<(Option<Audit>, ClusterOptions)> {
         fs::create_dir_all(&options.dir).with_context(|| format!("creating {}", options.dir.display()))?;
         let mut flags = vec!["--enable-admission-plugins=OwnerReferencesPermissionEnforcement".to_owned()];
         let audit = if options.audit {
@@ -98,7 +114,7 @@ impl Testbed {
         } else {
             None
         };
-        let cluster = Cluster::start(&ClusterOptions {
+        let options = ClusterOptions {
             lifetime: options.lifetime,
             fake_nodes: options.fake_nodes,
             node_lease: options.node_lease,
@@ -107,15 +123,15 @@ impl Testbed {
             emulated_version: options.emulated_version.clone(),
             unplayed_pods: options.runs_own_pods.then(|| crate::pod_runner::PODS.to_owned()),
             ..ClusterOptions::new(options.dir.join("cluster"))
-        })
-        .await?;
-        Ok(Self { audit, ..Self::around(cluster).await? })
+        };
+        Ok((audit, options))
     }
 
     /// Installs into a cluster that runs already.
     pub async fn install(cluster: Cluster) -> Result<Self> {
         let mut testbed = Self::around(cluster).await?;
-        testbed.complete().await?;
+        testbed.install_objects().await.context(INSTALLING)?;
+        testbed.collect_new_kinds().await?;
         Ok(testbed)
     }
 
@@ -124,16 +140,10 @@ impl Testbed {
         Ok(Self { cluster, client, audit: None, collected: BTreeSet::new(), installed: Mutex::default() })
     }
 
-    async fn complete(&mut self) -> Result<()> {
-        self.install_objects().await.context("installing the operator's objects")?;
-        self.collect_new_kinds().await
-    }
-
     /// Makes the garbage collector know all custom resources. It looks for kinds at its start, and then only every 30 s. A kind whose
     /// definition was deleted and made again it may find even later.
     pub async fn collect_new_kinds(&mut self) -> Result<()> {
-        let definitions = self.crds().list_metadata(&ListParams::default()).await?;
-        let definitions = definitions.into_iter().filter_map(|definition| definition.uid()).collect();
+        let definitions = definitions(&self.client).await?;
         if self.collected != definitions {
             self.cluster.restart(Component::ControllerManager).await?;
             self.collected = definitions;
@@ -144,22 +154,8 @@ impl Testbed {
     /// Applies the generated objects as the administrator, also those that were changed or removed since, and waits until PeerPods
     /// and `PeerPodConfigs` can be made.
     pub async fn install_objects(&self) -> Result<()> {
-        // Deriving the schemas takes a while, and many tests install.
-        static OBJECTS: OnceCell<Vec<DynamicObject>> = OnceCell::const_new();
-        let objects = OBJECTS.get_or_try_init(|| async { generated() }).await?;
-        if !self.installed.lock().await.apply(&self.client, objects).await? {
-            return Ok(());
-        }
-        let established = |crd: &CustomResourceDefinition| {
-            let conditions = crd.status.iter().flat_map(|status| status.conditions.iter().flatten());
-            crd.metadata.deletion_timestamp.is_none()
-                && conditions.into_iter().any(|it| it.type_ == "Established" && it.status == "True")
-        };
-        for name in CRDS {
-            let what = format!("objects of {name} can be made");
-            wait::present(&self.crds(), name, &what, DEADLINE, established).await?;
-        }
-        Ok(())
+        let mut installed = self.installed.lock().await;
+        install_all(&self.client, &mut installed).await
     }
 
     /// Applies objects in their order as the administrator does by `kubectl apply --server-side --force-conflicts`. `what` they are is
@@ -225,6 +221,34 @@ impl Testbed {
     pub async fn client_of(&self, service_account: &str) -> Result<Client> {
         client(&self.kubeconfig_of(service_account).await?).await
     }
+}
+
+/// Applies the generated objects where they are not as they were `installed`, and waits until objects of the custom kinds can be made.
+async fn install_all(client: &Client, installed: &mut Installed) -> Result<()> {
+    // Deriving the schemas takes a while, and many tests install.
+    static OBJECTS: OnceCell<Vec<DynamicObject>> = OnceCell::const_new();
+    let objects = OBJECTS.get_or_try_init(|| async { generated() }).await?;
+    if !installed.apply(client, objects).await? {
+        return Ok(());
+    }
+    let established = |crd: &CustomResourceDefinition| {
+        let conditions = crd.status.iter().flat_map(|status| status.conditions.iter().flatten());
+        crd.metadata.deletion_timestamp.is_none()
+            && conditions.into_iter().any(|it| it.type_ == "Established" && it.status == "True")
+    };
+    let crds: Api<CustomResourceDefinition> = Api::all(client.clone());
+    for name in CRDS {
+        let what = format!("objects of {name} can be made");
+        wait::present(&crds, name, &what, DEADLINE, established).await?;
+    }
+    Ok(())
+}
+
+/// The identities of all custom resource definitions.
+async fn definitions(client: &Client) -> Result<BTreeSet<String>> {
+    let crds: Api<CustomResourceDefinition> = Api::all(client.clone());
+    let found = crds.list_metadata(&ListParams::default()).await?;
+    Ok(found.into_iter().filter_map(|definition| definition.uid()).collect())
 }
 
 /// The generated objects but the Deployment.

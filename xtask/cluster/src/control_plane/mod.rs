@@ -55,6 +55,15 @@ impl Cluster {
     /// Starts a cluster and waits until it is usable: the API server is ready, Pods can be created in namespace `default`, and the fake
     /// nodes accept them. First builds the programs if needed, which takes minutes.
     pub async fn start(options: &ClusterOptions) -> Result<Self> {
+        Self::start_prepared(options, async |_| Ok(())).await
+    }
+
+    /// Does the same, and runs `prepare` when the API server is ready and before there are controllers. The garbage collector looks for
+    /// kinds when it starts, so it knows those that `prepare` defines.
+    pub async fn start_prepared(
+        options: &ClusterOptions,
+        prepare: impl AsyncFnOnce(&Self) -> Result<()>,
+    ) -> Result<Self> {
         let dir = std::path::absolute(&options.dir)?;
         ensure!(
             !dir.join("etcd").exists(),
@@ -74,7 +83,7 @@ impl Cluster {
         };
         plan.create_files()?;
         let mut cluster = Self { plan, processes: BTreeMap::new(), leftovers: Leftovers(None) };
-        match cluster.start_all(options.fake_nodes).await {
+        match cluster.start_all(options.fake_nodes, prepare).await {
             Ok(()) => Ok(cluster),
             Err(error) => {
                 // The first error is the one to report.
@@ -84,10 +93,15 @@ impl Cluster {
         }
     }
 
-    async fn start_all(&mut self, fake_nodes: usize) -> Result<()> {
+    async fn start_all(
+        &mut self,
+        fake_nodes: usize,
+        prepare: impl AsyncFnOnce(&Self) -> Result<()>,
+    ) -> Result<()> {
         self.start_namespaces().await?;
         self.start_component(Component::Etcd).await?;
         self.start_component(Component::ApiServer).await?;
+        Box::pin(prepare(&*self)).await?;
         for component in [Component::ControllerManager, Component::Kwok, Component::Scheduler] {
             self.spawn(component)?;
         }
