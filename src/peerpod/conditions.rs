@@ -51,7 +51,7 @@ reasons! {
     /// The cloud asked for fewer calls. The operator makes none for a while.
     CloudThrottled => Reconciling, Normal;
     /// The cloud refuses the credentials, or they lack a right. Correct the credentials or the rights. The operator tries
-    /// again every 30 s, with more than 300 such PeerPods less often.
+    /// again by itself.
     Unauthorized => Stalled, Warning;
     /// The cloud refuses the deletion in the present state of the VM, or of what belongs to it. The
     /// operator's log names the call and the answer. Change that state in the cloud. The operator tries again with growing pauses.

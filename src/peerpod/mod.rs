@@ -48,7 +48,7 @@ mod reconcile;
 mod relations;
 mod report;
 mod requeue;
-mod requeue_policy;
+pub mod requeue_policy;
 mod trackers;
 mod trim;
 

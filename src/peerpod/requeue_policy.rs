@@ -8,9 +8,9 @@ use std::{
 };
 
 use kube::runtime::reflector::ObjectRef;
-use operator_kit::Backoff;
+use operator_kit::{Backoff, backoff};
 
-use self::stuck::Stuck;
+use self::stuck::{Stuck, VMS_A_SECOND};
 use super::decide::{Blocked, Decision, Wait};
 use crate::{api::v1alpha1::PeerPod, provider::ErrorClass};
 
@@ -31,6 +31,69 @@ const LEAST_PAUSE: Duration = Duration::from_secs(1);
 /// How often a PeerPod that waits for its Pod, or of which the sweep found out something, is reconciled without an event, unless
 /// many are stuck.
 pub(super) const POD_RESYNC: Duration = Duration::from_secs(60);
+
+/// What an error of this class means and what follows, for documentation.
+pub fn doc(class: ErrorClass) -> String {
+    match class {
+        ErrorClass::NotFound => {
+            "it does not exist: the deletion of a VM is done; any other call is tried again".to_owned()
+        }
+        ErrorClass::Unsettled { .. } => {
+            "the absence may not last: the cloud may not show yet a VM that was recorded less than 2 min before its deletion, so \
+             the operator asks a second time, 10 s later; or the pool of byom may lose a machine again that is available for less \
+             than 30 s, so the operator asks again after that time"
+                .to_owned()
+        }
+        ErrorClass::Transient => {
+            format!("the call may work later: the operator tries again {}", growing_pauses())
+        }
+        ErrorClass::Throttled { .. } => {
+            "the cloud asked for fewer calls: the operator makes none to this cloud for the time that it asked for".to_owned()
+        }
+        ErrorClass::Queued { .. } => {
+            "so many of the operator's requests wait for this cloud that they take more than 20 s: the operator makes this one \
+             after them"
+                .to_owned()
+        }
+        ErrorClass::Unauthorized => format!(
+            "the cloud refuses the credentials, or they lack a right: the operator tries again every {}, {}, and at once when the \
+             settings change",
+            in_words(REFUSED_RESYNC),
+            less_often(REFUSED_RESYNC)
+        ),
+        ErrorClass::Invalid => format!(
+            "the settings cannot work: the operator tries again every {}, {}, and at once when the settings change",
+            in_words(SLOW_RESYNC),
+            less_often(SLOW_RESYNC)
+        ),
+        ErrorClass::Refused => format!(
+            "the cloud refuses the call in the present state of the VM, or of what belongs to it: the operator tries again {}, {}",
+            growing_pauses(),
+            less_often(backoff::CAP)
+        ),
+        ErrorClass::NotSupported => {
+            "this operator does not support it: the operator does nothing until the PeerPod or the settings change".to_owned()
+        }
+    }
+}
+
+fn growing_pauses() -> String {
+    format!("with pauses from {} to {}", in_words(backoff::BASE), in_words(backoff::CAP))
+}
+
+/// From how many stuck PeerPods on each of them waits for longer than this, as [`Stuck`] has it.
+fn less_often(pause: Duration) -> String {
+    let count = pause.as_secs() * u64::from(VMS_A_SECOND);
+    let count =
+        if count < 1000 { count.to_string() } else { format!("{},{:03}", count / 1000, count % 1000) };
+    format!("with more than {count} such PeerPods less often")
+}
+
+/// A time in minutes, or in seconds if it is not a number of whole minutes.
+fn in_words(time: Duration) -> String {
+    let seconds = time.as_secs();
+    if seconds.is_multiple_of(60) { format!("{} min", seconds / 60) } else { format!("{seconds} s") }
+}
 
 /// The delays between reconciles of each PeerPod.
 #[derive(Default)]

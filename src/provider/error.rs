@@ -63,47 +63,6 @@ impl ErrorClass {
         Self::NotSupported,
     ];
 
-    /// What it means and what follows, for documentation.
-    pub const fn doc(self) -> &'static str {
-        match self {
-            Self::NotFound => {
-                "it does not exist: the deletion of a VM is done; any other call is tried again"
-            }
-            Self::Unsettled { .. } => {
-                "the absence may not last: the cloud may not show yet a VM that was recorded less than 2 min before its deletion, so \
-                 the operator asks a second time, 10 s later; or the pool of byom may lose a machine again that is available for less \
-                 than 30 s, so the operator asks again after that time"
-            }
-            Self::Transient => {
-                "the call may work later: the operator tries again with pauses from 1 s to 5 min"
-            }
-            Self::Throttled { .. } => {
-                "the cloud asked for fewer calls: the operator makes none to this cloud for the time that it \
-                 asked for"
-            }
-            Self::Queued { .. } => {
-                "so many of the operator's requests wait for this cloud that they take more than 20 s: the operator makes \
-                 this one after them"
-            }
-            Self::Unauthorized => {
-                "the cloud refuses the credentials, or they lack a right: the operator tries again every 30 s, with more than 300 \
-                 such PeerPods less often, and at once when the settings change"
-            }
-            Self::Invalid => {
-                "the settings cannot work: the operator tries again every 5 min, with more than 3,000 such PeerPods less often, \
-                 and at once when the settings change"
-            }
-            Self::Refused => {
-                "the cloud refuses the call in the present state of the VM, or of what belongs to it: the operator \
-                 tries again with pauses from 1 s to 5 min, with more than 3,000 such PeerPods less often"
-            }
-            Self::NotSupported => {
-                "this operator does not support it: the operator does nothing until the PeerPod or the settings \
-                 change"
-            }
-        }
-    }
-
     /// The metric label and log field.
     pub const fn as_str(self) -> &'static str {
         match self {

@@ -19,6 +19,7 @@ use peerpod_operator::{
     peerpod::{
         conditions::{self, Reason},
         decide::Decision,
+        requeue_policy,
     },
     peerpodconfig::{
         self,
@@ -175,7 +176,7 @@ Each reconcile of a PeerPod ends with a decision. The metric `peerpod_operator_d
 fn classes() -> String {
     let rows = ErrorClass::ALL.into_iter().map(|class| {
         let reason = conditions::reason_of(class).map(|reason| code(reason.as_str()));
-        [code(class.as_str()), reason.unwrap_or_default(), class.doc().to_owned()]
+        [code(class.as_str()), reason.unwrap_or_default(), requeue_policy::doc(class)]
     });
     "# Error classes
 
