@@ -16,6 +16,13 @@ pub(crate) const FIELDS: [(&str, &str); 5] = [
     ("requests", GPU),
 ];
 
+/// The places of the [`FIELDS`].
+pub(crate) const CPU: usize = 0;
+pub(crate) const CPU_LIMIT: usize = 1;
+pub(crate) const MEMORY: usize = 2;
+pub(crate) const MEMORY_LIMIT: usize = 3;
+pub(crate) const GPUS: usize = 4;
+
 /// What a container, or the Pod as a whole, requests: an amount for each of cpu request, cpu limit, memory request, memory limit
 /// and GPUs, in this order; `None` if it says nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -37,12 +44,13 @@ impl Demand {
     /// such a Pod if a user wrote them.
     #[must_use]
     pub(super) fn without_derived_requests(self, containers: &[(Role, Self)]) -> Self {
-        let derived = |request: usize| {
-            self.0[request + 1].is_none()
-                && self.0[request].is_some_and(|own| own <= peak(containers, request))
+        let derived = |request: usize, limit: usize| {
+            self.0[limit].is_none() && self.0[request].is_some_and(|own| own <= peak(containers, request))
         };
         let [cpu, cpu_limit, memory, memory_limit, gpus] = self.0;
-        Self([cpu.filter(|_| !derived(0)), cpu_limit, memory.filter(|_| !derived(2)), memory_limit, gpus])
+        let cpu = cpu.filter(|_| !derived(CPU, CPU_LIMIT));
+        let memory = memory.filter(|_| !derived(MEMORY, MEMORY_LIMIT));
+        Self([cpu, cpu_limit, memory, memory_limit, gpus])
     }
 }
 
@@ -80,9 +88,9 @@ pub fn size(sizing: Sizing, containers: &[(Role, Demand)], pod: Demand) -> Size 
     let asked = |field: usize| containers.iter().any(|(_, demand)| demand.0[field].is_some());
     let [cpu, cpu_limit, memory, memory_limit, _] = pod.0;
     let pod = [
-        cpu.or(cpu_limit.filter(|_| !asked(0))),
+        cpu.or(cpu_limit.filter(|_| !asked(CPU))),
         cpu_limit,
-        memory.or(memory_limit.filter(|_| !asked(2))),
+        memory.or(memory_limit.filter(|_| !asked(MEMORY))),
         memory_limit,
         None,
     ];
@@ -90,7 +98,8 @@ pub fn size(sizing: Sizing, containers: &[(Role, Demand)], pod: Demand) -> Size 
         Sizing::Kubernetes => pod[field].unwrap_or_else(|| peak(containers, field)),
         Sizing::Sum => containers.iter().map(|(_, demand)| amount(*demand, field)).sum(),
     };
-    let [cpu, cpu_limit, memory, memory_limit, gpus] = [0, 1, 2, 3, 4].map(total);
+    let [cpu, cpu_limit, memory, memory_limit, gpus] =
+        [CPU, CPU_LIMIT, MEMORY, MEMORY_LIMIT, GPUS].map(total);
     let units = |amount: Amount, unit| Some(amount.in_units_of(unit)).filter(|units| *units > 0);
     Size {
         vcpus: units(larger(cpu, cpu_limit), 1),

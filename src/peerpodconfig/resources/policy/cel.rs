@@ -12,13 +12,12 @@ use crate::{
     webhook::{
         marker::{COUNTED, POD},
         mutate::{ANNOTATIONS, MOST_RESOURCES, MOVED, MOVED_OF_POD, MOVED_PREFIX},
-        sizing::{FIELDS, GPU},
+        sizing::{CPU, CPU_LIMIT, FIELDS, GPU, GPUS, MEMORY, MEMORY_LIMIT},
     },
 };
 
-/// The form of the marker annotation if the webhook or the policy wrote it.
-const MARKER: &str =
-    "^[0-9]*/[0-9]*/[0-9]*(;[^;=]+=([0-9]+m?)?/([0-9]+m?)?/([0-9]+m?)?/([0-9]+m?)?/([0-9]+m?)?)*$";
+// The policy finds the limit of a request in the next field, and knows every field before GPUs as one of CPUs or memory.
+const _: () = assert!(CPU_LIMIT == CPU + 1 && MEMORY_LIMIT == MEMORY + 1 && GPUS + 1 == FIELDS.len());
 
 /// The largest amount that counts. CEL's numbers of 64 bits can add up this many thousandths for 90 containers.
 const MOST: &str = "100T";
@@ -31,6 +30,18 @@ fn literal(value: impl Into<Value>) -> Value {
     value.into()
 }
 
+/// The form of the marker annotation if the webhook or the policy wrote it: the sizes, then an entry for each container.
+fn marker_form() -> String {
+    let numbers = |form: &str, count: usize| vec![form; count].join("/");
+    let (sizes, amounts) = (numbers("[0-9]*", ANNOTATIONS.len()), numbers("([0-9]+m?)?", FIELDS.len()));
+    format!("^{sizes}(;[^;=]+={amounts})*$")
+}
+
+/// The sizes in the marker annotation if none was written.
+fn no_sizes() -> String {
+    [""; ANNOTATIONS.len()].join("/")
+}
+
 /// The variables of the policy by their names. A variable comes after those that it needs.
 pub(super) fn variables(sizing: Sizing, extended_resource: &str) -> Vec<(&'static str, String)> {
     let moved = [&MOVED[..], &[extended_resource]].concat();
@@ -40,7 +51,11 @@ pub(super) fn variables(sizing: Sizing, extended_resource: &str) -> Vec<(&'stati
         // What was counted before: the sizes that were written, then an entry for each container.
         (
             "before",
-            format!("variables.marker.matches({}) ? variables.marker.split(';') : ['//']", literal(MARKER)),
+            format!(
+                "variables.marker.matches({}) ? variables.marker.split(';') : ['{}']",
+                literal(marker_form()),
+                no_sizes()
+            ),
         ),
         ("written", "variables.before[0].split('/')".to_owned()),
         ("initContainers", "object.spec.?initContainers.orValue([])".to_owned()),
@@ -162,7 +177,7 @@ fn demands() -> String {
     )
 }
 
-/// What the Pod as a whole requests. Always five amounts; −1 if there is none.
+/// What the Pod as a whole requests. Always an amount for each field; −1 if there is none.
 fn pod_asked(sizing: Sizing) -> String {
     match sizing {
         Sizing::Kubernetes => {
@@ -179,7 +194,7 @@ fn pod_demand(sizing: Sizing) -> String {
     }
     format!(
         "{}.optMap(texts, texts.map(text, {})).orValue(variables.podAsked.transformList(field, it, \
-         field in [0, 2] && variables.podAsked[field + 1] < 0 && it <= variables.peaks[field] ? -1 : it))",
+         field in [{CPU}, {MEMORY}] && variables.podAsked[field + 1] < 0 && it <= variables.peaks[field] ? -1 : it))",
         known(&literal(POD).to_string()),
         thousandths("text")
     )
@@ -209,22 +224,27 @@ fn peaks(sizing: Sizing) -> String {
 /// The total of each field, unless the Pod as a whole has one. A limit of the Pod as a whole is its request, too, if no container
 /// has one.
 fn totals() -> String {
-    "variables.peaks.transformList(field, peak, \
-     field < 4 && variables.podDemand[field] >= 0 ? variables.podDemand[field] : \
-     field in [0, 2] && variables.podDemand[field + 1] >= 0 && variables.demands.all(it, it[field] < 0) ? \
-     variables.podDemand[field + 1] : peak)"
-        .to_owned()
+    format!(
+        "variables.peaks.transformList(field, peak, \
+         field < {GPUS} && variables.podDemand[field] >= 0 ? variables.podDemand[field] : \
+         field in [{CPU}, {MEMORY}] && variables.podDemand[field + 1] >= 0 && variables.demands.all(it, it[field] < 0) ? \
+         variables.podDemand[field + 1] : peak)"
+    )
 }
 
 /// CPUs, MiB and GPUs, rounded up.
 fn sizes() -> String {
-    let larger = |request: usize| {
-        let [request, limit] = [request, request + 1].map(|field| format!("variables.totals[{field}]"));
+    let total = |field: usize| format!("variables.totals[{field}]");
+    let larger = |request: usize, limit: usize| {
+        let (request, limit) = (total(request), total(limit));
         format!("({request} == 0 ? 0 : [{request}, {limit}].max())")
     };
     let units = |amount: String, unit: u64| format!("({amount} + {}) / {unit}", unit - 1);
-    let sizes =
-        [units(larger(0), 1000), units(larger(2), MILLI_MIB), units("variables.totals[4]".to_owned(), 1000)];
+    let sizes = [
+        units(larger(CPU, CPU_LIMIT), 1000),
+        units(larger(MEMORY, MEMORY_LIMIT), MILLI_MIB),
+        units(total(GPUS), 1000),
+    ];
     format!("[{}]", sizes.join(", "))
 }
 
