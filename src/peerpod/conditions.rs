@@ -89,6 +89,32 @@ reasons! {
     VMStopped => Stalled, Warning;
 }
 
+impl Reason {
+    /// Whether the alert `PeerPodsNeedHelp` counts PeerPods with it: a person must act, or the deletion is slow. Left out: what ends by
+    /// itself, what the user chose, and what the alert `PeerPodVMsLost` reports.
+    pub const fn needs_help(self) -> bool {
+        match self {
+            Self::WaitingForPod
+            | Self::CloudUnavailable
+            | Self::CloudThrottled
+            | Self::DeveloperMode
+            | Self::VMGone
+            | Self::VMStopped => false,
+            Self::DeletionSlow
+            | Self::Unauthorized
+            | Self::CloudRefused
+            | Self::InvalidSettings
+            | Self::UnknownProvider
+            | Self::NoOwner
+            | Self::TooManyFinalizers
+            | Self::InvalidInstanceID
+            | Self::NotThisPodsVM
+            | Self::ClaimedByAnother
+            | Self::AmbiguousSiblings => true,
+        }
+    }
+}
+
 /// The reason of the event about a finalizer that an administrator's annotation released. No condition has it, because the
 /// object is removed.
 pub const ABANDONED: &str = "Abandoned";

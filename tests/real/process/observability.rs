@@ -13,7 +13,7 @@ use kube::{
 };
 use peerpod_operator::{
     api::v1alpha1::RELEASE_ANNOTATION,
-    install::monitoring::{ALERTS, Alert, Dashboard},
+    install::monitoring::{Alert, Dashboard, alerts},
     webhook,
 };
 use serde_json::{Value, json};
@@ -285,7 +285,7 @@ fn finds_what_it_looks_for(served: &BTreeSet<Family>) {
     let of_webhook = webhook::metrics::DESCRIPTIONS.map(|family| family.name);
     let is_served =
         |name: &str| of_webhook.contains(&name) || served.iter().any(|family| family.name == name);
-    for Alert { name, expression, .. } in ALERTS {
+    for Alert { name, expression, .. } in alerts() {
         let words = expression.split(|it: char| !(it.is_ascii_alphanumeric() || it == '_'));
         for metric in words.filter(|word| word.starts_with("peerpod_operator_")) {
             assert!(is_served(metric), "{name} looks for {metric}");

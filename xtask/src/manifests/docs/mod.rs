@@ -14,7 +14,7 @@ use anyhow::Result;
 use operator_kit::{metrics::Description, process};
 use peerpod_operator::{
     api::v1alpha1::{AdmissionMode, PeerPodConfigSpec, Sizing},
-    install::monitoring::{ALERTS, Alert},
+    install::monitoring::{self, Alert},
     metrics::Metrics,
     peerpod::{
         conditions::{self, Reason},
@@ -219,8 +219,9 @@ fn families<'a>(families: impl Iterator<Item = &'a Description>) -> String {
 }
 
 fn alerts() -> String {
-    let rows = ALERTS.map(|Alert { name, expression, patience, meaning, action }| {
-        [code(name), code(expression), patience.to_owned(), meaning.to_owned(), action.to_owned()]
+    let alerts = monitoring::alerts().into_iter();
+    let rows = alerts.map(|Alert { name, expression, patience, meaning, action }| {
+        [code(name), code(&expression), patience.to_owned(), meaning.to_owned(), action.to_owned()]
     });
     "# Alerts
 
