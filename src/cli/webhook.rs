@@ -219,7 +219,7 @@ async fn serve(args: WebhookArgs, tls: TlsOptions) -> Result<(), Box<dyn std::er
         let managed = managed(&args, Arc::clone(&serving), there, shutdown.clone()).await?;
         (format!("Secret {}/{}", args.namespace, args.tls_secret), tokio::spawn(managed))
     };
-    let reporting = expiry::tell(Arc::clone(&serving), source, certificates, shutdown.clone());
+    let reporting = expiry::report(Arc::clone(&serving), source, certificates, shutdown.clone());
     let reporting = tokio::spawn(reporting);
 
     let options = Options {

@@ -97,9 +97,11 @@ impl Observer {
             let other = self.store.get(key).filter(|other| is_namesake(other, peerpod, &id));
             let Some(other) = other else { continue };
             let needed = match judge_claim(&other, peerpod) {
-                ClaimVerdict::Stands => true,
-                ClaimVerdict::WhileRuns(pod) => self.pod_state(&other, pod).await?.owner.may_run().is_some(),
-                ClaimVerdict::Void => false,
+                ClaimVerdict::Living => true,
+                ClaimVerdict::WhilePodRuns(pod) => {
+                    self.pod_state(&other, pod).await?.owner.may_run().is_some()
+                }
+                ClaimVerdict::NoClaim => false,
             };
             if needed {
                 return Ok(Some((**key).clone()));

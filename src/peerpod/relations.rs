@@ -38,20 +38,20 @@ pub(super) fn is_namesake(other: &PeerPod, peerpod: &PeerPod, id: &InstanceId) -
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum ClaimVerdict<'a> {
     /// It is not being deleted, and whether its Pod runs does not matter.
-    Stands,
+    Living,
     /// It is being deleted, and its own Pod, which is not this one's, may still run on the VM.
-    WhileRuns(&'a OwnerReference),
+    WhilePodRuns(&'a OwnerReference),
     /// It is being deleted, and its Pod is this one's or it has none: both PeerPods wait for the same things.
-    Void,
+    NoClaim,
 }
 
 /// Judges the claim of `namesake` on the VM that this PeerPod names too.
 pub(super) fn judge_claim<'a>(namesake: &'a PeerPod, peerpod: &PeerPod) -> ClaimVerdict<'a> {
     if namesake.metadata.deletion_timestamp.is_none() {
-        return ClaimVerdict::Stands;
+        return ClaimVerdict::Living;
     }
     let another = owner(namesake).filter(|_| !are_of_one_pod(namesake, peerpod));
-    another.map_or(ClaimVerdict::Void, ClaimVerdict::WhileRuns)
+    another.map_or(ClaimVerdict::NoClaim, ClaimVerdict::WhilePodRuns)
 }
 
 #[cfg(test)]
@@ -174,15 +174,15 @@ mod tests {
         };
         for pods in [json!(null), json!([pod("web")]), json!([pod("other")])] {
             let stays = with(json!({ "metadata": { "uid": "b" } }), pods);
-            assert_eq!(judge_claim(&stays, &own), ClaimVerdict::Stands);
+            assert_eq!(judge_claim(&stays, &own), ClaimVerdict::Living);
         }
-        assert_eq!(judge_claim(&with(deleted(), json!(null)), &own), ClaimVerdict::Void);
-        assert_eq!(judge_claim(&with(deleted(), json!([pod("web")])), &own), ClaimVerdict::Void);
+        assert_eq!(judge_claim(&with(deleted(), json!(null)), &own), ClaimVerdict::NoClaim);
+        assert_eq!(judge_claim(&with(deleted(), json!([pod("web")])), &own), ClaimVerdict::NoClaim);
         let mut elsewhere = deleted();
         elsewhere["metadata"]["namespace"] = json!("elsewhere");
         for (patch, pods) in [(deleted(), pod("other")), (deleted(), renamed()), (elsewhere, pod("web"))] {
             let goes = with(patch, json!([pods]));
-            assert_eq!(judge_claim(&goes, &own), ClaimVerdict::WhileRuns(&goes.owner_references()[0]));
+            assert_eq!(judge_claim(&goes, &own), ClaimVerdict::WhilePodRuns(&goes.owner_references()[0]));
         }
     }
 }

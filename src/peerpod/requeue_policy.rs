@@ -101,7 +101,7 @@ pub(super) struct RequeuePolicy {
     failures: Backoff<ObjectRef<PeerPod>>,
     /// Reconciles of PeerPods whose VM the cloud is deleting. They count apart: earlier failures do not delay a deletion that
     /// makes progress.
-    going: Backoff<ObjectRef<PeerPod>>,
+    deleting: Backoff<ObjectRef<PeerPod>>,
     /// PeerPods that only a change from outside brings further. The operator may not learn of that change, so it reconciles them again.
     /// These reconciles have no longest delay: with one, their number would grow with the number of stuck PeerPods, and use up the cloud's
     /// quota. A change of the PeerPod or of the settings, and the end of the Pod that it waits for, has it reconciled at once.
@@ -140,7 +140,7 @@ impl RequeuePolicy {
                     }
                     Wait::VmDeletion(least) => {
                         self.stuck().remove(key);
-                        self.going.failed(key).max(*least)
+                        self.deleting.failed(key).max(*least)
                     }
                 }
             }
@@ -193,14 +193,14 @@ impl RequeuePolicy {
     /// Forgets its failures: it is done or removed.
     pub(super) fn forget(&self, key: &ObjectRef<PeerPod>) {
         self.failures.succeeded(key);
-        self.going.succeeded(key);
+        self.deleting.succeeded(key);
         self.stuck().remove(key);
     }
 
     /// Forgets all PeerPods but these.
     pub(super) fn retain(&self, exists: impl Fn(&ObjectRef<PeerPod>) -> bool) {
         self.failures.retain(&exists);
-        self.going.retain(&exists);
+        self.deleting.retain(&exists);
         self.stuck().retain(exists);
     }
 

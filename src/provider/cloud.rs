@@ -90,7 +90,7 @@ pub struct Opening<'a> {
     /// The number of calls at once. As many again may hang. Further calls may have to wait.
     pub calls: usize,
     /// The cluster, for a cloud whose state is an object there. [`Openers`](super::Openers) fill it in.
-    pub cluster: Option<Cluster>,
+    pub cluster: Option<ClusterAccess>,
     /// The place. `None`: the one that the settings name, whatever host answers there.
     pub recorded: Option<RecordedPlace<'a>>,
     /// What it shares with other providers. [`Openers`](super::Openers) fill it in.
@@ -99,16 +99,16 @@ pub struct Opening<'a> {
 
 /// Access to the operator's own cluster.
 #[derive(Clone)]
-pub struct Cluster {
+pub struct ClusterAccess {
     /// A client under the operator's rights.
     pub client: Client,
     /// The operator's namespace, which is cloud-api-adaptor's, too.
     pub namespace: String,
 }
 
-impl fmt::Debug for Cluster {
+impl fmt::Debug for ClusterAccess {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Cluster").field("namespace", &self.namespace).finish_non_exhaustive()
+        f.debug_struct("ClusterAccess").field("namespace", &self.namespace).finish_non_exhaustive()
     }
 }
 

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use kube::Client;
 use operator_kit::Message;
 
-use super::{Cloud, Error, ErrorClass, Opening, Provider, Shared, cloud::Cluster};
+use super::{Cloud, Error, ErrorClass, Opening, Provider, Shared, cloud::ClusterAccess};
 use crate::settings::{Snapshot, Values};
 
 /// Opens providers, by the [`Cloud`] or by a function of the program that embeds this library. Cheap to clone.
@@ -15,7 +15,7 @@ use crate::settings::{Snapshot, Values};
 #[derive(Clone, Default)]
 pub struct Openers {
     own: BTreeMap<&'static str, Opener>,
-    cluster: Option<Cluster>,
+    cluster: Option<ClusterAccess>,
     shared: Shared,
 }
 
@@ -35,7 +35,7 @@ impl Openers {
     /// The same for an operator with access to its cluster, where some clouds keep their state. `namespace` is the operator's.
     #[must_use]
     pub fn in_cluster(mut self, client: Client, namespace: &str) -> Self {
-        self.cluster = Some(Cluster { client, namespace: namespace.to_owned() });
+        self.cluster = Some(ClusterAccess { client, namespace: namespace.to_owned() });
         self
     }
 

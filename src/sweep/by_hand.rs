@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 use jiff::Timestamp;
 
 use super::{
+    first_seen::FirstSeen,
     plan::{Candidates, Moment, Patience, SweepVerdict, UntrackedFinding, findings},
     search::{Problem, Search, Tally},
-    sightings::Sightings,
 };
 use crate::provider::Target;
 
@@ -16,7 +16,7 @@ pub(crate) struct ByHand {
     search: Search,
     target: Target,
     patience: Patience,
-    sightings: Sightings,
+    first_seen: FirstSeen,
 }
 
 /// What a listing showed.
@@ -30,7 +30,7 @@ pub(crate) struct SearchResult {
 impl ByHand {
     pub(crate) fn new(search: Search, target: Target, grace: Duration, pause: Duration) -> Self {
         let patience = Patience { grace, interval: pause, watch: pause };
-        Self { search, target, patience, sightings: Sightings::default() }
+        Self { search, target, patience, first_seen: FirstSeen::default() }
     }
 
     /// Lists the cloud, and then the cluster.
@@ -41,7 +41,7 @@ impl ByHand {
         self.search.track_peerpods(&mut candidates).await?;
         self.search.spare_pods(&mut candidates).await?;
         let candidates = candidates.all();
-        let findings = findings(&candidates, &mut self.sightings, now, self.patience);
+        let findings = findings(&candidates, &mut self.first_seen, now, self.patience);
         Ok(SearchResult { younger: candidates.len() - findings.len(), findings })
     }
 

@@ -15,10 +15,10 @@ use tracing::{Instrument, info_span, warn};
 
 use super::{
     CloudSnapshot, LostVm, Mode, Options,
+    first_seen::FirstSeen,
     lost::live,
     plan::{Candidates, Found, Key, Moment, Patience, SweepVerdict, UntrackedFinding, findings},
     search::{Problem, Search},
-    sightings::Sightings,
     suspects::{Round, Suspects},
 };
 use crate::{
@@ -45,7 +45,7 @@ struct Memory {
     cloud: Option<&'static str>,
     /// How many rounds failed since one was complete.
     failures: u32,
-    sightings: Sightings,
+    first_seen: FirstSeen,
     suspects: Suspects,
     /// The untracked things of the last round, which the log already has.
     logged: HashSet<Key>,
@@ -202,7 +202,7 @@ impl Sweeper {
         // Two rounds are never exactly one interval apart.
         let Options { grace, interval, .. } = self.options;
         let patience = Patience { grace, interval: interval / 10 * 9, watch: grace };
-        let untracked = findings(&candidates.all(), &mut memory.sightings, now, patience);
+        let untracked = findings(&candidates.all(), &mut memory.first_seen, now, patience);
         memory.log_new(&untracked);
         let round = Round {
             sweeper: self,

@@ -11,7 +11,7 @@
 //! |---|---|
 //! | `controller.rs` | the rounds of `run` |
 //! | `search.rs` | reads clouds and cluster, and deletes what is provably this cluster's |
-//! | `plan.rs`, `sightings.rs` | what is untracked, and what to do about it (pure) |
+//! | `plan.rs`, `first_seen.rs` | what is untracked, and what to do about it (pure) |
 //! | `lost.rs` | PeerPods whose VM is not as expected (pure), for their controller |
 //! | `suspects.rs` | remembers them from one listing to the next, and which of them are confirmed |
 //! | `confirm.rs` | asks the cloud and the Pod whether that is so |
@@ -25,10 +25,10 @@
 mod by_hand;
 mod confirm;
 mod controller;
+mod first_seen;
 mod lost;
 mod plan;
 mod search;
-mod sightings;
 mod snapshot;
 mod suspects;
 #[cfg(test)]

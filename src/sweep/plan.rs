@@ -17,7 +17,7 @@ use std::{
 
 use jiff::Timestamp;
 
-use super::sightings::Sightings;
+use super::first_seen::FirstSeen;
 use crate::{
     api::v1alpha1::PeerPod,
     peerpod::object::owner,
@@ -251,18 +251,18 @@ impl SweepVerdict {
     }
 }
 
-/// Which of these to report and to delete. Notes in `sightings` what was seen.
+/// Which of these to report and to delete. Notes in `first_seen` what was seen.
 pub fn findings(
     candidates: &[Candidate<'_>],
-    sightings: &mut Sightings,
+    first_seen: &mut FirstSeen,
     now: Moment,
     patience: Patience,
 ) -> Vec<UntrackedFinding> {
-    sightings.begin();
+    first_seen.begin();
     let mut findings = Vec::new();
     for candidate in candidates {
         let Candidate { found, is_spared } = *candidate;
-        let seen = sightings.saw(*candidate, now);
+        let seen = first_seen.saw(*candidate, now);
         let seen_for = now.by_process.saturating_duration_since(seen.by_process);
         let since = found.listed.created.unwrap_or(seen.by_day);
         let age = Duration::try_from(now.by_day.duration_since(since)).unwrap_or_default();
@@ -282,7 +282,7 @@ pub fn findings(
         };
         findings.push(UntrackedFinding { found: found.clone(), since, verdict });
     }
-    sightings.end();
+    first_seen.end();
     findings.sort_by(|a, b| a.since.cmp(&b.since).then_with(|| a.found.listed.id.cmp(&b.found.listed.id)));
     findings
 }

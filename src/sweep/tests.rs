@@ -10,8 +10,8 @@ use proptest::prelude::*;
 use serde_json::json;
 
 use super::{
+    first_seen::FirstSeen,
     plan::{Candidate, Candidates, Found, Moment, Patience, SweepVerdict, UntrackedFinding, findings},
-    sightings::Sightings,
 };
 use crate::{
     api::v1alpha1::PeerPod,
@@ -175,7 +175,7 @@ impl World {
         let claims = ClusterClaims::of_tag("cluster", TAGS[0], self.exclusive);
         let (start, by_day) = (Instant::now(), Timestamp::UNIX_EPOCH + SignedDuration::from_hours(500_000));
         let peerpods = self.peerpods();
-        let mut sightings = Sightings::default();
+        let mut first_seen = FirstSeen::default();
         let patience = Patience { grace: GRACE, interval: INTERVAL / 10 * 9, watch: GRACE };
         let round = |round: usize| {
             let shown = (0..self.things.len()).filter(|number| self.things[*number].from <= round);
@@ -195,7 +195,7 @@ impl World {
             existing.for_each(|(pod, _)| candidates.spare_pod(pod));
             let passed = INTERVAL * u32::try_from(round).unwrap();
             let now = Moment { by_process: start + passed, by_day: by_day + passed };
-            findings(&candidates.all(), &mut sightings, now, patience)
+            findings(&candidates.all(), &mut first_seen, now, patience)
         };
         (0..ROUNDS).map(round).collect()
     }
@@ -336,17 +336,17 @@ fn a_peerpod_that_records_less_than_the_list_shows_counts_for_all_of_that_name()
 #[test]
 fn a_vm_that_disappears_and_returns_is_seen_anew() {
     let listed = Listed::new(Resource::Vm, "i-1", "podvm-a-00000001");
-    let (start, mut sightings) = (Instant::now(), Sightings::default());
+    let (start, mut first_seen) = (Instant::now(), FirstSeen::default());
     let at = |minutes: u32| Moment {
         by_process: start + Duration::from_secs(60) * minutes,
         by_day: Timestamp::UNIX_EPOCH + SignedDuration::from_mins(minutes.into()),
     };
     let mut saw = |minutes, listed: Option<&Listed>, is_spared| {
-        sightings.begin();
+        first_seen.begin();
         let found = listed.map(|it| Found { listed: it.clone(), proof: None, is_of_another: false });
         let first =
-            found.map(|found| sightings.saw(Candidate { found: &found, is_spared }, at(minutes)).by_day);
-        sightings.end();
+            found.map(|found| first_seen.saw(Candidate { found: &found, is_spared }, at(minutes)).by_day);
+        first_seen.end();
         first
     };
     assert_eq!(saw(0, Some(&listed), true), saw(5, Some(&listed), true));

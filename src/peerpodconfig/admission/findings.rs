@@ -29,7 +29,7 @@ use super::{
 use crate::{api::v1alpha1::PeerPodConfig, webhook::certificates::rotation::SECRET};
 
 /// The result of setting up the admission of one configuration.
-pub(super) struct Outcome<'a> {
+pub(super) struct Admitted<'a> {
     pub(super) owner: Owner<'a>,
     pub(super) observed: &'a Observed,
     pub(super) desired: &'a Desired,
@@ -42,7 +42,7 @@ pub(super) struct Outcome<'a> {
     pub(super) class_exists: bool,
 }
 
-impl Outcome<'_> {
+impl Admitted<'_> {
     /// The state of the admission; `None`: another program provides it.
     pub(super) fn state(&self, watched: &Watched) -> Option<Finding> {
         if !self.found.unmanaged.is_empty() {

@@ -37,7 +37,7 @@ use tracing::warn;
 use self::{
     apply::Applier,
     desired::Desired,
-    findings::Outcome,
+    findings::Admitted,
     means::{Means, cluster_scoped, kinds},
     observe::{Observed, Observer, WebhookInputs},
     policy_support::PolicySupport,
@@ -150,7 +150,7 @@ impl Admission {
         let age = self.age(config, desired.means, &found, configs);
         let class = &config.spec.admission.runtime_class_name;
         let class_exists = self.observer.runtime_class_exists(class).await?;
-        let outcome = Outcome {
+        let admitted = Admitted {
             owner: self.owner(config),
             observed: &observed,
             desired: &desired,
@@ -159,7 +159,7 @@ impl Admission {
             webhook,
             class_exists,
         };
-        let state = outcome.state(self.applier.webhook_resources.watched());
+        let state = admitted.state(self.applier.webhook_resources.watched());
         // The new admission is ready before the former one is removed.
         if state.as_ref().is_none_or(|state| state.reason.status()) {
             self.applier.remove(config, &desired.former).await?;
@@ -167,7 +167,7 @@ impl Admission {
                 self.applier.without_webhook(config).await?;
             }
         }
-        Ok(outcome.findings(state))
+        Ok(admitted.findings(state))
     }
 
     /// Removes the admission of one of `configs` that is being deleted. Returns whether anything was left.

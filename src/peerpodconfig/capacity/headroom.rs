@@ -21,14 +21,14 @@ pub(super) struct Headroom {
     /// By the index of the request. Below 0 while nodes have more to lose than others are to get.
     free: BTreeMap<usize, i64>,
     /// By node.
-    changes: HashMap<Arc<str>, Change>,
+    effects: HashMap<Arc<str>, LimitEffect>,
     /// The requests whose nodes did not get all that was planned.
     short: BTreeSet<usize>,
 }
 
 /// How the write to a node changes what limits count.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Change {
+struct LimitEffect {
     /// The request whose limit counts the VMs that the node gets, and their number. Peer pods that run there have theirs already.
     more: Option<(usize, u32)>,
     /// The requests whose limit counts the VMs that the node loses, and their number.
@@ -52,7 +52,8 @@ impl Headroom {
             // It is unknown which of the requests with this resource had the node before.
             _ => requests[index].resource == resource,
         };
-        let mut change = Change { has_other_effects: write.resources.len() > 1, ..Change::default() };
+        let mut effect =
+            LimitEffect { has_other_effects: write.resources.len() > 1, ..LimitEffect::default() };
         for (resource, vms) in &write.resources {
             let (vms, advertised) = (vms.unwrap_or(0), node.level(resource).largest());
             let runs = in_use.of(node.name(), resource);
@@ -60,31 +61,31 @@ impl Headroom {
             let counting = (0..requests.len()).filter(|&index| counts(index, resource));
             for index in counting.filter(|&index| requests[index].distribution == Distribution::Total) {
                 if vms < advertised {
-                    change.fewer.push((index, advertised - vms));
+                    effect.fewer.push((index, advertised - vms));
                     *self.free.entry(index).or_default() -= i64::from(advertised - vms);
                 } else if vms > present {
-                    change.more = Some((index, vms - present));
-                    change.has_other_effects |= runs > advertised;
+                    effect.more = Some((index, vms - present));
+                    effect.has_other_effects |= runs > advertised;
                     *self.free.entry(index).or_default() += i64::from(vms - present);
                 }
             }
         }
-        if change.more.is_some() || !change.fewer.is_empty() {
-            self.changes.insert(write.node.clone(), change);
+        if effect.more.is_some() || !effect.fewer.is_empty() {
+            self.effects.insert(write.node.clone(), effect);
         }
     }
 
     /// The writes that add nothing, and those that add VMs. The latter must wait for the end of the former.
     pub(super) fn groups(&self, writes: Vec<NodeWrite>) -> [Vec<NodeWrite>; 2] {
-        let adds = |write: &NodeWrite| self.changes.get(&write.node).is_some_and(|it| it.more.is_some());
+        let adds = |write: &NodeWrite| self.effects.get(&write.node).is_some_and(|it| it.more.is_some());
         let (adding, others) = writes.into_iter().partition(adds);
         [others, adding]
     }
 
     /// The part of a write that the limit allows now; `None` if it would have no effect. What it adds is no longer free.
     pub(super) fn fit(&mut self, mut write: NodeWrite) -> Option<NodeWrite> {
-        let change = self.changes.get(&write.node);
-        let Some(Change { more: Some((request, more)), has_other_effects, .. }) = change else {
+        let effect = self.effects.get(&write.node);
+        let Some(LimitEffect { more: Some((request, more)), has_other_effects, .. }) = effect else {
             return Some(write);
         };
         let free = self.free.entry(*request).or_default();
@@ -109,7 +110,7 @@ impl Headroom {
 
     /// The write to this node succeeded: what the node lost is free.
     pub(super) fn done(&mut self, node: &str) {
-        let fewer = self.changes.remove(node).map(|change| change.fewer).unwrap_or_default();
+        let fewer = self.effects.remove(node).map(|effect| effect.fewer).unwrap_or_default();
         for (request, vms) in fewer {
             *self.free.entry(request).or_default() += i64::from(vms);
         }

@@ -88,11 +88,11 @@ pub struct Capacity {
     /// Whether another process may have written to nodes since the last pass.
     taken_over: AtomicBool,
     /// Two concurrent passes would each repeat the writes of the other.
-    turn: Mutex<Turn>,
+    state: Mutex<PassState>,
 }
 
 /// The state that a pass leaves to the next one.
-struct Turn {
+struct PassState {
     writer: Writer,
     recount: Recount,
 }
@@ -120,8 +120,8 @@ impl Capacity {
         let pods = Api::all(reading(client, &count::POD));
         let client = reading(client, &node::NODE);
         let (nodes, changes) = Nodes::watch(client.clone());
-        let turn = Turn { writer: Writer::new(client), recount: Recount::default() };
-        (Self { pods, nodes, taken_over: AtomicBool::new(true), turn: Mutex::new(turn) }, changes)
+        let state = PassState { writer: Writer::new(client), recount: Recount::default() };
+        (Self { pods, nodes, taken_over: AtomicBool::new(true), state: Mutex::new(state) }, changes)
     }
 
     /// Notes that another process may have written to nodes since the last pass. The first pass assumes so anyway.
@@ -143,7 +143,7 @@ impl Capacity {
     /// Writes all nodes as these requests want them. The requests must be those of all configurations that the controller honours,
     /// also of those that are being deleted. `None`, and nothing written, until the watch has listed all nodes.
     pub async fn pass(&self, requests: &[NodeRequest]) -> Result<Option<Pass>, CountError> {
-        let Turn { writer, recount } = &mut *self.turn.lock().await;
+        let PassState { writer, recount } = &mut *self.state.lock().await;
         let Some(nodes) = self.nodes.snapshot() else { return Ok(None) };
         let now = Instant::now();
         if self.taken_over.swap(false, Ordering::Relaxed) {

@@ -113,7 +113,7 @@ pub fn plan(requests: &[NodeRequest], nodes: &[Arc<Node>], in_use: &InUse) -> Pl
     let summaries = assignment.summaries().zip(&parts).enumerate().map(|(index, (summary, part))| {
         let of_request = planned.iter().filter(|planned| planned.is_of(index, &requests[index]));
         let pending = of_request.map(|planned| planned.write.node.clone()).collect();
-        let Facts { advertised, without_share, pods_over_limit, is_uneven } = part.facts;
+        let ShareFacts { advertised, without_share, pods_over_limit, is_uneven } = part.facts;
         let retained = retained(&requests[index], requests, &assignment);
         Summary { advertised, without_share, pods_over_limit, is_uneven, pending, retained, ..summary }
     });
@@ -148,7 +148,7 @@ fn retained(
 
 /// What becomes of the extended resource of a request on a node that it has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Change {
+enum ResourceChange {
     /// The node advertises this number, whatever it advertises now.
     Set(u32),
     /// The node advertises nothing, whatever it advertises now.
@@ -160,22 +160,22 @@ enum Change {
 /// What one request changes on the nodes that it has.
 #[derive(Debug, Default)]
 struct RequestPlan<'a> {
-    changes: Vec<(&'a Arc<Node>, Change)>,
+    changes: Vec<(&'a Arc<Node>, ResourceChange)>,
     /// Nodes whose peer pods must be counted before any write.
     uncounted: Vec<Arc<str>>,
-    facts: Facts,
+    facts: ShareFacts,
 }
 
 /// What a [`Summary`] says of the shares.
 #[derive(Clone, Copy, Debug, Default)]
-struct Facts {
+struct ShareFacts {
     advertised: u64,
     without_share: usize,
     pods_over_limit: u64,
     is_uneven: bool,
 }
 
-impl Facts {
+impl ShareFacts {
     /// How many VMs these nodes advertise now, together.
     fn of(request: &NodeRequest, nodes: &[&Arc<Node>]) -> Self {
         let advertised = nodes.iter().filter_map(|node| node.level(&request.resource).allocatable);
@@ -185,27 +185,27 @@ impl Facts {
 
 impl<'a> RequestPlan<'a> {
     fn of(request: &NodeRequest, nodes: &[&'a Arc<Node>], in_use: &InUse) -> Self {
-        let change_each = |facts: Facts, change: &dyn Fn(&Node) -> Change| {
+        let change_each = |facts: ShareFacts, change: &dyn Fn(&Node) -> ResourceChange| {
             let changes = nodes.iter().map(|node| (*node, change(node))).collect();
             Self { changes, facts, ..Self::default() }
         };
         // What another program advertises stays.
         let withdraw = |node: &Node| {
             let is_ours = node.mark() == Some(request.resource.as_str());
-            if is_ours { Change::Remove } else { Change::Keep }
+            if is_ours { ResourceChange::Remove } else { ResourceChange::Keep }
         };
         match request.limit {
             // Its nodes stay as they are until the name is correct.
             _ if request.bad_resource().is_some() => Self::default(),
-            _ if request.withheld.is_some() => change_each(Facts::default(), &withdraw),
-            Ok(None) => change_each(Facts::default(), &withdraw),
+            _ if request.withheld.is_some() => change_each(ShareFacts::default(), &withdraw),
+            Ok(None) => change_each(ShareFacts::default(), &withdraw),
             // No resource is better than one that is too small.
-            Err(_) => change_each(Facts::of(request, nodes), &|node: &Node| {
+            Err(_) => change_each(ShareFacts::of(request, nodes), &|node: &Node| {
                 let is_reset = node.level(&request.resource).capacity == Some(0);
-                if is_reset { withdraw(node) } else { Change::Keep }
+                if is_reset { withdraw(node) } else { ResourceChange::Keep }
             }),
             // The scheduler assigns no further peer pod. A missing resource does not affect those that run.
-            Ok(Some(0)) => change_each(Facts::of(request, nodes), &|_: &Node| Change::Remove),
+            Ok(Some(0)) => change_each(ShareFacts::of(request, nodes), &|_: &Node| ResourceChange::Remove),
             Ok(Some(limit)) => Self::share(request, limit, nodes, in_use),
         }
     }
@@ -236,11 +236,11 @@ impl<'a> RequestPlan<'a> {
                 pods_over_limit: nodes.iter().map(|node| u64::from(runs(node).saturating_sub(limit))).sum(),
             },
         };
-        let facts = Facts {
+        let facts = ShareFacts {
             without_share: spread.shares.iter().filter(|share| **share == 0).count(),
             pods_over_limit: spread.pods_over_limit,
             is_uneven: spread.pods_over_limit > 0 || in_use_on_tainted > 0 || !spread.is_even(),
-            ..Facts::of(request, nodes)
+            ..ShareFacts::of(request, nodes)
         };
         let (mut changes, mut uncounted) = (Vec::with_capacity(nodes.len()), Vec::new());
         for (node, share) in open.into_iter().zip(spread.shares).chain(tainted) {
@@ -250,7 +250,7 @@ impl<'a> RequestPlan<'a> {
             if needs_count(request, node, share) && !in_use.is_counted(node.name()) {
                 uncounted.push(node.name().clone());
             }
-            changes.push((node, share.map_or(Change::Remove, Change::Set)));
+            changes.push((node, share.map_or(ResourceChange::Remove, ResourceChange::Set)));
         }
         Self { changes, uncounted, facts }
     }
@@ -310,22 +310,22 @@ fn planned_writes<'a>(
 
 /// The write that makes a node as planned, if it differs. `wanted`: the resource of the request that has the node, and what becomes
 /// of it.
-fn write(node: &Node, wanted: Option<(&str, Change)>) -> Option<NodeWrite> {
+fn write(node: &Node, wanted: Option<(&str, ResourceChange)>) -> Option<NodeWrite> {
     let (marked, resource) = (node.mark(), wanted.map(|(resource, _)| resource));
     let mut resources = BTreeMap::new();
     if let Some(former) = marked.filter(|mark| Some(*mark) != resource) {
         resources.insert(former.to_owned(), None);
     }
     let mark = match wanted {
-        Some((resource, Change::Set(vms))) => {
+        Some((resource, ResourceChange::Set(vms))) => {
             resources.insert(resource.to_owned(), Some(vms));
             Some(resource)
         }
-        Some((resource, Change::Remove)) => {
+        Some((resource, ResourceChange::Remove)) => {
             resources.insert(resource.to_owned(), None);
             None
         }
-        Some((resource, Change::Keep)) => marked.filter(|mark| *mark == resource),
+        Some((resource, ResourceChange::Keep)) => marked.filter(|mark| *mark == resource),
         None => None,
     };
     let differs = resources.iter().any(|(name, vms)| node.level(name) != Level::of(*vms));

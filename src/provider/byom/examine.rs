@@ -16,7 +16,7 @@ impl Byom {
             Ok(read) => read,
         };
         let (name, pool) = (&self.store.full_name, &read.pool);
-        let told = format!(
+        let contents = format!(
             "the ConfigMap {name} has {} allocated and {}",
             pool.allocations.len(),
             counted(pool.available.len(), "available machine")
@@ -37,7 +37,7 @@ impl Byom {
                 Finding::tried("restart machines", answer.map_err(refused))
             }
         };
-        let read = Finding::tried("read the pool", Ok(told));
+        let read = Finding::tried("read the pool", Ok(contents));
         Ok(vec![read, Finding::tried("return machines to the pool", written), machine])
     }
 }

@@ -44,7 +44,7 @@ use super::{
     Accepted, Claim, Error, ErrorClass, Finding, IdProblem, InstanceId, Listed, OwnVm, Pages, ParsedId,
     Provider, Resource, Vm,
     cloud::{
-        AdaptorSecret, AdaptorVolume, Cloud, Cluster, NAME_LIMIT, Opening, RecordedPlace, SSH_KEY,
+        AdaptorSecret, AdaptorVolume, Cloud, ClusterAccess, NAME_LIMIT, Opening, RecordedPlace, SSH_KEY,
         VolumeSource,
     },
     ownership,
@@ -87,7 +87,7 @@ struct Byom {
 
 fn open(values: &Values, opening: &Opening<'_>) -> Result<Box<dyn Provider>, Error> {
     let settings = Settings::read(values);
-    let Some(Cluster { client, namespace }) = &opening.cluster else {
+    let Some(ClusterAccess { client, namespace }) = &opening.cluster else {
         let message = "the pool of machines is in the cluster, to which there is no access: set KUBECONFIG, or run in a Pod";
         return Err(Error::new(ErrorClass::Invalid, message));
     };
@@ -167,7 +167,7 @@ impl Provider for Byom {
         if described(&read.pool, vm).is_none() {
             return Ok(Accepted::default());
         }
-        let told = match self.access.log_in(address).await {
+        let restarted = match self.access.log_in(address).await {
             Ok(session) => {
                 // The login may have taken long enough for cloud-api-adaptor to give the machine to another Pod.
                 read = self.store.read().await?;
@@ -178,7 +178,7 @@ impl Provider for Byom {
             }
             Err(problem) => Err(problem),
         };
-        if let Err(problem) = told {
+        if let Err(problem) = restarted {
             warn!(
                 machine = vm.name,
                 %address,

@@ -16,7 +16,7 @@ const NAME: &str = "byom-ip-pool-state";
 const ADDRESS: &str = "127.255.255.254";
 
 fn provider(server: &ApiServer, recorded: Option<RecordedPlace<'_>>) -> Box<dyn Provider> {
-    let cluster = Some(Cluster { client: server.client(), namespace: "here".to_owned() });
+    let cluster = Some(ClusterAccess { client: server.client(), namespace: "here".to_owned() });
     open(&Values::default(), &Opening { cluster, recorded, ..Opening::new(1) }).unwrap()
 }
 

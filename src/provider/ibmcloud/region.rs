@@ -22,7 +22,7 @@ use tokio::{
 use super::settings;
 use crate::provider::{
     Error, ErrorClass,
-    cloud::{Cluster, Opening, RecordedPlace},
+    cloud::{ClusterAccess, Opening, RecordedPlace},
     single_flight::{Latest, SingleFlight},
 };
 
@@ -133,7 +133,7 @@ impl Vpc {
 }
 
 impl NodeRegion {
-    fn new(cluster: &Cluster, recorded: Option<String>, host_changed: Option<Arc<Notify>>) -> Self {
+    fn new(cluster: &ClusterAccess, recorded: Option<String>, host_changed: Option<Arc<Notify>>) -> Self {
         let nodes = Api::all(reading(&cluster.client, &LABEL));
         Self { nodes, recorded, host_changed, region: OnceCell::new(), reading: SingleFlight::default() }
     }

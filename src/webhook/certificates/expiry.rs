@@ -31,7 +31,7 @@ impl Term {
 }
 
 /// Reports on the certificate of `serving` until `stop`. `source`: its source, for the log.
-pub async fn tell(
+pub async fn report(
     serving: Arc<Serving>,
     source: String,
     metrics: CertificateMetrics,

@@ -76,9 +76,9 @@ impl Files {
         let mut trouble = None;
         loop {
             match self.show(&serving) {
-                Ok(news) => {
+                Ok(is_new) => {
                     trouble = None;
-                    if news {
+                    if is_new {
                         info!(file = %self.certificate.display(), "the webhook uses a new certificate");
                     }
                 }

@@ -60,11 +60,11 @@ impl Serving {
             .map_err(|problem| CertificateError::Pair(problem.to_string()))?;
         Ok(self.0.send_if_modified(|shown| {
             // Each certificate has exactly one key.
-            let news = shown.as_ref().is_none_or(|shown| shown.cert != pair.cert);
-            if news {
+            let is_new = shown.as_ref().is_none_or(|shown| shown.cert != pair.cert);
+            if is_new {
                 *shown = Some(Arc::new(pair));
             }
-            news
+            is_new
         }))
     }
 

@@ -39,9 +39,9 @@ pub async fn follow(
             Some(Ok(Some(secret))) => {
                 let data = |key| secret.data.as_ref().and_then(|data| data.get(key)).map(|data| &*data.0);
                 match serving.show(data(CERTIFICATE).unwrap_or_default(), data(KEY).unwrap_or_default()) {
-                    Ok(news) => {
+                    Ok(is_new) => {
                         there.met();
-                        if news {
+                        if is_new {
                             info!(secret = %format_args!("{namespace}/{name}"), "the webhook uses a new certificate");
                         }
                     }

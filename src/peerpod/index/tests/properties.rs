@@ -104,16 +104,16 @@ proptest! {
                 prop_assert_eq!(found.iter().map(|it| &it.1).collect::<HashSet<_>>().len(), found.len());
 
                 let Claimants { living, deleting, one_more } = index.claimants(one, 100);
-                let stands = |other: &&&PeerPod| judge_claim(other, one) == ClaimVerdict::Stands;
-                let of_any_name = namesakes(&all, one).iter().any(|other| stands(&other));
+                let is_living = |other: &&&PeerPod| judge_claim(other, one) == ClaimVerdict::Living;
+                let of_any_name = namesakes(&all, one).iter().any(|other| is_living(&other));
                 prop_assert_eq!(index.claimants_of_any_name(one, 100).living.is_some(), of_any_name);
                 let pod_name = |it: &PeerPod| owner(it).map(|pod| pod.name.clone());
                 let mut namesakes = namesakes(&all, one);
                 namesakes.retain(|it| pod_name(it) == pod_name(one));
-                prop_assert_eq!(living.is_some(), namesakes.iter().any(|other| stands(&other)));
+                prop_assert_eq!(living.is_some(), namesakes.iter().any(|other| is_living(&other)));
                 let pod = |other: &PeerPod| match judge_claim(other, one) {
-                    ClaimVerdict::WhileRuns(pod) => Some(pod.uid.clone()),
-                    ClaimVerdict::Stands | ClaimVerdict::Void => None,
+                    ClaimVerdict::WhilePodRuns(pod) => Some(pod.uid.clone()),
+                    ClaimVerdict::Living | ClaimVerdict::NoClaim => None,
                 };
                 let expected: HashSet<_> = namesakes.into_iter().filter_map(pod).collect();
                 prop_assert_eq!((deleting.len(), one_more), (expected.len(), None));

@@ -33,7 +33,7 @@ fn opened<'a>(
     server: Option<&ApiServer>,
     recorded: Option<RecordedPlace<'a>>,
 ) -> Result<(Vpc, Option<RecordedPlace<'a>>), Error> {
-    let cluster = server.map(|it| Cluster { client: it.client(), namespace: "here".to_owned() });
+    let cluster = server.map(|it| ClusterAccess { client: it.client(), namespace: "here".to_owned() });
     Vpc::new(OF_THE_NODES, &Opening { cluster, recorded, ..Opening::new(1) })
 }
 

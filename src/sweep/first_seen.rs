@@ -8,7 +8,7 @@ use super::plan::{Candidate, Key, Moment};
 
 /// Since when each untracked thing has been seen without a break.
 #[derive(Debug, Default)]
-pub struct Sightings {
+pub struct FirstSeen {
     before: HashMap<Key, Sighting>,
     now: HashMap<Key, Sighting>,
 }
@@ -21,7 +21,7 @@ struct Sighting {
     is_spared: bool,
 }
 
-impl Sightings {
+impl FirstSeen {
     /// A listing begins.
     pub(super) fn begin(&mut self) {
         self.now.clear();
