@@ -134,13 +134,28 @@ pub(super) fn required_labels(spec: &PeerPodConfigSpec) -> BTreeMap<String, Stri
 impl Demand {
     /// Whether a label of this value, or none, meets the demand.
     fn is_met(&self, value: Option<&str>) -> bool {
-        let is_one_of = |values: &[String]| value.is_some_and(|value| values.iter().any(|it| it == value));
         match self {
-            Self::In(values) => is_one_of(values),
-            Self::NotIn(values) => !is_one_of(values),
-            Self::Exists => value.is_some(),
-            Self::DoesNotExist => value.is_none(),
+            Self::In(values) => holds("In", values, value),
+            Self::NotIn(values) => holds("NotIn", values, value),
+            Self::Exists => holds("Exists", &[], value),
+            Self::DoesNotExist => holds("DoesNotExist", &[], value),
         }
+    }
+}
+
+/// Whether a label, present or missing, meets a requirement. `Gt` and `Lt` are operators of node selectors alone.
+pub(super) fn holds(operator: &str, values: &[String], label: Option<&str>) -> bool {
+    let is_one_of = |label: &str| values.iter().any(|value| value == label);
+    let number = |text: &str| text.parse::<i64>().ok();
+    let numbers = || Some((number(label?)?, number(values.first()?)?));
+    match operator {
+        "In" => label.is_some_and(is_one_of),
+        "NotIn" => !label.is_some_and(is_one_of),
+        "Exists" => label.is_some(),
+        "DoesNotExist" => label.is_none(),
+        "Gt" => numbers().is_some_and(|(label, bound)| label > bound),
+        "Lt" => numbers().is_some_and(|(label, bound)| label < bound),
+        _ => false,
     }
 }
 
@@ -281,6 +296,14 @@ mod tests {
             let found = nodes.map(|labels| selects(expression(operator, values), labels));
             assert_eq!(found, expected, "{operator}");
         }
+    }
+
+    #[test]
+    fn bounds_compare_whole_numbers() {
+        let is_met = |operator, label| holds(operator, &["5".to_owned()], Some(label));
+        assert_eq!([is_met("Gt", "6"), is_met("Gt", "5"), is_met("Gt", "x")], [true, false, false]);
+        assert_eq!([is_met("Lt", "4"), is_met("Lt", "5"), is_met("Lt", "x")], [true, false, false]);
+        assert!(!holds("Gt", &[], Some("6")));
     }
 
     #[test]

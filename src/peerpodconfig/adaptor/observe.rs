@@ -58,8 +58,9 @@ impl Observer {
         if candidates.is_empty() {
             return None;
         }
-        let nodes: Vec<_> = self.nodes.snapshot().unwrap_or_default().iter().map(|it| it.as_node()).collect();
-        let unmanaged = resources::unmanaged_adaptors(candidates.iter().map(AsRef::as_ref), config, &nodes);
+        let nodes = self.nodes.snapshot().unwrap_or_default();
+        let nodes = nodes.iter().map(|node| (&**node.name(), move |key: &str| node.label(key)));
+        let unmanaged = resources::unmanaged_adaptors(candidates.iter().map(AsRef::as_ref), config, nodes);
         unmanaged.into_iter().next()
     }
 

@@ -155,15 +155,6 @@ impl Node {
         &self.uid
     }
 
-    /// Its name and labels as a complete object, for code that also handles other representations of nodes.
-    pub fn as_node(&self) -> FullNode {
-        let labels = self.labels.iter().filter_map(|label| label.split_once('='));
-        let labels = labels.map(|(key, value)| (key.to_owned(), value.to_owned())).collect();
-        let metadata =
-            ObjectMeta { name: Some(self.name.to_string()), labels: Some(labels), ..ObjectMeta::default() };
-        FullNode { metadata, ..FullNode::default() }
-    }
-
     /// The value of a label.
     pub fn label(&self, key: &str) -> Option<&str> {
         self.labels.iter().find_map(|label| label.strip_prefix(key)?.strip_prefix('='))

@@ -41,21 +41,6 @@ pub(super) fn affinity(spec: &PeerPodConfigSpec) -> Option<Affinity> {
     })
 }
 
-/// Whether a label, present or missing, meets a requirement of a node selector.
-pub(super) fn requirement_holds(operator: &str, values: &[String], label: Option<&String>) -> bool {
-    let among = |label: &String| values.contains(label);
-    let number = |text: Option<&String>| text.and_then(|text| text.parse::<i64>().ok());
-    match operator {
-        "In" => label.is_some_and(among),
-        "NotIn" => !label.is_some_and(among),
-        "Exists" => label.is_some(),
-        "DoesNotExist" => label.is_none(),
-        "Gt" => number(label).zip(number(values.first())).is_some_and(|(label, bound)| label > bound),
-        "Lt" => number(label).zip(number(values.first())).is_some_and(|(label, bound)| label < bound),
-        _ => false,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::{Value, json};
@@ -123,14 +108,5 @@ mod tests {
             let spec = spec(empty);
             assert_eq!((node_selector(&spec), affinity(&spec)), (None, None));
         }
-    }
-
-    #[test]
-    fn bounds_compare_whole_numbers() {
-        let holds =
-            |operator, label: &str| requirement_holds(operator, &["5".to_owned()], Some(&label.to_owned()));
-        assert_eq!([holds("Gt", "6"), holds("Gt", "5"), holds("Gt", "x")], [true, false, false]);
-        assert_eq!([holds("Lt", "4"), holds("Lt", "5"), holds("Lt", "x")], [true, false, false]);
-        assert!(!requirement_holds("Gt", &[], Some(&"6".to_owned())));
     }
 }

@@ -1,16 +1,19 @@
 //! cloud-api-adaptors that a configuration does not manage: those of other configurations, and those that this operator did not
 //! install. Two on one node would share its socket and port.
 
-use std::{collections::BTreeMap, fmt};
+use std::fmt;
 
 use k8s_openapi::api::{
     apps::v1::{DaemonSet, DaemonSetSpec, DaemonSetStatus},
-    core::v1::{Node, NodeSelectorRequirement, NodeSelectorTerm, PodSpec},
+    core::v1::{NodeSelectorRequirement, NodeSelectorTerm, PodSpec},
 };
 use kube::ResourceExt as _;
 
-use super::{CONFIG_LABEL, Names, selection::requirement_holds};
-use crate::{api::v1alpha1::PeerPodConfig, peerpodconfig::selection::Selection};
+use super::{CONFIG_LABEL, Names};
+use crate::{
+    api::v1alpha1::PeerPodConfig,
+    peerpodconfig::selection::{Selection, holds},
+};
 
 /// The names in cloud-api-adaptor's own installations and in those of the controller that this operator replaces.
 const NAMES: [&str; 2] = ["cloud-api-adaptor-daemonset", "peerpodconfig-ctrl-caa-daemon"];
@@ -76,30 +79,33 @@ impl fmt::Display for Unmanaged {
 }
 
 /// The DaemonSets, except a configuration's own, that run cloud-api-adaptor on nodes that the configuration selects. One that is being
-/// deleted counts until its Pods have ended. Taints do not count, because a taint may be removed later.
+/// deleted counts until its Pods have ended. Taints do not count, because a taint may be removed later. `nodes`: the name of each, and
+/// the value of each of its labels.
 ///
 /// The operator adopts none, not even one that was created for this configuration: its selector cannot be changed, and replacing it
 /// costs the VMs that it serves, so a person must decide when.
-pub fn unmanaged_adaptors<'a>(
+pub fn unmanaged_adaptors<'a, 'n, L: Fn(&str) -> Option<&'n str>>(
     daemon_sets: impl IntoIterator<Item = &'a DaemonSet>,
     config: &PeerPodConfig,
-    nodes: impl IntoIterator<Item = &'a Node>,
+    nodes: impl IntoIterator<Item = (&'n str, L)>,
 ) -> Vec<Unmanaged> {
     // Selectors that Kubernetes does not accept select nothing.
     let selection = Selection::of(&config.spec);
-    let is_selected = |node: &&Node| {
-        let label = |key: &str| node.labels().get(key).map(String::as_str);
-        selection.as_ref().is_ok_and(|selection| selection.matches(label))
-    };
+    let is_selected =
+        |(_, label): &(&'n str, L)| selection.as_ref().is_ok_and(|selection| selection.matches(label));
     let mut selected: Vec<_> = nodes.into_iter().filter(is_selected).collect();
-    selected.sort_by_key(|node| node.name_any());
+    selected.sort_by_key(|(node, _)| *node);
+    let nodes_of = |daemon_set: &DaemonSet| {
+        let nodes = selected.iter().filter(|(node, label)| runs_on(daemon_set, node, label));
+        nodes.map(|(node, _)| (*node).to_owned()).collect::<Vec<_>>()
+    };
     let mut unmanaged: Vec<_> = daemon_sets
         .into_iter()
         .filter(|it| runs_anothers_adaptor(it, config))
         .map(|it| Unmanaged {
             namespace: it.namespace().unwrap_or_default(),
             name: it.name_any(),
-            nodes: selected.iter().filter(|node| runs_on(it, node)).map(|node| node.name_any()).collect(),
+            nodes: nodes_of(it),
             of_config: it.labels().get(CONFIG_LABEL).cloned(),
             for_this: it
                 .owner_references()
@@ -162,34 +168,33 @@ fn has_adaptor_name_of(daemon_set: &DaemonSet, config: &PeerPodConfig) -> bool {
     daemon_set.namespace() == config.namespace() && daemon_set.name_any() == Names::of(config).adaptor
 }
 
-fn runs_on(daemon_set: &DaemonSet, node: &Node) -> bool {
+/// Whether it selects the node of this name and with these labels.
+fn runs_on<'n>(daemon_set: &DaemonSet, node: &str, label: impl Fn(&str) -> Option<&'n str>) -> bool {
     let Some(pod) = pod(daemon_set) else { return false };
-    let labels = node.labels();
     let required = pod
         .affinity
         .as_ref()
         .and_then(|it| it.node_affinity.as_ref())
         .and_then(|it| it.required_during_scheduling_ignored_during_execution.as_ref());
-    pod.node_selector.iter().flatten().all(|(key, value)| labels.get(key) == Some(value))
+    pod.node_selector.iter().flatten().all(|(key, value)| label(key) == Some(value.as_str()))
         && required.is_none_or(|it| {
             let terms = &it.node_selector_terms;
             // The API server accepts no empty list: its terms were too large to be read.
-            terms.is_empty() || terms.iter().any(|term| term_matches(term, node, labels))
+            terms.is_empty() || terms.iter().any(|term| term_matches(term, node, &label))
         })
 }
 
 /// A term without any requirement matches no node.
-fn term_matches(term: &NodeSelectorTerm, node: &Node, labels: &BTreeMap<String, String>) -> bool {
-    let holds = |it: &NodeSelectorRequirement, value: Option<&String>| {
-        requirement_holds(&it.operator, it.values.as_deref().unwrap_or_default(), value)
+fn term_matches<'n>(term: &NodeSelectorTerm, node: &str, label: impl Fn(&str) -> Option<&'n str>) -> bool {
+    let is_met = |it: &NodeSelectorRequirement, value: Option<&str>| {
+        holds(&it.operator, it.values.as_deref().unwrap_or_default(), value)
     };
     let (expressions, fields) = (term.match_expressions.as_deref(), term.match_fields.as_deref());
     let (expressions, fields) = (expressions.unwrap_or_default(), fields.unwrap_or_default());
-    let name = node.name_any();
-    let field = |it: &NodeSelectorRequirement| (it.key == "metadata.name").then_some(&name);
+    let field = |it: &NodeSelectorRequirement| (it.key == "metadata.name").then_some(node);
     !(expressions.is_empty() && fields.is_empty())
-        && expressions.iter().all(|it| holds(it, labels.get(&it.key)))
-        && fields.iter().all(|it| holds(it, field(it)))
+        && expressions.iter().all(|it| is_met(it, label(&it.key)))
+        && fields.iter().all(|it| is_met(it, field(it)))
 }
 
 #[cfg(test)]

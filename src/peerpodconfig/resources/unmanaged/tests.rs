@@ -4,18 +4,19 @@ use super::*;
 
 fn found(daemon_set: &Value) -> Vec<Unmanaged> {
     let daemon_set: DaemonSet = serde_json::from_value(daemon_set.clone()).unwrap();
-    let node = |name: &str, labels: Value| -> Node {
-        serde_json::from_value(json!({ "metadata": { "name": name, "labels": labels } })).unwrap()
-    };
-    let nodes = [
-        node("b", json!({ "peer": "yes", "zone": "2" })),
-        node("a", json!({ "peer": "yes", "zone": "1" })),
-        node("c", json!({ "zone": "1" })),
+    let nodes: [(&str, &[(&str, &str)]); 3] = [
+        ("b", &[("peer", "yes"), ("zone", "2")]),
+        ("a", &[("peer", "yes"), ("zone", "1")]),
+        ("c", &[("zone", "1")]),
     ];
+    let nodes = nodes.map(|(name, labels)| {
+        let label = move |key: &str| labels.iter().find(|(label, _)| *label == key).map(|(_, value)| *value);
+        (name, label)
+    });
     let config = serde_json::from_value(json!({
         "metadata": { "name": "config", "uid": "1-2-3" }, "spec": { "nodeSelector": { "peer": "yes" } },
     }));
-    unmanaged_adaptors([&daemon_set], &config.unwrap(), &nodes)
+    unmanaged_adaptors([&daemon_set], &config.unwrap(), nodes)
 }
 
 /// A DaemonSet with a Pod.
