@@ -15,6 +15,12 @@ pub const COMPONENT_LABEL: &str = "app.kubernetes.io/component";
 /// The value of [`COMPONENT_LABEL`] of the operator's own objects.
 pub const OPERATOR_COMPONENT: &str = "operator";
 
+/// The value of [`COMPONENT_LABEL`] of what is for cloud-api-adaptor.
+pub const ADAPTOR_COMPONENT: &str = "adaptor";
+
+/// The value of [`COMPONENT_LABEL`] of what is for the admission webhook.
+pub const WEBHOOK_COMPONENT: &str = "webhook";
+
 /// The default image of the installation.
 pub const DEFAULT_IMAGE: &str = concat!("peerpod-operator:", env!("CARGO_PKG_VERSION"));
 

@@ -80,7 +80,7 @@ pub struct WebhookArgs {
         long,
         value_name = "SELECTOR",
         env = "PEERPOD_OPERATOR_CONFIGURATIONS",
-        default_value = rotation::CONFIGURATIONS,
+        default_value_t = rotation::configurations(),
         value_parser = NonEmptyStringValueParser::new()
     )]
     pub configurations: String,

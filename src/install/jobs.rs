@@ -11,6 +11,7 @@ use kube::api::ObjectMeta;
 use super::{Component, NAME, Options, deployment, rights::Rights, samples::CONFIG};
 use crate::{
     cli::{APPLY_PERMISSION, ROLLOUT_PERMISSION},
+    names::NAME_LABEL,
     own_pods,
 };
 
@@ -114,7 +115,7 @@ fn job(
             template: PodTemplateSpec {
                 metadata: Some(ObjectMeta {
                     // Without the labels that select the operators' Pods.
-                    labels: Some(BTreeMap::from([("app.kubernetes.io/name".to_owned(), name.to_owned())])),
+                    labels: Some(BTreeMap::from([(NAME_LABEL.to_owned(), name.to_owned())])),
                     ..ObjectMeta::default()
                 }),
                 spec: Some(PodSpec {

@@ -6,7 +6,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube::api::ObjectMeta;
 
 use super::{NAME, Options};
-use crate::names::{COMPONENT_LABEL, NAME_LABEL, OPERATOR_COMPONENT};
+use crate::names::{ADAPTOR_COMPONENT, COMPONENT_LABEL, NAME_LABEL, OPERATOR_COMPONENT, WEBHOOK_COMPONENT};
 
 /// The annotations that keep Flux and Argo CD from deleting an object. Both repeat a deletion until nothing refuses it. So they must
 /// not delete the policies that protect the installation, nor what these policies protect.
@@ -36,8 +36,8 @@ impl Component {
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Operator => OPERATOR_COMPONENT,
-            Self::Adaptor => "adaptor",
-            Self::Webhook => "webhook",
+            Self::Adaptor => ADAPTOR_COMPONENT,
+            Self::Webhook => WEBHOOK_COMPONENT,
         }
     }
 

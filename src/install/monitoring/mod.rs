@@ -8,7 +8,7 @@ use operator_kit::{metrics::Description, process};
 use serde_json::{Value, json};
 
 use super::{Component, NAME, Options};
-use crate::{metrics::Metrics, webhook};
+use crate::{metrics::Metrics, names::NAME_LABEL, webhook};
 
 pub use self::{
     alerts::{Alert, alerts},
@@ -28,7 +28,7 @@ pub fn pod_monitor(options: &Options) -> Value {
         "kind": "PodMonitor",
         "metadata": Component::Operator.namespaced(NAME, options),
         "spec": {
-            "selector": { "matchLabels": { "app.kubernetes.io/name": NAME } },
+            "selector": { "matchLabels": { NAME_LABEL: NAME } },
             "podMetricsEndpoints": [{ "port": "metrics" }],
         },
     })

@@ -14,7 +14,7 @@ use operator_kit::{
 
 use super::super::{
     capacity::Nodes,
-    resources::{self, CONFIG_LABEL, Names, Unmanaged},
+    resources::{self, Names, Part, Unmanaged},
     sources::Sources,
 };
 use super::{
@@ -111,9 +111,7 @@ impl Observer {
         mut take: impl FnMut(PodView),
     ) -> Result<(), ApiError> {
         let api: Api<PodView> = Api::namespaced(reading(&self.client, &POD), &self.namespace);
-        let config = config.name_any();
-        let params = ListParams::default()
-            .labels(&format!("{CONFIG_LABEL}={config},app.kubernetes.io/component=adaptor"));
+        let params = ListParams::default().labels(&Part::Adaptor.label_selector(config));
         let staying = |pod: PodView| {
             if pod.metadata.deletion_timestamp.is_none() {
                 take(pod);

@@ -6,7 +6,10 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube::{Resource as _, ResourceExt as _, api::ObjectMeta};
 
 use super::Owner;
-use crate::api::v1alpha1::PeerPodConfig;
+use crate::{
+    api::v1alpha1::PeerPodConfig,
+    names::{ADAPTOR_COMPONENT, COMPONENT_LABEL, NAME_LABEL, OPERATOR, WEBHOOK_COMPONENT},
+};
 
 /// The label of every object that was created for a configuration: the configuration's name.
 pub const CONFIG_LABEL: &str = "peerpods.confidentialcontainers.org/config";
@@ -74,16 +77,19 @@ impl Part {
     /// The labels that select the Pods of this part. They never change, because a selector is immutable.
     pub(super) fn selector_labels(self, config: &PeerPodConfig) -> BTreeMap<String, String> {
         let (name, component) = match self {
-            Self::Adaptor => ("cloud-api-adaptor", "adaptor"),
-            Self::Webhook => ("peerpod-operator", "webhook"),
+            Self::Adaptor => ("cloud-api-adaptor", ADAPTOR_COMPONENT),
+            Self::Webhook => (OPERATOR, WEBHOOK_COMPONENT),
         };
-        [
-            ("app.kubernetes.io/name", name),
-            ("app.kubernetes.io/component", component),
-            (CONFIG_LABEL, &config.name_any()),
-        ]
-        .map(|(key, value)| (key.to_owned(), value.to_owned()))
-        .into()
+        [(NAME_LABEL, name), (COMPONENT_LABEL, component), (CONFIG_LABEL, &config.name_any())]
+            .map(|(key, value)| (key.to_owned(), value.to_owned()))
+            .into()
+    }
+
+    /// The same labels, as the API server and kubectl take them.
+    pub fn label_selector(self, config: &PeerPodConfig) -> String {
+        let labels = self.selector_labels(config);
+        let labels: Vec<_> = labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
+        labels.join(",")
     }
 
     /// The command that shows why its Pods do not run or were not created. For several objects kubectl shows events only on request.
@@ -92,9 +98,8 @@ impl Part {
             Self::Adaptor => "daemonsets,pods",
             Self::Webhook => "deployments,replicasets,pods",
         };
-        let labels = self.selector_labels(config);
-        let labels: Vec<_> = labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
-        format!("`kubectl -n {namespace} describe --show-events {kinds} -l {}` shows why", labels.join(","))
+        let labels = self.label_selector(config);
+        format!("`kubectl -n {namespace} describe --show-events {kinds} -l {labels}` shows why")
     }
 
     /// The labels of every object of this part in the namespace.

@@ -27,7 +27,11 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use super::managed_secret::{AUTHORITIES, IssueError, ManagedSecret, Step, Wanted};
-use crate::{api::v1alpha1::FIELD_MANAGER, webhook::server::PATH};
+use crate::{
+    api::v1alpha1::FIELD_MANAGER,
+    names::{COMPONENT_LABEL, NAME_LABEL, OPERATOR, WEBHOOK_COMPONENT},
+    webhook::server::PATH,
+};
 
 /// The default name of the Secret: upstream's.
 pub const SECRET: &str = "webhook-server-cert";
@@ -35,9 +39,10 @@ pub const SECRET: &str = "webhook-server-cert";
 /// The Lease of the replica that rotates the certificate.
 pub const LEASE: &str = "peerpod-webhook";
 
-/// The webhook configurations that must trust a certificate before it is served. By default those that the operator creates.
-pub const CONFIGURATIONS: &str =
-    "app.kubernetes.io/name=peerpod-operator,app.kubernetes.io/component=webhook";
+/// The labels of the webhook configurations that the operator creates. By default these must trust a certificate before it is served.
+pub fn configurations() -> String {
+    format!("{NAME_LABEL}={OPERATOR},{COMPONENT_LABEL}={WEBHOOK_COMPONENT}")
+}
 
 /// What the webhook may do in its namespace. A Secret of another name needs a role of its own. The webhook may create neither
 /// object, because the right to create Secrets gives access to the token of any ServiceAccount in the namespace.
