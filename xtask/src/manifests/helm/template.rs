@@ -105,6 +105,25 @@ impl Node {
         Ok(())
     }
 
+    /// The pointer to the item of a list that has this name.
+    pub(super) fn named(&mut self, pointer: &str, name: &str) -> Result<String> {
+        let is_named = |entry: &Entry| matches!(entry, Entry::One { node, .. } if node.is_named(name));
+        let place = self.at(pointer)?.entries()?.iter().position(is_named);
+        Ok(format!("{pointer}/{}", place.with_context(|| format!("{pointer} has no {name}"))?))
+    }
+
+    /// Whether it is a map with this name.
+    fn is_named(&self, name: &str) -> bool {
+        match self {
+            Self::Plain(value) => value["name"] == name,
+            Self::Map(entries) => entries.iter().any(|entry| match entry {
+                Entry::One { key: Some(key), node: Self::Plain(value), .. } => key == "name" && value == name,
+                _ => false,
+            }),
+            Self::List(_) | Self::Scalar(_) | Self::Yaml(_) => false,
+        }
+    }
+
     fn at(&mut self, pointer: &str) -> Result<&mut Self> {
         pointer.split('/').skip(1).try_fold(self, |node, name| {
             match find(node.entries()?, name).with_context(|| format!("the object has no {pointer}"))? {
@@ -299,7 +318,12 @@ o:
 
     #[test]
     fn a_place_that_is_not_there_is_an_error_that_names_it() {
-        let mut node = Node::of(&json!({ "a": { "b": 1 } }), &[]).unwrap();
+        let object = json!({ "a": { "b": 1 }, "l": [{ "name": "x" }, { "name": "y", "value": "MARK" }] });
+        let mut node = Node::of(&object, &[("MARK", "")]).unwrap();
+        for (name, place) in [("x", "/l/0"), ("y", "/l/1")] {
+            assert_eq!(node.named("/l", name).unwrap(), place);
+        }
+        assert_eq!(node.named("/l", "z").unwrap_err().to_string(), "/l has no z");
         for pointer in ["/c", "/a/c", "/a/b/c"] {
             let problem = node.set(pointer, Node::Scalar(String::new())).unwrap_err().to_string();
             assert!(problem.contains(pointer) || problem.contains("neither"), "{problem}");
