@@ -6,6 +6,9 @@ use operator_kit::api_call::ApiError;
 
 use super::conditions::{Finding, Reason};
 
+/// How often a configuration is reconciled without an event.
+pub(super) const SLOW_RESYNC: Duration = Duration::from_secs(300);
+
 /// How often the operator checks what it does not watch: whether an unmanaged object still conflicts.
 pub(super) const UNWATCHED_RESYNC: Duration = Duration::from_secs(20);
 

@@ -1,10 +1,7 @@
 //! One reconcile of one configuration: each room observes, compares with the wanted state and writes; then the conditions are
 //! reported.
 
-use std::{
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{sync::Arc, time::Instant};
 
 use kube::{Client, ResourceExt, runtime::controller::Action};
 use operator_kit::status::Publisher;
@@ -15,16 +12,13 @@ use super::{
     conditions::{Finding, Reason},
     configs::{Configs, has_finalizer},
     finalizer::Finalizer,
-    findings::Findings,
+    findings::{Findings, SLOW_RESYNC},
     report::{READ_BACK, Report, Reporter},
     rooms::{ReconcileError, Rooms},
     sources::Sources,
     watches::CONFIG,
 };
 use crate::api::v1alpha1::{FIELD_MANAGER, PeerPodConfig};
-
-/// How often a configuration is reconciled without an event.
-const SLOW_RESYNC: Duration = Duration::from_secs(300);
 
 /// Reconciles one configuration at a time *(client required)*.
 pub(super) struct Reconciler {

@@ -18,10 +18,16 @@ use operator_kit::{
 };
 use tokio::sync::watch;
 
-use super::super::resources::{CONFIG_LABEL, policy};
+use super::super::{
+    findings::SLOW_RESYNC,
+    resources::{CONFIG_LABEL, policy},
+};
 
-/// For how long an answer is valid. It is less than the slow resync, so each of those asks again.
+/// For how long an answer is valid.
 const BELIEVED: Duration = Duration::from_secs(200);
+
+// Each slow resync asks again.
+const _: () = assert!(BELIEVED.as_secs() < SLOW_RESYNC.as_secs());
 
 /// Whether the API server supports admission policies, as far as is known.
 #[derive(Default)]
