@@ -35,18 +35,12 @@ const GATEWAY_TIMEOUT: u16 = 504;
 /// The results of the writes of one pass.
 #[derive(Debug, Default)]
 pub struct Written {
-    /// How many nodes were written to.
-    pub written: usize,
     /// The nodes that were written to, and those that may have been written to, as no answer came.
     pub reached: Vec<Arc<str>>,
-    /// How many nodes had been removed or recreated by then. The watch delivers their new state.
-    pub outdated: usize,
     /// Nodes that others reset again and again, and that wait to be corrected, by name.
     pub contested: Vec<Arc<str>>,
     /// Nodes whose writes failed, in this pass or a former one, and the errors, by name. They wait for another try.
     pub failed: Vec<(Arc<str>, String)>,
-    /// How many nodes were not tried after too many failures.
-    pub untried: usize,
     /// When another pass is due for all of these.
     pub again: Option<Duration>,
 }
@@ -96,7 +90,6 @@ impl Writer {
         for node in &untried {
             self.conflicts.not_written(node);
         }
-        outcome.untried = untried.len();
         if failed > 0 {
             self.failures.ended(untried, Instant::now());
         }
@@ -134,14 +127,13 @@ impl Writer {
                     nodes.wrote(&node);
                     self.failures.succeeded(&write.node);
                     headroom.done(&write.node);
-                    outcome.written += 1;
                     outcome.reached.push(write.node);
                     in_a_row = 0;
                 }
+                // The watch delivers the new state.
                 Err(error) if is_outdated(&write.node, &error) => {
                     self.conflicts.not_written(&write.node);
                     self.failures.succeeded(&write.node);
-                    outcome.outdated += 1;
                     in_a_row = 0;
                 }
                 Err(error) => {
