@@ -7,12 +7,12 @@ use kube::{Client, ResourceExt, runtime::controller::Action};
 use operator_kit::status::Publisher;
 
 use super::{
-    capacity::{Pass, Summary},
+    capacity::{CountError, Pass, Summary},
     cleanup::{NOT_YET_SEEN, clean_up},
     conditions::{Finding, Reason},
     configs::{Configs, has_finalizer},
     finalizer::Finalizer,
-    findings::{Findings, SLOW_RESYNC},
+    findings::{Findings, RoomError, SLOW_RESYNC},
     report::{READ_BACK, Report, Reporter},
     rooms::{ReconcileError, Rooms},
     sources::Sources,
@@ -27,6 +27,15 @@ pub(super) struct Reconciler {
     configs: Configs,
     finalizer: Finalizer,
     reporter: Reporter,
+}
+
+/// The nodes of one configuration, and what they advertise.
+struct Survey {
+    summary: Summary,
+    /// How many VMs its nodes advertise, or did when that was last known.
+    advertised: u64,
+    /// About the capacity.
+    findings: Result<Findings, CountError>,
 }
 
 /// The results of all rooms. A room that fails is reported and does not stop the others.
@@ -79,44 +88,59 @@ impl Reconciler {
     }
 
     async fn reconcile_spec(&self, config: &PeerPodConfig) -> Result<Action, ReconcileError> {
-        let Rooms { adaptor, admission, capacity, drifts, .. } = &*self.rooms;
+        let Rooms { adaptor, admission, .. } = &*self.rooms;
         let configs = self.configs.honoured();
-        let Some(requests) = adaptor.node_requests(&configs).await else {
-            return Ok(Action::requeue(NOT_YET_SEEN));
+        let survey = match self.survey(config, &configs).await {
+            Ok(survey) => survey,
+            Err(action) => return Ok(action),
         };
+        let sources = Sources::read(&self.client, self.configs.namespace(), config).await;
+        let tls = sources.as_ref().ok().and_then(|sources| sources.tls.clone());
+        let adapted = match sources {
+            Ok(sources) => adaptor.reconcile(config, &configs, &survey.summary, &sources).await,
+            Err(error) => Err(error.into()),
+        };
+        let admitted = admission.reconcile(config, &configs, tls).await;
+        self.finish(config, survey, adapted, admitted).await
+    }
+
+    /// Advertises VMs on nodes, and looks at those of one configuration. An error says when to try again: the nodes or the configuration
+    /// are not known.
+    async fn survey(&self, config: &PeerPodConfig, configs: &[Arc<PeerPodConfig>]) -> Result<Survey, Action> {
+        let Rooms { adaptor, capacity, .. } = &*self.rooms;
+        let not_yet_seen = || Action::requeue(NOT_YET_SEEN);
+        let requests = adaptor.node_requests(configs).await.ok_or_else(not_yet_seen)?;
         let pass = capacity.pass(&requests).await;
         let summaries = match &pass {
             Ok(pass) => pass.as_ref().map(|pass| pass.summaries.clone()),
             Err(_) => capacity.survey(&requests),
         };
-        let Some(summaries) = summaries else { return Ok(Action::requeue(NOT_YET_SEEN)) };
         let name = config.name_any();
-        let Some(summary) = summaries.into_iter().find(|summary| summary.name == name) else {
-            // The store no longer has it: it was removed a moment ago.
-            return Ok(Action::await_change());
-        };
+        let summary = summaries.ok_or_else(not_yet_seen)?.into_iter().find(|summary| summary.name == name);
+        // The store no longer has it: it was removed a moment ago.
+        let summary = summary.ok_or_else(Action::await_change)?;
         let advertised = match &pass {
             Ok(_) => summary.advertised,
             Err(_) => advertised_before(config),
         };
-        let pass = pass.map(|pass| capacity_findings(&summary, pass.as_ref()));
+        let findings = pass.map(|pass| capacity_findings(&summary, pass.as_ref()));
+        Ok(Survey { summary, advertised, findings })
+    }
 
+    /// Reports the results of all rooms, and what others did to the objects. Returns when to reconcile again.
+    async fn finish(
+        &self,
+        config: &PeerPodConfig,
+        survey: Survey,
+        adapted: Result<Findings, RoomError>,
+        admitted: Result<Findings, RoomError>,
+    ) -> Result<Action, ReconcileError> {
+        let Survey { summary, advertised, findings } = survey;
         let mut results = Results::default();
-        let (sources, tls) = match Sources::read(&self.client, self.configs.namespace(), config).await {
-            Ok(sources) => {
-                let tls = sources.tls.clone();
-                (Ok(sources), tls)
-            }
-            Err(error) => (Err(error), None),
-        };
-        let adapted = match sources {
-            Ok(sources) => adaptor.reconcile(config, &configs, &summary, &sources).await,
-            Err(error) => Err(error.into()),
-        };
         results.add(adapted, Reason::InvalidSpec, Reason::AdaptorFailed);
-        let admitted = admission.reconcile(config, &configs, tls).await;
         results.add(admitted, Reason::InvalidAdmission, Reason::AdmissionFailed);
-        results.add(pass, Reason::CountFailed, Reason::CountFailed);
+        results.add(findings, Reason::CountFailed, Reason::CountFailed);
+        let (name, drifts) = (config.name_any(), &self.rooms.drifts);
         if let Some((drift, again)) = drifts.finding(&name, Instant::now()) {
             results.findings.add(Findings { all: vec![drift], again: Some(again) });
         }
