@@ -25,7 +25,6 @@ use tracing::{Instrument, info, info_span};
 use super::{
     conditions::Reason,
     decide::Decision,
-    deletion_tracker::DeletionTracker,
     findings::PeerPodFindings,
     grace_periods::GracePeriods,
     index::{Change, Index},
@@ -35,6 +34,7 @@ use super::{
     pod,
     pod_watch::PodWatch,
     report::{MOST_REPORTS, Reporter},
+    report_tracker::ReportTracker,
     requeue::Requeues,
     requeue_policy::RequeuePolicy,
     trackers::Trackers,
@@ -266,7 +266,7 @@ impl Context {
         let trackers = Trackers {
             requeue_policy: RequeuePolicy::default(),
             pod_watch: PodWatch::new(requeues.clone()),
-            deletion_tracker: DeletionTracker::new(options.slow_after, metrics.clone()),
+            report_tracker: ReportTracker::new(options.slow_after, metrics.clone()),
             grace_periods: Arc::new(GracePeriods::default()),
             parking: Parking::new(slots(options), requeues.clone(), metrics.clone()),
         };

@@ -17,9 +17,10 @@
 //! | `findings.rs` | what the sweep found out about PeerPods |
 //! | `decide.rs` | every rule (pure) |
 //! | `apply.rs` | the two writes to PeerPods |
+//! | `outcome.rs` | what the log and the status say of the end of a reconcile |
 //! | `conditions.rs`, `report.rs` | conditions and events |
 //! | `parking.rs` | how many PeerPods the operator works on at once at each cloud, and which wait for their turn |
-//! | `deletion_tracker.rs` | which deletions are slow, and what was reported about them |
+//! | `report_tracker.rs` | which deletions are slow, and what was reported about each PeerPod |
 //! | `grace_periods.rs` | since when Pods are known to terminate |
 //! | `trackers.rs` | all that is remembered of PeerPods between reconciles, and when it is forgotten |
 //! | `requeue.rs`, `requeue_policy.rs`, `pod_watch.rs` | when a PeerPod is reconciled again: on request, by a timer, after a change of its Pod |
@@ -35,18 +36,19 @@ mod claims;
 pub mod conditions;
 mod controller;
 pub mod decide;
-mod deletion_tracker;
 mod findings;
 mod grace_periods;
 mod index;
 pub(crate) mod object;
 mod observe;
+mod outcome;
 mod parking;
 pub(crate) mod pod;
 mod pod_watch;
 mod reconcile;
 mod relations;
 mod report;
+mod report_tracker;
 mod requeue;
 pub mod requeue_policy;
 mod trackers;

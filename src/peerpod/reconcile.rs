@@ -11,9 +11,9 @@ use super::{
     apply, conditions,
     controller::Context,
     decide::{self, Decision, Facts, Release, Wait, decide},
-    deletion_tracker::{Outcome, StatusUpdate},
     object,
     observe::{self, Interrupted},
+    outcome::{Outcome, StatusUpdate},
     parking::Turn,
     requeue_policy::POD_RESYNC,
 };
@@ -130,7 +130,7 @@ impl Context {
 
     /// Reports how a reconcile ended.
     async fn report_outcome(&self, peerpod: &PeerPod, outcome: &Outcome<'_>, again: Duration) {
-        let (tracker, now) = (&self.trackers.deletion_tracker, Timestamp::now());
+        let (tracker, now) = (&self.trackers.report_tracker, Timestamp::now());
         let update = tracker.ended(&object::key(peerpod), deleted(peerpod), outcome, again, now);
         if let Some(update) = update {
             self.report(peerpod, &update).await;

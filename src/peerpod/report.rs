@@ -13,7 +13,7 @@ use tracing::debug;
 
 use super::{
     conditions::{ConditionUpdate, conditions, has_reason},
-    deletion_tracker::StatusUpdate,
+    outcome::StatusUpdate,
 };
 use crate::api::v1alpha1::{PeerPod, PeerPodStatus};
 

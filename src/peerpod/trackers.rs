@@ -5,8 +5,8 @@ use std::sync::Arc;
 use kube::runtime::reflector::ObjectRef;
 
 use super::{
-    deletion_tracker::DeletionTracker, grace_periods::GracePeriods, index::Index, parking::Parking,
-    pod_watch::PodWatch, requeue_policy::RequeuePolicy,
+    grace_periods::GracePeriods, index::Index, parking::Parking, pod_watch::PodWatch,
+    report_tracker::ReportTracker, requeue_policy::RequeuePolicy,
 };
 use crate::api::v1alpha1::PeerPod;
 
@@ -14,7 +14,7 @@ use crate::api::v1alpha1::PeerPod;
 pub(super) struct Trackers {
     pub(super) requeue_policy: RequeuePolicy,
     pub(super) pod_watch: PodWatch,
-    pub(super) deletion_tracker: DeletionTracker,
+    pub(super) report_tracker: ReportTracker,
     /// The observer notes them.
     pub(super) grace_periods: Arc<GracePeriods>,
     pub(super) parking: Parking,
@@ -23,21 +23,21 @@ pub(super) struct Trackers {
 impl Trackers {
     /// Forgets a PeerPod that was removed.
     pub(super) fn forget(&self, key: &ObjectRef<PeerPod>) {
-        let Self { requeue_policy, pod_watch, deletion_tracker, grace_periods, parking } = self;
+        let Self { requeue_policy, pod_watch, report_tracker, grace_periods, parking } = self;
         requeue_policy.forget(key);
         pod_watch.settled(key);
-        deletion_tracker.forget(key);
+        report_tracker.forget(key);
         grace_periods.forget(key);
         parking.forget(key);
     }
 
     /// Forgets all PeerPods but those of the index.
     pub(super) fn retain(&self, index: &Index) {
-        let Self { requeue_policy, pod_watch, deletion_tracker, grace_periods, parking } = self;
+        let Self { requeue_policy, pod_watch, report_tracker, grace_periods, parking } = self;
         let exists = |key: &ObjectRef<PeerPod>| index.contains(key);
         requeue_policy.retain(exists);
         pod_watch.retain(exists);
-        deletion_tracker.retain(exists);
+        report_tracker.retain(exists);
         grace_periods.retain(exists);
         parking.retain(exists);
     }
@@ -46,7 +46,7 @@ impl Trackers {
     /// and since when its Pod is known to terminate, hold in the next term, too.
     pub(super) fn stop(&self, key: &ObjectRef<PeerPod>) {
         self.pod_watch.settled(key);
-        self.deletion_tracker.forget(key);
+        self.report_tracker.forget(key);
         self.parking.forget(key);
     }
 
@@ -54,6 +54,6 @@ impl Trackers {
     /// known.
     pub(super) fn written(&self, key: &ObjectRef<PeerPod>) {
         self.requeue_policy.forget(key);
-        self.deletion_tracker.forget(key);
+        self.report_tracker.forget(key);
     }
 }

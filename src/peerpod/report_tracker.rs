@@ -1,5 +1,5 @@
-//! Tracks deletions for reports *(no client)*: what was reported about each, since when it could proceed, and the number of
-//! attempts. No decision depends on it. If it is lost, reports are repeated.
+//! Tracks what was reported about each PeerPod *(no client)*, so that a report is written once; and since when its deletion could proceed,
+//! and the number of attempts, so that a slow deletion is reported. No decision depends on it. If it is lost, reports are repeated.
 
 use std::{
     collections::HashMap,
@@ -8,18 +8,19 @@ use std::{
 };
 
 use jiff::{SignedDuration, Timestamp};
-use kube::runtime::{events::EventType, reflector::ObjectRef};
-use operator_kit::{Message, api_call::ApiError, metrics::Counted};
-use tracing::{debug, info, warn};
+use kube::runtime::reflector::ObjectRef;
+use operator_kit::{Message, metrics::Counted};
+use tracing::{debug, warn};
 
 use super::{
-    conditions::{ConditionUpdate, Reason, condition_update, slow},
+    conditions::{ConditionUpdate, Reason, slow},
     decide::{Decision, Wait},
+    outcome::{Outcome, StatusUpdate},
 };
-use crate::{api::v1alpha1::PeerPod, metrics::Metrics, provider::ErrorClass};
+use crate::{api::v1alpha1::PeerPod, metrics::Metrics};
 
 /// What is stored between two reconciles. PeerPods without problems have no entry.
-pub(super) struct DeletionTracker {
+pub(super) struct ReportTracker {
     slow_after: SignedDuration,
     metrics: Metrics,
     table: Mutex<HashMap<ObjectRef<PeerPod>, Entry>>,
@@ -35,6 +36,7 @@ struct Entry {
     logged: Option<(&'static str, Option<Reason>)>,
     /// What was reported about a slow deletion.
     reported: Option<Reported>,
+    /// The reason in the condition, by which the metrics count the PeerPod as held until this is dropped.
     held: Option<(Reason, Counted)>,
 }
 
@@ -44,25 +46,7 @@ struct Reported {
     condition: ConditionUpdate,
 }
 
-/// How a reconcile ended.
-pub(super) enum Outcome<'a> {
-    Decided(&'a Decision),
-    /// The API server failed, so there was no decision, or it was not applied.
-    Failed(&'a ApiError),
-    /// All slots of the cloud are taken, so there was no decision.
-    Parked,
-}
-
-/// What to write to the status.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct StatusUpdate {
-    /// The condition; `None` clears it.
-    pub(super) condition: Option<ConditionUpdate>,
-    /// Whether to send an event even if the reason is not new.
-    pub(super) repeat: bool,
-}
-
-impl DeletionTracker {
+impl ReportTracker {
     /// Reports deletions that take longer than `slow_after`, and repeats the report after each further such period.
     pub(super) fn new(slow_after: Duration, metrics: Metrics) -> Self {
         let slow_after = SignedDuration::try_from(slow_after).unwrap_or(SignedDuration::MAX);
@@ -201,111 +185,6 @@ fn next_at(now: Timestamp, again: Duration) -> Timestamp {
 
 fn after(moment: Timestamp, pause: SignedDuration) -> Timestamp {
     moment.saturating_add(pause).unwrap_or(Timestamp::MAX)
-}
-
-impl Outcome<'_> {
-    fn as_str(&self) -> &'static str {
-        match self {
-            Self::Decided(Decision::Retry(error)) => error.class.as_str(),
-            Self::Decided(decision) => decision.as_str(),
-            Self::Failed(_) => "api_server",
-            Self::Parked => "parked",
-        }
-    }
-
-    /// What to write to the status, unless a slow deletion is reported. A reconcile without a decision leaves it as it is.
-    fn update(&self) -> Option<StatusUpdate> {
-        match self {
-            Self::Decided(decision) => {
-                Some(StatusUpdate { condition: condition_update(decision), repeat: false })
-            }
-            Self::Failed(_) | Self::Parked => None,
-        }
-    }
-
-    /// Logs an outcome that is new. `condition`: what is reported about it.
-    fn log(&self, condition: Option<&ConditionUpdate>, again: Duration) {
-        let decision = match self {
-            Self::Failed(error) => {
-                return warn!(%error, ?again, "the API server failed; the operator tries again");
-            }
-            Self::Parked => return debug!("it waits for its turn at the cloud"),
-            Self::Decided(decision) => decision,
-        };
-        let label = decision.as_str();
-        match (decision, condition) {
-            (Decision::Retry(error), _) if matches!(error.class, ErrorClass::Unsettled { .. }) => {
-                info!(decision = label, ?again, "{}", error.message.for_log());
-            }
-            (Decision::Retry(error), _) => {
-                let message = error.message.for_log();
-                warn!(decision = label, class = error.class.as_str(), ?again, "{message}");
-            }
-            (_, Some(ConditionUpdate { reason, message })) => {
-                let message = message.for_log();
-                match reason.event() {
-                    EventType::Warning => warn!(decision = label, reason = reason.as_str(), "{message}"),
-                    EventType::Normal => info!(decision = label, reason = reason.as_str(), "{message}"),
-                }
-            }
-            (Decision::Wait(Wait::Start), None) => {
-                info!(
-                    decision = label,
-                    ?again,
-                    "another start of the Pod may still be under way, so all its VMs stay"
-                );
-            }
-            (Decision::Wait(Wait::VmDeletion(_)), None) => {
-                info!(
-                    decision = label,
-                    ?again,
-                    "the cloud accepted the deletion; the operator checks again whether the VM is gone"
-                );
-            }
-            // The first four have a condition, and the others end a reconcile without a report.
-            (
-                Decision::Wait(Wait::PodRuns | Wait::PodEnds(_))
-                | Decision::Keep(_)
-                | Decision::Refuse(_)
-                | Decision::Nothing
-                | Decision::Supersede
-                | Decision::Retire
-                | Decision::Tidy
-                | Decision::Delete(_)
-                | Decision::Release(_),
-                None,
-            ) => {}
-        }
-    }
-
-    /// The state of a deletion that proceeds without help; `None` if a person must act, which has a condition of its own.
-    fn state(&self, attempts: u32, next: Timestamp) -> Option<Message> {
-        let attempts = if attempts == 1 { "1 attempt".to_owned() } else { format!("{attempts} attempts") };
-        let tried = format!("{attempts}, the next one at {next}");
-        match self {
-            Self::Decided(Decision::Wait(Wait::VmDeletion(_))) => Some(Message::public(format!(
-                "{tried}: the cloud accepted the deletion and still shows the VM"
-            ))),
-            Self::Decided(Decision::Retry(error)) => match error.class {
-                ErrorClass::Transient | ErrorClass::NotFound => {
-                    Some(error.message.map(|error| format!("{tried} (transient error): {error}")))
-                }
-                ErrorClass::Unsettled { .. } => Some(error.message.map(|error| format!("{tried}: {error}"))),
-                ErrorClass::Throttled { .. } | ErrorClass::Queued { .. } => {
-                    Some(Message::public(format!("{tried}: the cloud asked for fewer calls")))
-                }
-                ErrorClass::Unauthorized
-                | ErrorClass::Refused
-                | ErrorClass::Invalid
-                | ErrorClass::NotSupported => None,
-            },
-            Self::Decided(_) => None,
-            Self::Failed(error) => Some(error.message().map(|error| format!("{tried}: {error}"))),
-            Self::Parked => Some(Message::public(
-                "the operator is busy with other VMs of that cloud, which may hang; this one waits for its turn".to_owned(),
-            )),
-        }
-    }
 }
 
 #[cfg(test)]

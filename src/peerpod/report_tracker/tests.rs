@@ -1,7 +1,8 @@
+use operator_kit::api_call::ApiError;
 use prometheus_client::{encoding::text::encode, registry::Registry};
 
 use super::*;
-use crate::provider::Error;
+use crate::provider::{Error, ErrorClass};
 
 const AGAIN: Duration = Duration::from_secs(7);
 
@@ -15,14 +16,14 @@ fn key() -> ObjectRef<PeerPod> {
 
 /// Slow after 300 s, about a PeerPod that was deleted at second 0.
 struct Watched {
-    tracker: DeletionTracker,
+    tracker: ReportTracker,
     registry: Registry,
 }
 
 impl Watched {
     fn new() -> Self {
         let mut registry = Registry::default();
-        let tracker = DeletionTracker::new(Duration::from_secs(300), Metrics::new(&mut registry));
+        let tracker = ReportTracker::new(Duration::from_secs(300), Metrics::new(&mut registry));
         Self { tracker, registry }
     }
 
