@@ -187,7 +187,7 @@ fn rolled_out(
 async fn attempt(api: &Api<PeerPodConfig>, config: &Config) -> Result<(), Obstacle> {
     let found = get_opt(api, &config.name).await?;
     if found.is_some_and(|found| found.metadata.deletion_timestamp.is_some()) {
-        // How it was is how the nodes are put back.
+        // The operator needs the former spec to restore the nodes.
         return Err(Obstacle::Later(
             "the PeerPodConfig is being deleted; apply creates it again when the operator has finished that"
                 .to_owned(),

@@ -12,7 +12,7 @@ use crate::{
     webhook::certificates::{Serving, files::Files},
 };
 
-/// Where a process tells how it is, and how it logs.
+/// Addresses of health and metrics, and the format of the log.
 #[derive(Clone, Debug, Args)]
 pub struct ServingArgs {
     /// Address of /healthz and /readyz, without TLS. :PORT means every address, IPv6 and IPv4

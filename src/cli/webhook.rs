@@ -144,7 +144,7 @@ pub struct WebhookArgs {
     )]
     pub refuse_other_classes: bool,
 
-    /// Where it tells how it is, and how it logs.
+    /// Addresses of health and metrics, and the format of the log.
     #[command(flatten)]
     pub serving: ServingArgs,
 }

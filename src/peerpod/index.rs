@@ -1,7 +1,7 @@
 //! Which PeerPods share a Pod or a VM. Synchronous *(no client)*. The watch updates the index before it triggers a reconcile, so
 //! no decision uses half a list.
 //!
-//! | what it is to a PeerPod | what they share | what it is for |
+//! | relation | what the two share | used for |
 //! |---|---|---|
 //! | newer sibling | the Pod; it records another VM, which is no older | `decide.rs`: it may supersede the PeerPod |
 //! | younger one | the Pod; it was made later | `decide.rs`: without one, a PeerPod that has no finalizer stays |

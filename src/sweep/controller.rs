@@ -229,7 +229,7 @@ impl Sweeper {
     }
 }
 
-/// A round that found nothing, for the metrics: every kind, verdict and state with the number 0. `began`: in seconds since 1970.
+/// A round that found nothing, for the metrics: all series with the value 0. `began`: in seconds since 1970.
 fn nothing(began: f64) -> Listing {
     let of = |kind: Resource| SweepVerdict::ALL.map(|verdict| ((kind.as_str(), verdict.as_str()), 0));
     Listing {

@@ -168,7 +168,7 @@ pub struct RunArgs {
     )]
     pub status_addr: ListenAt,
 
-    /// Where it tells how it is, and how it logs.
+    /// Addresses of health and metrics, and the format of the log.
     #[command(flatten)]
     pub serving: ServingArgs,
 }

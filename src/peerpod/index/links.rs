@@ -189,8 +189,8 @@ impl Links {
         Some(matters)
     }
 
-    /// Notes whether the own Pod of this PeerPod, which is being deleted, has ended. Returns those for which its claim was the one too
-    /// much.
+    /// Notes whether the own Pod of this PeerPod, which is being deleted, has ended. Returns the PeerPods that were refused because this
+    /// claim exceeded [`MOST_PODS`].
     pub(super) fn pod_has_ended(
         &mut self,
         key: &ObjectRef<PeerPod>,

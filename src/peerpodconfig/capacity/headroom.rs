@@ -14,8 +14,8 @@ use crate::api::v1alpha1::Distribution;
 
 /// How many more VMs the nodes of each request may advertise now.
 ///
-/// When all writes of a plan are done, the nodes of a request advertise what its limit allows. So its nodes may get as many more VMs
-/// as all writes add, less those that nodes have not given up yet. Requests with a limit for each node are not counted here.
+/// When all writes of a plan are done, the nodes of a request advertise what its limit allows. Until then, its nodes may get the VMs that
+/// the planned writes add, less the VMs that its nodes still have to lose. Requests with a limit for each node are not counted here.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Headroom {
     /// By the index of the request. Below 0 while nodes have more to lose than others are to get.

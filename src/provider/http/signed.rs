@@ -8,7 +8,7 @@ use secrecy::SecretString;
 use super::{AccessKey, Failure, Fresh, MOST_PAGES, Pace, Reply, Tokens, too_many_pages};
 use crate::provider::{Error, ErrorClass, account::Account, cloud::Opening};
 
-/// The action that tells whose a key is.
+/// The action that returns the account of a key.
 pub(in crate::provider) const CALLER: &str = "GetCallerIdentity";
 
 /// The names and values of an action's parameters.
