@@ -160,6 +160,11 @@ impl Keeper {
             // The result would be for former settings.
             Ok(()) = settings.changed() => return Duration::ZERO,
         };
+        // A watch that fails brings nothing to wait for.
+        let found = found.map_err(|not_yet| match (not_yet, &term.unreadable) {
+            (NotYet::Watch, Some(unreadable)) => NotYet::Transient(unreadable.clone()),
+            (not_yet, _) => not_yet,
+        });
         let (outcome, pause) = match found {
             Ok(known) => {
                 self.backoff.succeeded(&());
@@ -191,9 +196,7 @@ impl Keeper {
         snapshot: &Arc<Snapshot>,
         endpoint: &Endpoint,
     ) -> Result<KnownPlaces, NotYet> {
-        let Some(object) = &term.object else {
-            return Err(term.unreadable.clone().map_or(NotYet::Watch, NotYet::Transient));
-        };
+        let Some(object) = &term.object else { return Err(NotYet::Watch) };
         let before = self.read(object)?;
         let cloud = snapshot.cloud();
         let key = key(cloud, &endpoint.address);

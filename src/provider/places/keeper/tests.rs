@@ -1,6 +1,6 @@
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-use operator_kit::testing::ApiServer;
+use operator_kit::testing::{Answer as Reply, ApiServer, Call};
 use secrecy::SecretString;
 
 use super::*;
@@ -9,46 +9,91 @@ use crate::{
     settings::Raw,
 };
 
-#[tokio::test(start_paused = true)]
-async fn a_doubted_host_that_does_not_answer_is_asked_again_after_a_pause() {
-    let given = [("CLOUD_PROVIDER", "docker"), ("DOCKER_HOST", "tcp://10.0.0.1:2375")];
+const RECORD: &str = "/api/v1/namespaces/operator/configmaps/peerpod-operator-places";
+
+/// Settings of docker that name this daemon.
+fn docker(host: &str) -> State {
+    let given = [("CLOUD_PROVIDER", "docker"), ("DOCKER_HOST", host)];
     let settings = given.map(|(name, value)| (name.to_owned(), SecretString::from(value))).into();
     let snapshot = Snapshot::parse(&Raw { settings, ..Raw::default() }, CATALOGUE).unwrap();
-    let endpoint = snapshot.endpoint().unwrap().clone();
+    State { current: Some(Arc::new(snapshot)), generation: 1, ..State::default() }
+}
+
+fn endpoint(state: &State) -> Endpoint {
+    state.current.as_ref().unwrap().endpoint().unwrap().clone()
+}
+
+/// The `ConfigMap` with the place of these settings.
+fn recorded(state: &State) -> ConfigMap {
     let records = Records::default();
-    let records = records.naming("docker", &endpoint, Some(&Host::Unnamed), Timestamp::now()).unwrap();
+    let records = records.naming("docker", &endpoint(state), Some(&Host::Unnamed), Timestamp::now()).unwrap();
     let data = records.changed_since(&Records::default()).unwrap();
     let data = data.into_iter().map(|(key, text)| (key.to_owned(), text)).collect();
-    let object = ConfigMap { data: Some(data), ..ConfigMap::default() };
+    ConfigMap { data: Some(data), ..ConfigMap::default() }
+}
 
-    let asked = Arc::new(AtomicU32::new(0));
-    let count = Arc::clone(&asked);
-    let open = move |_: &Snapshot| -> Result<Arc<dyn Provider>, Error> {
-        count.fetch_add(1, Relaxed);
-        Err(Error::new(ErrorClass::Transient, "it does not answer"))
-    };
-    let state = State { current: Some(Arc::new(snapshot)), generation: 1, ..State::default() };
-    let (_sender, mut state) = watch::channel(state);
-    let server = ApiServer::expecting([]);
-    let keeper = Keeper::new(KeeperContext {
-        client: server.client(),
-        namespace: "operator".to_owned(),
-        open: Box::new(open),
-        settings: CloudSettings::any(state.clone()),
-        leadership: Leadership::unlimited(),
-        answer: watch::channel(None).0,
-        host_changed: Arc::default(),
-    });
+/// A keeper of a cloud that does not answer.
+struct Stage {
+    keeper: Keeper,
+    settings: watch::Sender<State>,
+    answer: watch::Receiver<Option<Answer>>,
+    /// How often the cloud was asked which host is there.
+    asked: Arc<AtomicU32>,
+}
 
+impl Stage {
+    fn new(server: &ApiServer, state: State) -> Self {
+        let asked = Arc::new(AtomicU32::new(0));
+        let count = Arc::clone(&asked);
+        let open = move |_: &Snapshot| -> Result<Arc<dyn Provider>, Error> {
+            count.fetch_add(1, Relaxed);
+            Err(Error::new(ErrorClass::Transient, "it does not answer"))
+        };
+        let (settings, state) = watch::channel(state);
+        let (sender, answer) = watch::channel(None);
+        let keeper = Keeper::new(KeeperContext {
+            client: server.client(),
+            namespace: "operator".to_owned(),
+            open: Box::new(open),
+            settings: CloudSettings::any(state),
+            leadership: Leadership::unlimited(),
+            answer: sender,
+            host_changed: Arc::default(),
+        });
+        Self { keeper, settings, answer, asked }
+    }
+
+    async fn step(&self, term: &mut TermState) -> Duration {
+        self.keeper.step(term, &mut self.settings.subscribe()).await
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_doubted_host_that_does_not_answer_is_asked_again_after_a_pause() {
+    let (server, state) = (ApiServer::expecting([]), docker("tcp://10.0.0.1:2375"));
+    let object = recorded(&state);
+    let stage = Stage::new(&server, state);
     let due = Duration::from_secs(7);
     let doubt = Some(Instant::now() + due);
     let mut term = TermState { object: Some(object), doubt, ..TermState::default() };
-    assert_eq!(keeper.step(&mut term, &mut state).await, due);
-    assert_eq!(asked.load(Relaxed), 0);
+    assert_eq!(stage.step(&mut term).await, due);
+    assert_eq!(stage.asked.load(Relaxed), 0);
     sleep(due).await;
     for times in 1..5 {
-        let pause = keeper.step(&mut term, &mut state).await;
+        let pause = stage.step(&mut term).await;
         assert!(pause >= Duration::from_millis(500), "{pause:?}");
-        assert_eq!(asked.load(Relaxed), times);
+        assert_eq!(stage.asked.load(Relaxed), times);
     }
+}
+
+#[tokio::test]
+async fn what_a_failing_watch_should_bring_is_not_waited_for() {
+    let server = ApiServer::expecting([Call::patch(RECORD).answer(Reply::as_sent())]);
+    let stage = Stage::new(&server, docker("tcp://10.0.0.1:2375"));
+    let refused = messages::failed("read", "operator/places", Some(403), &"no right to watch");
+    let unreadable = Some(refused.clone());
+    let mut term = TermState { object: Some(ConfigMap::default()), unreadable, ..TermState::default() };
+    stage.step(&mut term).await;
+    let answer = stage.answer.borrow().clone();
+    assert_eq!(answer.map(|it| it.outcome), Some(Err(refused)));
 }
