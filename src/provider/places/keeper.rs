@@ -25,7 +25,7 @@ use tracing::warn;
 
 use super::{
     Answer, FormerPlace, KnownPlaces, messages,
-    records::{Full, Host, Records, key},
+    records::{Host, Records, key},
 };
 use crate::{
     api::v1alpha1::FIELD_MANAGER,
@@ -206,14 +206,16 @@ impl Keeper {
             Some(host) => Ok(host),
             None => self.ask(&mut term.refused, snapshot).await,
         };
-        let records = before
-            .naming(cloud, endpoint, host.as_ref().ok(), Timestamp::now())
-            .map_err(|Full| NotYet::Permanent(messages::full(endpoint, &self.name)))?;
+        let records = before.naming(cloud, endpoint, host.as_ref().ok(), Timestamp::now());
         if records != before {
             let written = self.save(object, &records, &before).await?;
             let change = messages::Change { before: &before, after: &records, cloud, key: &key, endpoint };
             messages::announce(&self.name, &change);
             term.object = Some(written);
+        }
+        // Only now: VMs may be in the place that is one too many, also after the settings were set back.
+        if records.is_full(cloud) {
+            return Err(NotYet::Permanent(messages::full(endpoint, &self.name)));
         }
         // A place with an unknown host can be recorded, but the operator decides nothing by it.
         let host = host.map_err(NotYet::Transient)?;

@@ -57,11 +57,11 @@ pub(super) fn unreadable(Unreadable(key): &Unreadable, places: &str) -> Error {
     invalid(public, places)
 }
 
-/// There is no room for the place that the settings name.
+/// There are more former places than the operator asks in.
 pub(super) fn full(endpoint: &Endpoint, places: &str) -> Error {
     let public = format!(
-        "{} points to a further place, and the ConfigMap {PLACES} holds {MOST_FORMER} former ones already; delete the entries \
-         of places where no VM is any more",
+        "{} has pointed to so many places that the ConfigMap {PLACES} holds more than {MOST_FORMER} former ones; delete the \
+         entries of places where no VM is any more",
         endpoint.setting
     );
     invalid(public, places)

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::settings::Endpoint;
 
-/// The most former places of a cloud. An administrator must make room for a further one.
+/// The most former places of a cloud. With more, nothing is decided until an administrator has deleted some.
 pub(super) const MOST_FORMER: usize = 8;
 
 /// What distinguishes hosts that may have the same address.
@@ -58,10 +58,6 @@ pub(super) struct Record {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Records(BTreeMap<String, Record>);
 
-/// Why a place cannot be kept.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Full;
-
 /// An entry that is no place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Unreadable(pub(super) String);
@@ -98,7 +94,7 @@ impl Records {
         endpoint: &Endpoint,
         host: Option<&Host>,
         now: Timestamp,
-    ) -> Result<Self, Full> {
+    ) -> Self {
         let (key, now) = (key(cloud, &endpoint.address), now.round(Unit::Second).unwrap_or(now));
         let mut next = self.clone();
         // The entries of other clouds belong to the keepers of those clouds.
@@ -120,8 +116,12 @@ impl Records {
             }
             record.host = Some(host.clone());
         }
-        let kept = next.0.values().filter(|record| record.cloud == cloud).count();
-        if kept > MOST_FORMER + 1 && next.0.len() > self.0.len() { Err(Full) } else { Ok(next) }
+        next
+    }
+
+    /// Whether there are more places of this cloud than the operator asks in.
+    pub(super) fn is_full(&self, cloud: &str) -> bool {
+        self.0.values().filter(|record| record.cloud == cloud).count() > MOST_FORMER + 1
     }
 
     /// The entries that differ from `before`, as they are written.
@@ -167,16 +167,16 @@ mod tests {
     }
 
     /// Names these places one second after another.
-    fn after(named: &[(&str, Option<Host>)]) -> Result<Records, Full> {
+    fn after(named: &[(&str, Option<Host>)]) -> Records {
         let named = (1..).zip(named);
-        named.into_iter().try_fold(Records::default(), |records, (time, (address, host))| {
+        named.fold(Records::default(), |records, (time, (address, host))| {
             records.naming("libvirt", &at(address), host.as_ref(), second(time))
         })
     }
 
     #[test]
     fn a_place_that_is_named_again_is_no_longer_a_former_place() {
-        let records = after(&[("a", Some(Host::Unnamed)), ("b", None), ("a", None)]).unwrap();
+        let records = after(&[("a", Some(Host::Unnamed)), ("b", None), ("a", None)]);
         let expected = [record("a", Some(Host::Unnamed), None, None), record("b", None, None, Some(3))];
         assert_eq!(entries(&records), expected);
         let current = key("libvirt", "a");
@@ -184,8 +184,8 @@ mod tests {
         assert_eq!(former, ["b"]);
         assert_eq!(records.former("aws", "none").count(), 0, "another cloud has no such place");
         let same = records.naming("libvirt", &at("a"), Some(&Host::Unnamed), second(9));
-        assert_eq!(same, Ok(records.clone()), "nothing is to be written");
-        let beside = records.naming("aws", &at("eu-1"), None, second(9)).unwrap();
+        assert_eq!(same, records, "nothing is to be written");
+        let beside = records.naming("aws", &at("eu-1"), None, second(9));
         assert_eq!(beside.of(&current), records.of(&current), "each cloud has a current place");
     }
 
@@ -197,7 +197,7 @@ mod tests {
             (vec![Some("1"), Some("2"), Some("1")], "1", Some(3)),
         ] {
             let steps: Vec<_> = hosts.into_iter().map(|host| ("a", host.map(named))).collect();
-            assert_eq!(entries(&after(&steps).unwrap()), [record("a", Some(named(host)), moved_at, None)]);
+            assert_eq!(entries(&after(&steps)), [record("a", Some(named(host)), moved_at, None)]);
         }
     }
 
@@ -205,15 +205,19 @@ mod tests {
     fn no_place_is_forgotten_for_another_one() {
         let names: Vec<_> = (0..=MOST_FORMER).map(|number| format!("host-{number}")).collect();
         let steps: Vec<_> = names.iter().map(|name| (name.as_str(), None)).collect();
-        let full = after(&steps).unwrap();
-        assert_eq!(full.naming("libvirt", &at("further"), None, second(99)), Err(Full));
-        assert!(full.naming("libvirt", &at("host-3"), None, second(99)).is_ok());
+        let most = after(&steps);
+        assert!(!most.is_full("libvirt"));
+        let further = most.naming("libvirt", &at("further"), None, second(99));
+        assert!(further.of(&key("libvirt", "further")).is_some());
+        let set_back = further.naming("libvirt", &at("host-3"), None, second(99));
+        for full in [further, set_back] {
+            assert!(full.is_full("libvirt") && !full.is_full("aws"));
+        }
     }
 
     #[test]
     fn written_records_are_read_back_and_unreadable_ones_are_named() {
-        let records =
-            after(&[("a", Some(named("1"))), ("a", Some(named("2"))), ("b", Some(Host::Unnamed))]).unwrap();
+        let records = after(&[("a", Some(named("1"))), ("a", Some(named("2"))), ("b", Some(Host::Unnamed))]);
         let written = records.changed_since(&Records::default()).unwrap();
         let data: BTreeMap<String, String> =
             written.into_iter().map(|(key, text)| (key.to_owned(), text)).collect();

@@ -26,7 +26,7 @@ fn endpoint(state: &State) -> Endpoint {
 /// The `ConfigMap` with the place of these settings.
 fn recorded(state: &State) -> ConfigMap {
     let records = Records::default();
-    let records = records.naming("docker", &endpoint(state), Some(&Host::Unnamed), Timestamp::now()).unwrap();
+    let records = records.naming("docker", &endpoint(state), Some(&Host::Unnamed), Timestamp::now());
     let data = records.changed_since(&Records::default()).unwrap();
     let data = data.into_iter().map(|(key, text)| (key.to_owned(), text)).collect();
     ConfigMap { data: Some(data), ..ConfigMap::default() }
