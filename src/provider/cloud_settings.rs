@@ -6,7 +6,7 @@ use operator_kit::Message;
 use tokio::sync::watch;
 
 use super::{Cloud, Error, ErrorClass};
-use crate::settings::{Snapshot, State};
+use crate::settings::{Endpoint, Snapshot, State};
 
 /// The settings of one cloud, followed as they change. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -35,6 +35,14 @@ impl ServedCloud {
     /// Any cloud but these, which have settings of their own.
     pub fn any_but(others: impl IntoIterator<Item = &'static Cloud>) -> Self {
         Self(Which::AnyBut(others.into_iter().collect()))
+    }
+
+    /// Whether they may be for the cloud of this name.
+    pub(super) fn may_be(&self, cloud: &str) -> bool {
+        match &self.0 {
+            Which::Only(only) => only.name() == cloud,
+            Which::AnyBut(others) => others.iter().all(|other| other.name() != cloud),
+        }
     }
 
     /// Why this state's settings cannot be used, if the reason is the cloud that they name.
@@ -76,6 +84,23 @@ impl CloudSettings {
         state.current.clone().filter(|_| self.clouds.conflict(state).is_none())
     }
 
+    /// Where VMs are by the settings in force, although deletion may be unable to use them.
+    pub(super) fn named(&self, state: &State) -> Option<(Arc<Snapshot>, Endpoint)> {
+        let snapshot = self.usable(state)?;
+        // While the Secret has another value, cloud-api-adaptor makes VMs at the ConfigMap's place, which is this one.
+        let endpoint = snapshot.endpoint.as_ref().ok()?.clone();
+        Some((snapshot, endpoint))
+    }
+
+    /// The clouds of which cloud-api-adaptor may make VMs by settings that the operator cannot use and whose place it cannot read.
+    pub(super) fn unplaced(&self, state: &State) -> Option<ServedCloud> {
+        if state.unusable().is_some() {
+            return Some(self.clouds.clone());
+        }
+        let current = state.current.as_ref().filter(|_| self.named(state).is_none())?;
+        Cloud::named(current.cloud()).map(ServedCloud::only)
+    }
+
     /// Why they cannot be used, if they are for this cloud nevertheless: cloud-api-adaptor may make its VMs by them.
     pub(super) fn refused_for(&self, cloud: &str) -> Option<Error> {
         let is_named = self.state.borrow().current.as_ref().is_some_and(|it| it.cloud() == cloud);
@@ -97,5 +122,52 @@ impl CloudSettings {
             return Err(Error::new(ErrorClass::Invalid, message));
         };
         Ok((state.generation, Arc::clone(snapshot)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use secrecy::SecretString;
+
+    use super::*;
+    use crate::{
+        provider::CATALOGUE,
+        settings::{Raw, SettingsError},
+    };
+
+    const HOST: &str = "qemu+ssh://root@kvm-1/system";
+
+    fn libvirt(uri: &str) -> State {
+        let given = [("CLOUD_PROVIDER", "libvirt"), ("LIBVIRT_URI", uri)];
+        let settings = given.map(|(name, value)| (name.to_owned(), SecretString::from(value))).into();
+        let snapshot = Snapshot::parse(&Raw { settings, ..Raw::default() }, CATALOGUE).unwrap();
+        State { current: Some(Arc::new(snapshot)), generation: 1, ..State::default() }
+    }
+
+    #[test]
+    fn settings_whose_place_cannot_be_read_may_be_of_any_cloud_that_they_are_not_kept_from() {
+        let rejected = |state| {
+            let error = SettingsError::NotText { path: "LIBVIRT_URI".into() };
+            State { rejected: Some(Arc::new(error)), ..state }
+        };
+        let [libvirt_cloud, gcp] = ["libvirt", "gcp"].map(|name| Cloud::named(name).unwrap());
+        let any = ServedCloud::any_but([]);
+        for (clouds, state, of_libvirt, of_gcp) in [
+            (any.clone(), State::default(), false, false),
+            (any.clone(), libvirt(HOST), false, false),
+            // cloud-api-adaptor's libvirt accepts this parameter.
+            (any.clone(), libvirt("qemu+tls://kvm-2/system?tls_priority=NORMAL"), true, false),
+            (any.clone(), rejected(State::default()), true, true),
+            (any, rejected(libvirt(HOST)), true, true),
+            (ServedCloud::any_but([gcp]), rejected(libvirt(HOST)), true, false),
+            (ServedCloud::only(gcp), rejected(State::default()), false, true),
+            // These settings conflict with others, which are for that cloud alone.
+            (ServedCloud::any_but([libvirt_cloud]), libvirt(HOST), true, false),
+        ] {
+            let settings = CloudSettings::new(clouds, watch::channel(state.clone()).1);
+            let unplaced = settings.unplaced(&state);
+            let may_be = |cloud| unplaced.as_ref().is_some_and(|it| it.may_be(cloud));
+            assert_eq!([may_be("libvirt"), may_be("gcp")], [of_libvirt, of_gcp], "{state:?}");
+        }
     }
 }

@@ -28,8 +28,8 @@ pub(super) struct FormerProvider {
 }
 
 /// A provider that reports a VM as absent only if it cannot be in another place. That holds if the VM was seen here before, if its
-/// identifier says where it is, or if no former place has it, the host here never changed, and no newer settings were rejected. The
-/// provider only reads in former places.
+/// identifier says where it is, or if no former place has it, the host here never changed, and no newer settings were rejected. An
+/// unknown place may have any VM. The provider only reads in former places.
 ///
 /// The age of a PeerPod proves nothing: cloud-api-adaptor keeps the settings with which it was started, so it may create VMs in a
 /// former place long after the change.
@@ -73,6 +73,9 @@ impl WithFormerPlaces {
     /// Fails unless the VM is not in that former place either.
     async fn absent_in(&self, id: &InstanceId, claim: &Claim, former: &FormerProvider) -> Result<(), Error> {
         let FormerProvider { place: FormerPlace { key, address, until, moved_at, .. }, provider } = former;
+        if address.is_empty() {
+            return Err(self.not_here(ErrorClass::Invalid, &in_unknown_place(*until, key)));
+        }
         let setting = self.endpoint.setting;
         let described = match provider {
             Ok(provider) => provider.describe(id, claim).await,
@@ -120,6 +123,17 @@ fn another_host(since: Timestamp, key: &str) -> Message {
     Message::public(format!(
         "since {since:.0} another host, account or pool answers there than before; set the former address or credentials back, or, if \
          no VM is left in the former one, or only the UUID of the host changed, {advice}"
+    ))
+}
+
+/// Why a VM is not absent that may be in the unknown place with this key.
+fn in_unknown_place(since: Option<Timestamp>, key: &str) -> Message {
+    let first = since.map(|since| format!(", first at {since:.0}")).unwrap_or_default();
+    let advice = forget(key);
+    Message::public(format!(
+        "settings were mounted that the operator could not use{first}: cloud-api-adaptor may have made the VM where they point, and \
+         the operator could not read where that is; look there, delete by hand the VMs whose Pods are gone, and, once no pod VM is \
+         left there, {advice}"
     ))
 }
 

@@ -83,6 +83,22 @@ async fn the_places_are_named_in_the_log_alone() {
 }
 
 #[tokio::test]
+async fn only_a_vm_that_was_seen_here_cannot_be_in_an_unknown_place() {
+    let FormerProvider { place, provider } = former(None, Err(gone()));
+    let unknown = FormerProvider { place: FormerPlace { address: String::new(), ..place }, provider };
+    let provider = after(None, vec![unknown]);
+    let held = provider.describe(&id(), &Claim::default()).await.unwrap_err();
+    assert_eq!(held.class, ErrorClass::Invalid);
+    let text = held.message.for_status();
+    for says in ["could not use, first at 2026-09-21T14:13:20Z", "by hand", "delete the entry libvirt-1 of"] {
+        assert!(text.contains(says), "{text}");
+    }
+    provider.sightings.seen(&id(), &Claim::default());
+    let seen = provider.describe(&id(), &Claim::default()).await.unwrap_err();
+    assert_eq!(seen.class, ErrorClass::NotFound);
+}
+
+#[tokio::test]
 async fn a_vm_is_absent_that_is_nowhere_or_was_seen_here() {
     let nowhere = after(None, vec![former(None, Err(gone())), former(None, Err(gone()))]);
     assert_eq!(nowhere.describe(&id(), &Claim::default()).await.unwrap_err().class, ErrorClass::NotFound);

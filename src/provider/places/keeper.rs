@@ -30,7 +30,7 @@ use super::{
 use crate::{
     api::v1alpha1::FIELD_MANAGER,
     names::PLACES,
-    provider::{CloudSettings, Error, Provider},
+    provider::{CloudSettings, Error, Provider, ServedCloud},
     settings::{Endpoint, Snapshot, State},
 };
 
@@ -88,6 +88,8 @@ struct TermState {
     unreadable: Option<Error>,
     /// When to ask the host for its identity again: it may be another one than is recorded.
     doubt: Option<Instant>,
+    /// The clouds of which VMs may be in an unknown place, until that is recorded: the settings may be set back before.
+    unplaced: Option<ServedCloud>,
     /// The settings and the provider that the cloud refused. The provider remembers the refusal. A new one would try the same
     /// password again and again, until the cloud locks the user out.
     refused: Option<Asked>,
@@ -145,20 +147,21 @@ impl Keeper {
     /// Does the next step. Returns when to look again if nothing changes.
     async fn step(&self, term: &mut TermState, settings: &mut watch::Receiver<State>) -> Duration {
         let state = settings.borrow_and_update().clone();
-        let usable = self.settings.usable(&state).and_then(|snapshot| {
-            // While the Secret has another value, cloud-api-adaptor makes VMs at the ConfigMap's place, which counts here, too. It is
-            // recorded, although nothing is deleted by it.
-            let endpoint = snapshot.endpoint.as_ref().ok()?.clone();
-            Some((snapshot, endpoint))
-        });
-        let Some((snapshot, endpoint)) = usable else {
+        // What the settings name is recorded even if deletion cannot use them.
+        let named = self.settings.named(&state);
+        if named.is_none() {
+            self.withdraw();
+        }
+        term.unplaced = self.settings.unplaced(&state).or(term.unplaced.take());
+        let found = match (self.record_unknown(term).await, &named) {
+            (Err(not_yet), _) => Err(not_yet),
             // The settings report their own problem. Nothing is decided by them.
-            return LONGEST_PAUSE;
-        };
-        let found = tokio::select! {
-            found = self.find_out(term, &snapshot, &endpoint) => found,
-            // The result would be for former settings.
-            Ok(()) = settings.changed() => return Duration::ZERO,
+            (Ok(()), None) => return LONGEST_PAUSE,
+            (Ok(()), Some((snapshot, endpoint))) => tokio::select! {
+                found = self.find_out(term, snapshot, endpoint) => found,
+                // The result would be for former settings.
+                Ok(()) = settings.changed() => return Duration::ZERO,
+            },
         };
         // A watch that fails brings nothing to wait for.
         let found = found.map_err(|not_yet| match (not_yet, &term.unreadable) {
@@ -175,6 +178,7 @@ impl Keeper {
             Err(NotYet::Transient(error)) => (Err(error), self.backoff.failed(&())),
             Err(NotYet::Permanent(error)) => (Err(error), LONGEST_PAUSE),
         };
+        let Some((_, endpoint)) = named else { return pause };
         let answer = Some(Answer { term: self.leadership.term(), endpoint, outcome });
         self.answer.send_if_modified(|before| {
             let news = *before != answer;
@@ -187,6 +191,28 @@ impl Keeper {
             news
         });
         pause
+    }
+
+    /// Writes that VMs may be in an unknown place, if settings were mounted that say so.
+    async fn record_unknown(&self, term: &mut TermState) -> Result<(), NotYet> {
+        let Some(clouds) = &term.unplaced else { return Ok(()) };
+        let Some(object) = &term.object else { return Err(NotYet::Watch) };
+        let before = self.read(object)?;
+        let records = before.with_unknown(|cloud| clouds.may_be(cloud), Timestamp::now());
+        if records != before {
+            self.withdraw();
+            let written = self.save(object, &records, &before).await?;
+            let changed = records.changed_since(&before).unwrap_or_default();
+            messages::announce_unknown(&self.name, changed.into_keys());
+            term.object = Some(written);
+        }
+        term.unplaced = None;
+        Ok(())
+    }
+
+    /// Takes back the last answer: it does not have the unknown place, and would count as soon as the settings are set back.
+    fn withdraw(&self) {
+        self.answer.send_if_modified(|answer| answer.take().is_some());
     }
 
     /// The places, which are written first if they changed.

@@ -49,6 +49,19 @@ pub(super) fn announce(places: &str, change: &Change<'_>) {
     }
 }
 
+/// Logs that these entries of unknown places are new.
+pub(super) fn announce_unknown<'a>(places: &str, keys: impl IntoIterator<Item = &'a str>) {
+    for key in keys {
+        warn!(
+            places,
+            key,
+            "the operator cannot use the mounted settings and cannot read where they point: cloud-api-adaptor may make VMs there. From \
+             now on a VM that is in no known place holds its PeerPod. After a correction of the settings, delete the VMs that were made \
+             there, and then the entry"
+        );
+    }
+}
+
 /// An entry is no place.
 pub(super) fn unreadable(Unreadable(key): &Unreadable, places: &str) -> Error {
     let public = format!(

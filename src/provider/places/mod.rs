@@ -15,6 +15,9 @@
 //! place that they name now and each `FormerPlace`. A provider is opened at a [`RecordedPlace`](super::cloud::RecordedPlace), and
 //! `former_places.rs` asks in all of them.
 //!
+//! cloud-api-adaptor may use settings that the operator cannot use, and make VMs where they point. If the operator cannot read where
+//! that is, the record gets a place without an address. A VM that no place has may be there until an administrator deletes that entry.
+//!
 //! A place is written before the operator decides anything by it. While it cannot read or write the places, it deletes nothing,
 //! and it releases nothing unless an administrator says so.
 
@@ -78,6 +81,7 @@ pub(super) struct KnownPlaces {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct FormerPlace {
     pub(super) key: String,
+    /// Where it is. Empty if that could not be read.
     pub(super) address: String,
     pub(super) host: Option<String>,
     pub(super) moved_at: Option<Timestamp>,

@@ -41,7 +41,7 @@ impl Host {
 pub(super) struct Record {
     /// The cloud.
     pub(super) cloud: String,
-    /// Where it is, without user and credentials.
+    /// Where it is, without user and credentials. Empty if that could not be read: see [`Records::with_unknown`].
     pub(super) address: String,
     /// The host that answers there; `None` until one has answered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -49,7 +49,8 @@ pub(super) struct Record {
     /// Since when the address leads to that host, if it led to another one before.
     #[serde(default, rename = "moved", skip_serializing_if = "Option::is_none")]
     pub(super) moved_at: Option<Timestamp>,
-    /// When the settings began to name another place; `None` for the place that they name.
+    /// When the settings began to name another place; `None` for the place that they name. Of an unknown place: when the operator first
+    /// found that it could not read where settings point.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) until: Option<Timestamp>,
 }
@@ -119,9 +120,28 @@ impl Records {
         next
     }
 
-    /// Whether there are more places of this cloud than the operator asks in.
+    /// The entries to keep if VMs of these clouds may be where settings point that the operator cannot use: one entry without an address
+    /// for each. A cloud without any entry never had usable settings. It gets none, so that a first installation whose settings are
+    /// corrected holds no PeerPod.
+    pub(super) fn with_unknown(&self, is_concerned: impl Fn(&str) -> bool, now: Timestamp) -> Self {
+        let now = now.round(Unit::Second).unwrap_or(now);
+        let mut next = self.clone();
+        for Record { cloud, .. } in self.0.values().filter(|record| is_concerned(&record.cloud)) {
+            next.0.entry(key(cloud, "")).or_insert_with(|| Record {
+                cloud: cloud.clone(),
+                address: String::new(),
+                host: None,
+                moved_at: None,
+                until: Some(now),
+            });
+        }
+        next
+    }
+
+    /// Whether there are more places of this cloud than the operator asks in. In an unknown one it asks nothing.
     pub(super) fn is_full(&self, cloud: &str) -> bool {
-        self.0.values().filter(|record| record.cloud == cloud).count() > MOST_FORMER + 1
+        let known = self.0.values().filter(|record| record.cloud == cloud && !record.address.is_empty());
+        known.count() > MOST_FORMER + 1
     }
 
     /// The entries that differ from `before`, as they are written.
@@ -213,6 +233,23 @@ mod tests {
         for full in [further, set_back] {
             assert!(full.is_full("libvirt") && !full.is_full("aws"));
         }
+        assert!(!most.with_unknown(|_| true, second(99)).is_full("libvirt"), "it costs no question");
+    }
+
+    #[test]
+    fn an_unknown_place_is_kept_of_a_cloud_that_had_a_known_one() {
+        let none = Records::default();
+        assert_eq!(none.with_unknown(|_| true, second(1)), none, "no settings were ever usable");
+        let known = after(&[("a", None)]);
+        assert_eq!(known.with_unknown(|cloud| cloud == "aws", second(2)), known, "of another cloud");
+        let unknown = known.with_unknown(|cloud| cloud == "libvirt", second(2));
+        assert_eq!(entries(&unknown), [record("", None, None, Some(2)), record("a", None, None, None)]);
+        assert_eq!(unknown.with_unknown(|_| true, second(3)), unknown, "nothing is to be written");
+        let set_back = unknown.naming("libvirt", &at("a"), None, second(4));
+        assert_eq!(set_back, unknown, "it stays until an administrator deletes it");
+        let current = key("libvirt", "a");
+        let former: Vec<_> = set_back.former("libvirt", &current).map(|(key, _)| key.to_owned()).collect();
+        assert_eq!(former, [key("libvirt", "")]);
     }
 
     #[test]

@@ -1,5 +1,6 @@
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use operator_kit::testing::{Answer as Reply, ApiServer, Call};
 use secrecy::SecretString;
 
@@ -19,17 +20,18 @@ fn docker(host: &str) -> State {
     State { current: Some(Arc::new(snapshot)), generation: 1, ..State::default() }
 }
 
-fn endpoint(state: &State) -> Endpoint {
-    state.current.as_ref().unwrap().endpoint().unwrap().clone()
+/// The record of the place that these settings name.
+fn records(state: &State) -> Records {
+    let endpoint = state.current.as_ref().unwrap().endpoint().unwrap();
+    Records::default().naming("docker", endpoint, Some(&Host::Unnamed), Timestamp::now())
 }
 
-/// The `ConfigMap` with the place of these settings.
-fn recorded(state: &State) -> ConfigMap {
-    let records = Records::default();
-    let records = records.naming("docker", &endpoint(state), Some(&Host::Unnamed), Timestamp::now());
+/// The `ConfigMap` with this record.
+fn object(records: &Records) -> ConfigMap {
     let data = records.changed_since(&Records::default()).unwrap();
     let data = data.into_iter().map(|(key, text)| (key.to_owned(), text)).collect();
-    ConfigMap { data: Some(data), ..ConfigMap::default() }
+    let metadata = ObjectMeta { resource_version: Some("1".to_owned()), ..ObjectMeta::default() };
+    ConfigMap { metadata, data: Some(data), ..ConfigMap::default() }
 }
 
 /// A keeper of a cloud that does not answer.
@@ -71,7 +73,7 @@ impl Stage {
 #[tokio::test(start_paused = true)]
 async fn a_doubted_host_that_does_not_answer_is_asked_again_after_a_pause() {
     let (server, state) = (ApiServer::expecting([]), docker("tcp://10.0.0.1:2375"));
-    let object = recorded(&state);
+    let object = object(&records(&state));
     let stage = Stage::new(&server, state);
     let due = Duration::from_secs(7);
     let doubt = Some(Instant::now() + due);
@@ -96,4 +98,26 @@ async fn what_a_failing_watch_should_bring_is_not_waited_for() {
     stage.step(&mut term).await;
     let answer = stage.answer.borrow().clone();
     assert_eq!(answer.map(|it| it.outcome), Some(Err(refused)));
+}
+
+#[tokio::test]
+async fn that_settings_could_not_be_read_is_recorded_even_if_they_are_set_back_before() {
+    let (good, unreadable) = (docker("tcp://10.0.0.1:2375"), docker("unix:///var/run/docker.sock"));
+    let records = records(&good);
+    let with_unknown = records.with_unknown(|_| true, Timestamp::now());
+    let server = ApiServer::expecting([
+        Call::patch(RECORD).answer(Reply::error(500, "InternalError", "")),
+        Call::patch(RECORD).answer(Reply::object(&object(&with_unknown))),
+    ]);
+    let stage = Stage::new(&server, good.clone());
+    let mut term = TermState { object: Some(object(&records)), ..TermState::default() };
+    let mut former = async |settings: &State| {
+        stage.settings.send_replace(settings.clone());
+        stage.step(&mut term).await;
+        let known = stage.answer.borrow().clone()?.outcome.unwrap();
+        Some(known.former.iter().map(|it| it.address.clone()).collect::<Vec<_>>())
+    };
+    assert_eq!(former(&good).await, Some(vec![]));
+    assert_eq!(former(&unreadable).await, None, "what was known does not count any more");
+    assert_eq!(former(&good).await, Some(vec![String::new()]));
 }

@@ -11,9 +11,12 @@ use peerpod_operator::{
 };
 use peers::libvirt::Libvirtd;
 use serde_json::json;
-use testbed::{Operator, OperatorOptions, Settings, Testbed};
+use testbed::{
+    Operator, OperatorOptions, Settings, Testbed,
+    wait::{self, DEADLINE},
+};
 
-use super::{another, entries, forget, records, until_recorded};
+use super::{another, entries, forget, libvirt, records, until_recorded};
 use crate::support::{PROGRAM, Scene, alone, alone_with};
 
 #[test]
@@ -99,6 +102,37 @@ fn of_two_places_that_the_settings_name_the_one_of_the_config_map_is_recorded() 
         let condition = scene.held(&vm.name(), "InvalidSettings").await?;
         ensure!(condition.message.contains("the VM is there"), "{condition:?}");
         scene.lives(&vm).await
+    })
+}
+
+#[test]
+fn settings_that_only_cloud_api_adaptor_can_use_are_not_forgotten_when_they_are_set_back() -> Result<()> {
+    alone(async |alone| {
+        until_recorded(alone, 1).await?;
+        let dir = tempfile::tempdir()?;
+        let (libvirtd, _) = another(dir.path()).await?;
+        // The operator refuses this parameter, and libvirt's own library does not.
+        let uri = "qemu+tls://127.0.0.1:1/system?tls_priority=NORMAL";
+        alone.operator.mount(&Settings::libvirt(uri))?;
+        until_recorded(alone, 2).await?;
+        let unknown = entries(alone).await?.into_iter().find(|(_, entry)| entry["address"] == "");
+        let (key, _) = unknown.context("the unknown place is recorded")?;
+        let scene = Scene { host: libvirtd.host(), ..alone.scene() };
+        let vm = scene.pod_with_vm("web").await?;
+
+        alone.operator.mount(&libvirt(alone))?;
+        let scene = Scene { host: libvirtd.host(), ..alone.scene() };
+        scene.pods.delete("web").await?;
+        wait::eventually("the condition names the entry", DEADLINE, async || {
+            let condition = scene.held(&vm.name(), "InvalidSettings").await?;
+            ensure!(condition.message.contains(&key), "{condition:?}");
+            Ok(())
+        })
+        .await?;
+        scene.lives(&vm).await?;
+
+        forget(alone, &key).await?;
+        alone.scene().released(&vm.name()).await
     })
 }
 
