@@ -77,12 +77,18 @@ pub struct Cloud {
     pub cluster_permissions: &'static [Permission],
     /// Further permissions that cloud-api-adaptor needs for this cloud in its namespace, which is the operator's.
     pub adaptor_permissions: &'static [Permission],
+    /// Where VMs are, if the settings say that although deletion cannot use them. `None` for a cloud where the account is a part of that,
+    /// which unusable settings do not tell.
+    pub place: Option<ReadPlace>,
     /// Opens a provider.
     pub open: Open,
 }
 
 /// Opens a provider by a cloud's settings. It connects when it is first used.
 pub type Open = fn(&Values, &Opening<'_>) -> Result<Box<dyn Provider>, Error>;
+
+/// Reads where VMs are, whatever else is wrong with these values.
+pub type ReadPlace = fn(&Values) -> Option<Endpoint>;
 
 /// What a provider is opened for.
 #[derive(Clone, Debug)]
@@ -260,6 +266,7 @@ impl Cloud {
             permissions: &[],
             cluster_permissions: &[],
             adaptor_permissions: &[],
+            place: None,
             open,
         }
     }

@@ -87,8 +87,14 @@ impl CloudSettings {
     /// Where VMs are by the settings in force, although deletion may be unable to use them.
     pub(super) fn named(&self, state: &State) -> Option<(Arc<Snapshot>, Endpoint)> {
         let snapshot = self.usable(state)?;
-        // While the Secret has another value, cloud-api-adaptor makes VMs at the ConfigMap's place, which is this one.
-        let endpoint = snapshot.endpoint.as_ref().ok()?.clone();
+        let endpoint = match &snapshot.endpoint {
+            // While the Secret has another value, cloud-api-adaptor makes VMs at the ConfigMap's place, which is this one.
+            Ok(endpoint) => endpoint.clone(),
+            Err(_) => {
+                let read = Cloud::named(snapshot.cloud())?.place?;
+                read(&snapshot.values)?
+            }
+        };
         Some((snapshot, endpoint))
     }
 
@@ -138,8 +144,12 @@ mod tests {
     const HOST: &str = "qemu+ssh://root@kvm-1/system";
 
     fn libvirt(uri: &str) -> State {
-        let given = [("CLOUD_PROVIDER", "libvirt"), ("LIBVIRT_URI", uri)];
-        let settings = given.map(|(name, value)| (name.to_owned(), SecretString::from(value))).into();
+        state(&[("CLOUD_PROVIDER", "libvirt"), ("LIBVIRT_URI", uri)])
+    }
+
+    fn state(given: &[(&str, &str)]) -> State {
+        let given = given.iter().map(|(name, value)| ((*name).to_owned(), SecretString::from(*value)));
+        let settings = given.collect();
         let snapshot = Snapshot::parse(&Raw { settings, ..Raw::default() }, CATALOGUE).unwrap();
         State { current: Some(Arc::new(snapshot)), generation: 1, ..State::default() }
     }
@@ -168,6 +178,34 @@ mod tests {
             let unplaced = settings.unplaced(&state);
             let may_be = |cloud| unplaced.as_ref().is_some_and(|it| it.may_be(cloud));
             assert_eq!([may_be("libvirt"), may_be("gcp")], [of_libvirt, of_gcp], "{state:?}");
+        }
+    }
+
+    #[test]
+    fn a_place_is_named_although_deletion_cannot_use_other_settings() {
+        let guid = "0dd2f0c5-6a3d-44a7-9b5e-2f7a6c2f9a11";
+        let google = "https://compute.googleapis.com/compute/v1/projects/peer-pods";
+        let of_guid = format!("{guid} dal12 https://dal.power-iaas.cloud.ibm.com");
+        let vpc = "https://eu-de.iaas.cloud.ibm.com/v1";
+        for (cloud, given, place) in [
+            ("gcp", [("GCP_PROJECT_ID", "peer-pods"), ("GCP_CREDENTIALS", "{")], Some(google)),
+            ("gcp", [("GCP_PROJECT_ID", "a/b"), ("GCP_CREDENTIALS", "")], None),
+            ("docker", [("DOCKER_HOST", "tcp://a:1"), ("DOCKER_API_VERSION", "new")], Some("tcp://a:1")),
+            // Without a key.
+            (
+                "ibmcloud-powervs",
+                [("POWERVS_ZONE", "dal12"), ("POWERVS_SERVICE_INSTANCE_ID", guid)],
+                Some(&*of_guid),
+            ),
+            // The account is not known.
+            ("ibmcloud", [("IBMCLOUD_VPC_ENDPOINT", vpc), ("IBMCLOUD_API_KEY", "")], None),
+        ] {
+            let state = state(&[&[("CLOUD_PROVIDER", cloud)][..], &given[..]].concat());
+            assert!(state.current.as_ref().unwrap().endpoint.is_err(), "{cloud} {given:?}");
+            let settings = CloudSettings::any(watch::channel(state.clone()).1);
+            let named = settings.named(&state).map(|(_, endpoint)| endpoint.address);
+            assert_eq!(named.as_deref(), place, "{cloud} {given:?}");
+            assert_eq!(settings.unplaced(&state).is_none(), place.is_some(), "{cloud} {given:?}");
         }
     }
 }

@@ -40,6 +40,7 @@ pub static CLOUD: Cloud = Cloud {
         AdaptorVolume { name: "docker-socket", path: "/var/run/docker.sock", source: VolumeSource::HostPath },
         AdaptorVolume { name: "docker-dir", path: "/var/lib/docker", source: VolumeSource::HostPath },
     ],
+    place: Some(settings::place),
     ..Cloud::new("docker", Settings::KEYS, Some(settings::check), container, open)
 };
 

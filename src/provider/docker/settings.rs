@@ -91,8 +91,17 @@ pub(super) fn check(values: &Values) -> Result<Endpoint, Vec<Malformed>> {
     if !is_version(&version) {
         malformed.push(Malformed::new(VERSION, "it must be a version such as 1.44"));
     }
-    let address = host.trim_end_matches('/').to_owned();
-    if malformed.is_empty() { Ok(Endpoint { setting: HOST, address }) } else { Err(malformed) }
+    if malformed.is_empty() { Ok(endpoint(&host)) } else { Err(malformed) }
+}
+
+/// The same, whatever the version is.
+pub(super) fn place(values: &Values) -> Option<Endpoint> {
+    let Settings { host, .. } = Settings::read(values);
+    Settings::authority(&host).is_some().then(|| endpoint(&host))
+}
+
+fn endpoint(host: &str) -> Endpoint {
+    Endpoint { setting: HOST, address: host.trim_end_matches('/').to_owned() }
 }
 
 #[cfg(test)]

@@ -44,6 +44,7 @@ use crate::settings::Values;
 /// What differs from other clouds.
 pub static CLOUD: Cloud = Cloud {
     instance_type: Some(InstanceTypeKey::new("GCP_MACHINE_TYPE")),
+    place: Some(settings::place),
     ..Cloud::new("gcp", Settings::KEYS, Some(settings::check), id::parse, open)
 };
 

@@ -63,8 +63,18 @@ pub(super) fn check(values: &Values) -> Result<Endpoint, Vec<Malformed>> {
     if let Some(Err(problem)) = document {
         malformed.push(Malformed::new(CREDENTIALS, problem));
     }
-    let address = format!("{}/projects/{project}", base.trim_end_matches('/'));
-    if malformed.is_empty() { Ok(Endpoint { setting: PROJECT, address }) } else { Err(malformed) }
+    if malformed.is_empty() { Ok(endpoint(&project, &base)) } else { Err(malformed) }
+}
+
+/// The same, whatever the credentials are.
+pub(super) fn place(values: &Values) -> Option<Endpoint> {
+    let Settings { project, base, .. } = Settings::read(values);
+    let is_place = id::is_project(&project) && unsafe_url(BASE, &base).is_none();
+    is_place.then(|| endpoint(&project, &base))
+}
+
+fn endpoint(project: &str, base: &str) -> Endpoint {
+    Endpoint { setting: PROJECT, address: format!("{}/projects/{project}", base.trim_end_matches('/')) }
 }
 
 #[cfg(test)]

@@ -50,6 +50,7 @@ use crate::settings::Values;
 pub static CLOUD: Cloud = Cloud {
     chart_alias: Some("ibmcloudpowervs"),
     name_limit: 47,
+    place: Some(settings::place),
     ..Cloud::new("ibmcloud-powervs", Settings::KEYS, Some(settings::check), server, open)
 };
 

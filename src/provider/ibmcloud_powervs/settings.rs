@@ -85,6 +85,10 @@ impl Place {
         }
     }
 
+    fn endpoint(&self) -> Endpoint {
+        Endpoint { setting: WORKSPACE, address: self.to_string() }
+    }
+
     /// Reads what [`Display`](fmt::Display) wrote.
     pub(super) fn recorded(address: &str) -> Option<Self> {
         let mut parts = address.splitn(3, ' ');
@@ -129,9 +133,15 @@ pub(super) fn check(values: &Values) -> Result<Endpoint, Vec<Malformed>> {
         malformed.push(Malformed::new("IBMCLOUD_API_KEY", "it is empty"));
     }
     match place {
-        Ok(place) if malformed.is_empty() => Ok(Endpoint { setting: WORKSPACE, address: place.to_string() }),
+        Ok(place) if malformed.is_empty() => Ok(place.endpoint()),
         _ => Err(malformed),
     }
+}
+
+/// The same, whatever the credentials are: the GUID of a workspace is that of no other account.
+pub(super) fn place(values: &Values) -> Option<Endpoint> {
+    let Settings { zone, workspace, endpoint, .. } = Settings::read(values);
+    Some(Place::of(&zone, &workspace, endpoint.as_deref()).ok()?.endpoint())
 }
 
 #[cfg(test)]
