@@ -67,7 +67,8 @@ pub fn doc(class: ErrorClass) -> String {
             less_often(SLOW_RESYNC)
         ),
         ErrorClass::Refused => format!(
-            "the cloud refuses the call in the present state of the VM, or of what belongs to it: the operator tries again {}, {}",
+            "the cloud refuses the call in the present state of the VM, or of what belongs to it, or takes no more calls for that \
+             VM, or in its project, for now: the operator tries again {}, {}",
             growing_pauses(),
             less_often(backoff::CAP)
         ),

@@ -35,7 +35,8 @@ pub enum ErrorClass {
     },
     /// The credentials are refused, or lack a right.
     Unauthorized,
-    /// The cloud refuses it in the state that the VM, or what belongs to it, is in.
+    /// The cloud refuses it in the state that the VM, or what belongs to it, is in, or takes no more calls for this VM, or in its
+    /// project, for now.
     Refused,
     /// The settings cannot work as they are.
     Invalid,

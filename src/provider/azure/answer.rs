@@ -9,8 +9,8 @@
 //! | 404 `NotFound` | the VM's region does not know what Resource Manager still lists; it is asked again |
 //! | any other 404 | unknown |
 //! | 404 or 410 of the metadata service | it is being updated, for 70 s at most |
-//! | 429 with [`OF_COMPUTE`], not [`OF_SUBSCRIPTION`] | that VM was asked for too often: 12 times a minute are allowed |
 //! | 400 or 429 `RetryableError` | another operation locks the resource |
+//! | any other 429 with [`OF_COMPUTE`], not [`OF_SUBSCRIPTION`] | that VM was asked for too often: 12 times a minute are allowed |
 
 use std::collections::BTreeMap;
 
@@ -25,7 +25,7 @@ use crate::provider::{
 };
 
 /// A header of Compute's answers. Compute counts the requests for each VM, too. A tenant can exhaust those of one VM by many PeerPods that
-/// name it, so such a refusal must not delay requests for other VMs.
+/// name it, so such a refusal must not delay requests for other VMs, and those PeerPods count as stuck.
 const OF_COMPUTE: &str = "x-ms-ratelimit-remaining-resource";
 
 /// What Compute says if there were too many requests for all VMs together.
@@ -125,8 +125,8 @@ pub(super) fn accepted_metadata(reply: Reply) -> Result<Reply, Error> {
 fn meaning(reply: &Reply, classify: fn(u16, &str) -> Option<ErrorClass>) -> Error {
     let (code, message) = failure(&reply.body);
     let of_one = is_of_one_vm(reply.status, &reply.headers, &message);
-    let class = if of_one { Some(ErrorClass::Transient) } else { classify(reply.status.as_u16(), &code) };
-    let error = reply.error(&code, &message, class);
+    let known = classify(reply.status.as_u16(), &code);
+    let error = reply.error(&code, &message, known.or(of_one.then_some(ErrorClass::Refused)));
     match &*code {
         "ResourceGroupNotFound" => error.advising(&format!(
             "the resource group of the VM is gone: if the VM is, too, {}",

@@ -128,7 +128,8 @@ impl Reply {
                 let retry_after = self.retry_after().unwrap_or(retry_after).max(RETRY_AFTER);
                 ErrorClass::Throttled { retry_after }
             }
-            (ErrorClass::Throttled { .. }, None) => ErrorClass::Transient,
+            // A tenant can write thousands of such PeerPods. They count as stuck.
+            (ErrorClass::Throttled { .. }, None) => ErrorClass::Refused,
             (class, _) => class,
         };
         let code: String = code.chars().filter(char::is_ascii_graphic).take(CODE).collect();

@@ -135,4 +135,14 @@ fn compute_refuses_requests_for_one_vm_or_for_all() {
     assert!(!is_of_one_vm(too_many, &compute, all));
     assert!(!is_of_one_vm(too_many, &HeaderMap::new(), "Resource Manager's own limit"));
     assert!(!is_of_one_vm(StatusCode::CONFLICT, &compute, ""));
+    for (code, class_of_one) in [
+        ("TooManyRequests", ErrorClass::Refused),
+        ("OperationNotAllowed", ErrorClass::Refused),
+        ("RetryableError", ErrorClass::Transient),
+    ] {
+        let body = json!({ "error": { "code": code, "message": "no" } }).to_string();
+        let mut reply = Reply::of(too_many, &body);
+        reply.headers.clone_from(&compute);
+        assert_eq!(meaning(&reply, class).class, class_of_one, "{code}");
+    }
 }

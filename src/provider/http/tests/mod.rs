@@ -129,7 +129,7 @@ async fn too_many_requests_elsewhere_slow_no_other_request_down() {
     for _ in 0..20 {
         let call = Call { elsewhere: true, ..get(&server.uri("/")) };
         let reply = client.send(call).await.unwrap();
-        assert_eq!(reply.error("", "", None).class, ErrorClass::Transient);
+        assert_eq!(reply.error("", "", None).class, ErrorClass::Refused);
     }
     let own = client.send(get(&server.uri("/"))).await.unwrap();
     let retry_after = Duration::from_secs(600);

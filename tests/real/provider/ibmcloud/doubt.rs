@@ -157,7 +157,7 @@ fn a_list_has_the_tags_of_every_pod_vm_or_fails() -> Result<()> {
             ("a 404", 404, r#"{"errors":[{"code":"not_found"}]}"#, ErrorClass::Invalid),
             ("an outage", 503, "", ErrorClass::Transient),
             // Throttling would hold up deletions, which VPC counts apart.
-            ("too many requests", 429, "", ErrorClass::Transient),
+            ("too many requests", 429, "", ErrorClass::Refused),
             ("nothing", 200, r#"{"items":[],"limit":100}"#, ErrorClass::Unauthorized),
         ] {
             cloud.answer("/v3/resources/search", status, body);
