@@ -59,6 +59,12 @@ impl Context {
             self.index.keep_for_pod(peerpod);
         }
         let mut decision = decide(facts.clone());
+        // The observation may have waited for minutes, and developer mode may have been turned on meanwhile.
+        if matches!(decision, Decision::Delete(_))
+            && self.observer.clouds.developer_mode(peerpod.cloud_provider())
+        {
+            decision = decide(Facts { developer_mode: true, ..facts.clone() });
+        }
         if let Decision::Delete(own) = &decision {
             self.metrics.decided(decision.as_str());
             decision = delete(peerpod, &provider, own, facts.clone()).await;

@@ -94,7 +94,7 @@ pub use ownership::{OwnVm, POD_VM};
 pub use places::{Places, PlacesContext};
 pub(crate) use registry::Target;
 #[cfg(test)]
-pub(crate) use registry::tests::clouds_in_memory;
+pub(crate) use registry::tests::{clouds_in_memory, clouds_under, state_in_memory};
 pub use registry::{Clouds, Served, cloud_label};
 pub use shared::Shared;
 

@@ -1,11 +1,13 @@
 //! One reconcile against a scripted API server and a cloud in memory.
 
+use async_trait::async_trait;
 use operator_kit::{
     Leadership,
     testing::{Answer, ApiServer, Call, not_of},
 };
 use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
+use tokio::sync::watch;
 
 use super::{
     decide::{Blocked, tests::dangling},
@@ -17,10 +19,11 @@ use crate::{
     metrics::Metrics,
     peerpod::Options,
     provider::{
-        NAME_LIMIT, Vm, clouds_in_memory,
+        Claim, Clouds, Finding, InstanceId, NAME_LIMIT, Pages, Vm, clouds_in_memory, clouds_under,
         contract::{Behavior, Example, Kind, Peer, memory::Memory},
-        ownership,
+        ownership, state_in_memory,
     },
+    settings::State,
 };
 
 const POD: &str = "/api/v1/namespaces/shop/pods/web";
@@ -55,11 +58,19 @@ async fn reconcile(
     peerpod: &PeerPod,
     calls: impl IntoIterator<Item = Call>,
 ) -> (&'static str, bool) {
+    reconcile_in(clouds_in_memory("gcp", cloud), peerpod, calls).await
+}
+
+/// The same with these clouds.
+async fn reconcile_in(
+    clouds: Clouds,
+    peerpod: &PeerPod,
+    calls: impl IntoIterator<Item = Call>,
+) -> (&'static str, bool) {
     let server = ApiServer::expecting(calls);
     let (store, _) = kube::runtime::reflector::store();
     let options = Options { concurrency: 4, slow_after: Duration::from_secs(300) };
     let metrics = Metrics::new(&mut Registry::default());
-    let clouds = clouds_in_memory("gcp", cloud);
     let context = Context::new(&server.client(), clouds, Leadership::unlimited(), metrics, &options, store);
     let (result, action) = context.reconcile(peerpod).await;
     (result, action != Action::await_change())
@@ -114,6 +125,44 @@ async fn a_pod_that_runs_keeps_its_vm() {
     let calls = [Call::get(POD).answer(Answer::object(&pod("Running")))];
     let outcome = reconcile(&cloud, &peerpod, calls.into_iter().chain(reports("WaitingForPod"))).await;
     assert_eq!((outcome, cloud.count()), (("ok", true), 1));
+}
+
+/// A cloud whose answers come when developer mode has just been turned on.
+#[derive(Clone)]
+struct Slow {
+    memory: Memory,
+    settings: watch::Sender<State>,
+}
+
+#[async_trait]
+impl Provider for Slow {
+    async fn describe(&self, id: &InstanceId, claim: &Claim) -> Result<Vm, Error> {
+        self.settings.send_replace(state_in_memory("gcp", true));
+        self.memory.describe(id, claim).await
+    }
+
+    async fn delete(&self, vm: &OwnVm) -> Result<Accepted, Error> {
+        self.memory.delete(vm).await
+    }
+
+    async fn list(&self, pages: Pages<'_>) -> Result<(), Error> {
+        self.memory.list(pages).await
+    }
+
+    async fn examine(&self) -> Result<Vec<Finding>, Error> {
+        self.memory.examine().await
+    }
+}
+
+#[tokio::test]
+async fn developer_mode_that_is_turned_on_during_a_look_keeps_the_vm() {
+    let (settings, state) = watch::channel(state_in_memory("gcp", false));
+    let slow = Slow { memory: Memory::default(), settings };
+    let (memory, peerpod) = (slow.memory.clone(), deleted(&slow.memory.vm("web")));
+    let clouds = clouds_under(state, "gcp", move || Box::new(slow.clone()));
+    let calls = [Call::get(POD).answer(Answer::not_found("pods", "web"))];
+    let outcome = reconcile_in(clouds, &peerpod, calls.into_iter().chain(reports("DeveloperMode"))).await;
+    assert_eq!((outcome, memory.count()), (("ok", true), 1));
 }
 
 #[tokio::test]

@@ -204,14 +204,33 @@ async fn a_provider_is_opened_once_however_many_ask_at_the_same_time() {
 
 /// A cloud of cloud-api-adaptor's whose VMs are in memory.
 pub(crate) fn clouds_in_memory(cloud: &'static str, memory: &Memory) -> Clouds {
+    let memory = memory.clone();
+    clouds_under(watch::channel(state_in_memory(cloud, false)).1, cloud, move || Box::new(memory.clone()))
+}
+
+/// The cloud of these settings, with a provider that `open` opens.
+pub(crate) fn clouds_under(
+    settings: watch::Receiver<State>,
+    cloud: &'static str,
+    open: impl Fn() -> Box<dyn Provider> + Send + Sync + 'static,
+) -> Clouds {
+    let places = Places::only(settings.borrow().current.as_ref().unwrap().endpoint().unwrap().clone());
+    let served = Served { settings: CloudSettings::any(settings), places };
+    let openers = Openers::default().with(cloud, move |_, _| Ok(open()));
+    Clouds::new([served], &openers, 1, &Metrics::new(&mut Registry::default()))
+}
+
+/// Settings for such a cloud, in force.
+pub(crate) fn state_in_memory(cloud: &'static str, is_developer_mode: bool) -> State {
     static SCHEMA: Schema = Schema {
         cloud: "gcp",
         keys: &[],
         check: Some(|_| Ok(Endpoint { setting: "none", address: String::new() })),
     };
     static SCHEMAS: [&Schema; 1] = [&SCHEMA];
-    let settings = [("CLOUD_PROVIDER".to_owned(), SecretString::from(cloud))].into();
+    let mode = if is_developer_mode { "true" } else { "false" };
+    let given = [("CLOUD_PROVIDER", cloud), ("PODVM_DEVELOPER_MODE", mode)];
+    let settings = given.map(|(name, value)| (name.to_owned(), SecretString::from(value))).into();
     let snapshot = Snapshot::parse(&Raw { settings, ..Raw::default() }, Catalogue::new(&SCHEMAS)).unwrap();
-    let memory = memory.clone();
-    of_settings(snapshot, &Openers::default().with(cloud, move |_, _| Ok(Box::new(memory.clone()))))
+    State { current: Some(Arc::new(snapshot)), generation: 1, ..State::default() }
 }
