@@ -87,13 +87,12 @@ impl CloudSettings {
     /// Where VMs are by the settings in force, although deletion may be unable to use them.
     pub(super) fn named(&self, state: &State) -> Option<(Arc<Snapshot>, Endpoint)> {
         let snapshot = self.usable(state)?;
-        let endpoint = match &snapshot.endpoint {
-            // While the Secret has another value, cloud-api-adaptor makes VMs at the ConfigMap's place, which is this one.
-            Ok(endpoint) => endpoint.clone(),
-            Err(_) => {
-                let read = Cloud::named(snapshot.cloud())?.place?;
-                read(&snapshot.values)?
-            }
+        // While the Secret has another value, cloud-api-adaptor makes VMs at the ConfigMap's place, which is this one.
+        let endpoint = if let Ok(endpoint) = &snapshot.endpoint {
+            endpoint.clone()
+        } else {
+            let read = Cloud::named(snapshot.cloud())?.place?;
+            read(&snapshot.values)?
         };
         Some((snapshot, endpoint))
     }

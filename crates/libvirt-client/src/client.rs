@@ -110,7 +110,7 @@ impl Client {
         let deadline = Instant::now() + self.call_timeout;
         let verified = timeout_at(deadline, self.connections.verify_host()).await;
         let procedure = ConnectGetCapabilities::NAME;
-        verified.unwrap_or_else(|_| Err(Error::Timeout { procedure, after: self.call_timeout }))
+        verified.unwrap_or(Err(Error::Timeout { procedure, after: self.call_timeout }))
     }
 
     /// All domains, running or not.

@@ -72,9 +72,9 @@ impl Stage {
 
 #[tokio::test(start_paused = true)]
 async fn a_doubted_host_that_does_not_answer_is_asked_again_after_a_pause() {
-    let (server, state) = (ApiServer::expecting([]), docker("tcp://10.0.0.1:2375"));
-    let object = object(&records(&state));
-    let stage = Stage::new(&server, state);
+    let (server, settings) = (ApiServer::expecting([]), docker("tcp://10.0.0.1:2375"));
+    let object = object(&records(&settings));
+    let stage = Stage::new(&server, settings);
     let due = Duration::from_secs(7);
     let doubt = Some(Instant::now() + due);
     let mut term = TermState { object: Some(object), doubt, ..TermState::default() };

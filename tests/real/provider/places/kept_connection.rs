@@ -117,8 +117,8 @@ fn a_vm_on_the_host_to_which_the_address_leads_now_is_not_absent() -> Result<()>
 
         scene.pods.delete("stays").await?;
         let condition = scene.held(&stays.name(), "InvalidSettings").await?;
-        let says = "another host, account or pool answers there than before";
-        ensure!(condition.message.contains(says), "{condition:?}");
+        let message = "another host, account or pool answers there than before";
+        ensure!(condition.message.contains(message), "{condition:?}");
         on_former.lives(&stays).await?;
 
         forget(alone, &key).await?;
