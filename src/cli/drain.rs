@@ -143,25 +143,37 @@ async fn stop(client: &Client, namespace: &str, retry: &mut Retry, deadline: Ins
     Ok(())
 }
 
-/// Deletes the record of where VMs may be, as none exist any more. A running operator would write it again.
+/// Deletes the record of where VMs may be, if none exist any more. A running operator would write it again.
 async fn forget_places(
     client: &Client,
     namespace: &str,
     retry: &mut Retry,
     deadline: Instant,
 ) -> Result<(), String> {
+    // The operators had time to end, in which Pods could start.
+    let left = until(peerpods(client), retry, deadline, |_| true).await?;
+    if !left.is_empty() {
+        return Err(format!(
+            "PeerPods were created while the operator was stopping: {}. Drain keeps the ConfigMap {PLACES}, which says where their VMs \
+             may be. Start the operator again and delete the Pods of these PeerPods. Then run drain again",
+            names(&left)
+        ));
+    }
     let records: Api<ConfigMap> = Api::namespaced(client.clone(), namespace);
     let params = DeleteParams::default();
     let deleted = retry.call_of(PLACES, deadline, || records.delete(PLACES, &params)).await;
     deleted.map(drop).map_err(|problem| format!("the ConfigMap {PLACES} cannot be deleted: {problem}"))
 }
 
+/// All PeerPods.
+fn peerpods(client: &Client) -> Api<PeerPod> {
+    Api::all(reading(client, &IDENTITY_ALONE))
+}
+
 /// Waits for the deletions in progress. It does not touch living PeerPods.
 async fn wait_until_no_peerpods(client: &Client, retry: &mut Retry, deadline: Instant) -> Result<(), String> {
     let is_going = |peerpod: &PeerPod| peerpod.metadata.deletion_timestamp.is_some();
-    let left =
-        until(Api::<PeerPod>::all(reading(client, &IDENTITY_ALONE)), retry, deadline, |it| !is_going(it))
-            .await?;
+    let left = until(peerpods(client), retry, deadline, |it| !is_going(it)).await?;
     if left.is_empty() {
         return Ok(());
     }
@@ -259,4 +271,38 @@ fn names<K: Resource<DynamicType = ()>>(objects: &[Arc<K>]) -> String {
         .collect();
     names.sort();
     listed(&names)
+}
+
+#[cfg(test)]
+mod tests {
+    use operator_kit::testing::{Answer, ApiServer, Call};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn the_places_are_forgotten_only_if_there_are_no_peerpods() {
+        let peerpod = json!({
+            "apiVersion": "confidentialcontainers.org/v1alpha1", "kind": "PeerPod",
+            "metadata": { "name": "web", "namespace": "shop" },
+        });
+        for left in [vec![], vec![peerpod]] {
+            let is_none = left.is_empty();
+            let list = || {
+                Call::get("/apis/confidentialcontainers.org/v1alpha1/peerpods").answer(Answer::object(
+                    &json!({
+                        "apiVersion": "confidentialcontainers.org/v1alpha1", "kind": "PeerPodList",
+                        "metadata": { "resourceVersion": "1" }, "items": left,
+                    }),
+                ))
+            };
+            let forgets = Call::delete(format!("/api/v1/namespaces/operator/configmaps/{PLACES}"));
+            let server = ApiServer::expecting([list(), list()].into_iter().chain(is_none.then_some(forgets)));
+            let deadline = Instant::now() + Duration::from_secs(60);
+            let outcome =
+                forget_places(&server.client(), "operator", &mut Retry::new(|_| {}), deadline).await;
+            assert_eq!(outcome.is_ok(), is_none, "{outcome:?}");
+            let kept = outcome.err().unwrap_or_default();
+            assert!(is_none || kept.contains("shop/web") && kept.contains(PLACES), "{kept}");
+        }
+    }
 }

@@ -52,6 +52,8 @@ impl ByHand {
         most: usize,
     ) -> Result<Tally, Problem> {
         let provable = findings.into_iter().filter(|it| it.verdict == SweepVerdict::Delete);
-        self.search.delete(&self.target, provable.take(most).map(|it| it.found).collect()).await
+        let found = provable.take(most).map(|it| it.found).collect();
+        // The settings were read once.
+        self.search.delete(&self.target, found, &|| true).await
     }
 }

@@ -216,9 +216,10 @@ impl Sweeper {
         self.search.metrics.listed(target.cloud.name(), &in_numbers(now, &untracked, &lost));
         memory.snapshot.show(now.by_day, self.options.mode, &listing, &untracked, lost);
         // A round may take minutes. Meanwhile the settings may have turned on developer mode, or have taken back a proof.
-        if self.options.mode == Mode::Delete && self.shared.clouds.has_settings(source, &target.settings) {
+        let are_in_force = || self.shared.clouds.has_settings(source, &target.settings);
+        if self.options.mode == Mode::Delete && are_in_force() {
             let to_delete = memory.to_delete(&untracked, self.options.most);
-            match self.search.delete(target, to_delete).await {
+            match self.search.delete(target, to_delete, &are_in_force).await {
                 Ok(tally) => memory.refused.extend(tally.refused),
                 Err(problem) => {
                     warn!(%problem, "the sweep could not delete what it found; the next round tries again");

@@ -135,8 +135,14 @@ impl Search {
         api_call::for_each(&api, &ListParams::default(), |peerpod| candidates.track(&peerpod)).await
     }
 
-    /// Deletes these, after a last look at the cluster, because the caches may have been behind, and then at each of them.
-    pub(crate) async fn delete(&self, target: &Target, found: Vec<Found>) -> Result<Tally, Problem> {
+    /// Deletes these, after a last look at the cluster, because the caches may have been behind, and then at each of them. Ends once
+    /// the settings are no longer those of the target: `are_in_force` is asked before each of them, and right before its deletion.
+    pub(crate) async fn delete(
+        &self,
+        target: &Target,
+        found: Vec<Found>,
+        are_in_force: &(dyn Fn() -> bool + Sync),
+    ) -> Result<Tally, Problem> {
         let mut tally = Tally::default();
         if target.settings.common.is_developer_mode() {
             tally
@@ -155,8 +161,12 @@ impl Search {
             let mut untracked: Vec<_> = untracked.map(|it| it.found.clone()).collect();
             let mut done = 0;
             for found in untracked.iter().take_while(|_| read.elapsed() < FRESH) {
+                if !are_in_force() {
+                    info!("the settings have changed; the sweep deletes nothing more in this round");
+                    return Ok(tally);
+                }
                 done += 1;
-                match self.delete_one(target, &**provider, found).await {
+                match self.delete_one(target, &**provider, found, are_in_force).await {
                     Ok(true) => tally.deleted += 1,
                     Ok(false) => {}
                     Err(problem) => {
@@ -172,12 +182,13 @@ impl Search {
         Ok(tally)
     }
 
-    /// Whether it was deleted; not if it is gone.
+    /// Whether it was deleted; not if it is gone, or if the settings have changed.
     async fn delete_one(
         &self,
         target: &Target,
         provider: &dyn Provider,
         found: &Found,
+        are_in_force: &(dyn Fn() -> bool + Sync),
     ) -> Result<bool, Message> {
         let Found { listed, proof: Some(proof), is_of_another: false } = found else { return Ok(false) };
         let id = match &listed.vm {
@@ -196,6 +207,9 @@ impl Search {
             Err(error) => return Err(error.message),
         };
         let own = ownership::verify_untracked(vm, listed, proof).map_err(|refusal| refusal.message())?;
+        if !are_in_force() {
+            return Ok(false);
+        }
         info!(
             id = id.as_str(), name = listed.name, %proof,
             "deleting what no PeerPod tracks and no Pod needs"
@@ -213,9 +227,14 @@ mod tests {
     use prometheus_client::registry::Registry;
     use serde_json::json;
 
+    use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
     use super::*;
     use crate::{
-        provider::{Accepted, CATALOGUE, Cloud, Finding, OwnVm, Pages, Resource, Vm},
+        provider::{
+            Accepted, CATALOGUE, Cloud, Finding, OwnVm, Pages, PowerState, Resource, Vm,
+            contract::memory::{CLOUD, Memory},
+        },
         settings::{Raw, Snapshot},
     };
 
@@ -244,11 +263,57 @@ mod tests {
         }
     }
 
+    fn settings() -> Arc<Snapshot> {
+        let settings = [("CLOUD_PROVIDER".to_owned(), "libvirt".into())].into();
+        Arc::new(Snapshot::parse(&Raw { settings, ..Raw::default() }, CATALOGUE).unwrap())
+    }
+
+    /// What this cloud has. All of it is provably this cluster's.
+    async fn all(cloud: &Memory) -> Vec<Found> {
+        let (mut found, claims) = (Vec::new(), ClusterClaims::exclusive());
+        let take = &mut |page: Vec<Listed>| {
+            found.extend(page.into_iter().map(|listed| {
+                let proof = claims.proof(&listed);
+                Found { listed, proof, is_of_another: false }
+            }));
+        };
+        cloud.list(take).await.unwrap();
+        found
+    }
+
+    #[tokio::test]
+    async fn once_the_settings_have_changed_nothing_more_is_deleted() {
+        // Each VM is one question before it is looked at, and one before its deletion.
+        for (valid, deleted) in [(0, 0), (1, 0), (2, 1), (3, 1), (6, 3)] {
+            let cloud = Memory::default();
+            ["a", "b", "c"].iter().for_each(|pod| _ = cloud.vm(pod));
+            let none = |kind: &str| {
+                Answer::object(&json!({ "apiVersion": "v1", "kind": kind, "metadata": {}, "items": [] }))
+            };
+            let server = ApiServer::expecting([
+                Call::get("/apis/confidentialcontainers.org/v1alpha1/peerpods").answer(none("PeerPodList")),
+                Call::get("/api/v1/pods").answer(none("PodList")),
+            ]);
+            let search = Search::new(server.client(), Metrics::new(&mut Registry::default()));
+            let target = Target {
+                cloud: &CLOUD,
+                settings: settings(),
+                provider: Ok(Arc::new(cloud.clone())),
+                may_miss_vms: false,
+                has_moved: false,
+            };
+            let asked = AtomicUsize::new(0);
+            let are_in_force = || asked.fetch_add(1, Relaxed) < valid;
+            let tally = search.delete(&target, all(&cloud).await, &are_in_force).await.unwrap();
+            let leaving =
+                all(&cloud).await.iter().filter(|it| it.listed.state == PowerState::Leaving).count();
+            assert_eq!((tally.deleted, leaving), (deleted, deleted), "{valid}");
+        }
+    }
+
     #[tokio::test]
     async fn a_list_that_breaks_off_shows_nothing() {
-        let settings = [("CLOUD_PROVIDER".to_owned(), "libvirt".into())].into();
-        let settings = Snapshot::parse(&Raw { settings, ..Raw::default() }, CATALOGUE).unwrap();
-        let settings = Arc::new(settings);
+        let settings = settings();
         let list = async |fails| {
             let namespace = json!({ "metadata": { "name": "kube-system", "uid": "uid-1" } });
             let path = "/api/v1/namespaces/kube-system";

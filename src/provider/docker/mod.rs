@@ -165,9 +165,13 @@ impl Docker {
     async fn call(&self, doing: &'static str, method: Method, path: &str) -> Result<Reply, Error> {
         let call = Call::to(doing, method, &format!("{}/{path}", self.base))?;
         self.client.send(call).await.map_err(|error| match error.class {
-            ErrorClass::Invalid => error.advising("or into ca.pem in DOCKER_CERT_PATH"),
+            ErrorClass::Invalid => {
+                error.advising("or put it into ca.pem in DOCKER_CERT_PATH, then restart the operator")
+            }
             ErrorClass::Unauthorized => {
-                error.advising("the daemon must trust the authority of cert.pem in DOCKER_CERT_PATH")
+                let advice = "the daemon must trust the authority of cert.pem in DOCKER_CERT_PATH; after a change of that file, restart \
+                              the operator";
+                error.advising(advice)
             }
             _ => error,
         })

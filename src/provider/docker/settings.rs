@@ -56,13 +56,18 @@ impl Settings {
         let Some(folder) = &self.certificates else { return Ok(options) };
         let read = |name: &str| {
             fs::read(Path::new(folder).join(name)).map_err(|problem: io::Error| {
-                let public = format!("reading {name} in DOCKER_CERT_PATH failed ({})", problem.kind());
+                let public = format!(
+                    "reading {name} in DOCKER_CERT_PATH failed ({}); correct the folder, then restart the operator",
+                    problem.kind()
+                );
                 let full = format!("{public}: {folder}");
                 Error::new(ErrorClass::Invalid, Message::new(public, full))
             })
         };
-        let malformed =
-            |_| Error::new(ErrorClass::Invalid, "a file in DOCKER_CERT_PATH has no PEM that can be read");
+        let malformed = |_| {
+            let message = "a file in DOCKER_CERT_PATH has no PEM that can be read; correct it, then restart the operator";
+            Error::new(ErrorClass::Invalid, message)
+        };
         let chain = |pem: &[u8]| {
             CertificateDer::pem_slice_iter(pem).collect::<Result<Vec<_>, _>>().map_err(malformed)
         };

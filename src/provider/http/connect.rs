@@ -68,6 +68,7 @@ fn tls(options: &Options) -> Result<ClientConfig, Error> {
     })
 }
 
+/// The authorities, as they are when a cloud is opened. A change of their files is not seen.
 fn roots(options: &Options) -> Result<RootCertStore, Error> {
     let found = rustls_native_certs::load_native_certs();
     let mut roots = RootCertStore::empty();
@@ -76,7 +77,7 @@ fn roots(options: &Options) -> Result<RootCertStore, Error> {
     if usable == 0 {
         let problems: Vec<_> = found.errors.iter().map(ToString::to_string).collect();
         let public = "no trusted certificates were found to check the cloud's with; \
-                      install ca-certificates, or name a file of them in SSL_CERT_FILE";
+                      install ca-certificates, or name a file of them in SSL_CERT_FILE, then restart the operator";
         let full = format!("{public}: {}", problems.join("; "));
         return Err(Error::new(ErrorClass::Invalid, Message::new(public, full)));
     }
@@ -131,7 +132,7 @@ pub(super) fn meaning(error: &(dyn error::Error + 'static)) -> (ErrorClass, &'st
             }
             Some(rustls::Error::InvalidCertificate(_)) => {
                 let public = "the certificate of the cloud's endpoint is not trusted; \
-                              a private authority's belongs into SSL_CERT_FILE";
+                              put a private authority's into SSL_CERT_FILE, then restart the operator";
                 return (ErrorClass::Invalid, public);
             }
             Some(rustls::Error::AlertReceived(alert)) if refuses_certificate(*alert) => {

@@ -168,7 +168,10 @@ async fn only_a_trusted_certificate_is_accepted() {
     let (server, authority) = Server::encrypted(whole("200 OK", "", "")).await;
     let error = Client::new(options()).unwrap().send(get(&server.uri("/"))).await.unwrap_err();
     assert_eq!(error.class, ErrorClass::Invalid);
-    assert!(error.message.for_status().contains("SSL_CERT_FILE"), "{error:?}");
+    assert!(
+        error.message.for_status().contains("into SSL_CERT_FILE, then restart the operator"),
+        "{error:?}"
+    );
     let trusting = Options { authorities: vec![authority], ..options() };
     assert!(Client::new(trusting).unwrap().send(get(&server.uri("/"))).await.is_ok());
 }
