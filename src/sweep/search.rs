@@ -286,7 +286,9 @@ mod tests {
         // Each VM is one question before it is looked at, and one before its deletion.
         for (valid, deleted) in [(0, 0), (1, 0), (2, 1), (3, 1), (6, 3)] {
             let cloud = Memory::default();
-            ["a", "b", "c"].iter().for_each(|pod| _ = cloud.vm(pod));
+            for pod in ["a", "b", "c"] {
+                cloud.vm(pod);
+            }
             let none = |kind: &str| {
                 Answer::object(&json!({ "apiVersion": "v1", "kind": kind, "metadata": {}, "items": [] }))
             };
