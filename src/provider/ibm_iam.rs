@@ -3,7 +3,7 @@
 //! A token names its account. So the operator verifies the account of each request, whatever happens to the key.
 
 use base64::{Engine as _, prelude::BASE64_URL_SAFE_NO_PAD};
-use hyper::{Method, StatusCode};
+use hyper::Method;
 use secrecy::{ExposeSecret as _, SecretString};
 use serde_json::Value;
 
@@ -12,10 +12,7 @@ use super::{
     account::Account,
     cloud::{AdaptorVolume, Opening, VolumeSource},
     finding::examine,
-    http::{
-        Authorized, Call, Client, Fresh, Reply, TokenSource,
-        identity::{read_file, variable},
-    },
+    http::{Authorized, Call, Client, Fresh, Proof, TokenSource, identity::variable},
 };
 
 /// The path of the endpoint. Settings name it with or without.
@@ -34,17 +31,12 @@ const TOKEN_FILE: &str = "IBMCLOUD_CR_TOKEN_FILENAME";
 /// Who the operator is to IBM Cloud.
 pub(super) struct Iam {
     url: String,
-    source: Source,
+    /// An API key or, for a trusted profile, a token of the Pod's ServiceAccount.
+    proof: Proof,
+    /// The identifier of the trusted profile.
+    profile: Option<SecretString>,
     /// The account that owns the VMs.
     account: Account,
-}
-
-/// Where tokens come from.
-enum Source {
-    /// An API key.
-    Key(SecretString),
-    /// A trusted profile, for a token of the Pod's ServiceAccount in a file.
-    Profile { id: SecretString, file: String },
 }
 
 impl Iam {
@@ -56,23 +48,20 @@ impl Iam {
         opening: &Opening<'_>,
     ) -> Result<Self, Error> {
         let file = || variable(TOKEN_FILE).unwrap_or_else(|| format!("{}/{}", TOKEN.path, TOKEN.name));
-        let source = match (key, profile) {
-            (Some(key), _) => Source::Key(key),
-            (None, Some(id)) => Source::Profile { id, file: file() },
+        let (proof, profile) = match (key, profile) {
+            (Some(key), _) => (Proof::Secret(key), None),
+            (None, Some(id)) => (Proof::File("the token of the ServiceAccount", file()), Some(id)),
             (None, None) => return Err(Error::new(ErrorClass::Invalid, "there is no API key")),
         };
         let base = endpoint.trim_end_matches('/');
         let base = base.strip_suffix(PATH).unwrap_or(base);
-        Ok(Self { url: format!("{base}{PATH}"), source, account: Account::of(opening) })
+        Ok(Self { url: format!("{base}{PATH}"), proof, profile, account: Account::of(opening) })
     }
 }
 
 impl TokenSource for Iam {
     fn origin(&self) -> &'static str {
-        match self.source {
-            Source::Key(_) => "the API key",
-            Source::Profile { .. } => "the trusted profile",
-        }
+        if self.profile.is_none() { "the API key" } else { "the trusted profile" }
     }
 
     /// Another account's token would see none of the VMs.
@@ -81,16 +70,10 @@ impl TokenSource for Iam {
     }
 
     async fn fetch(&self, client: &Client) -> Result<Fresh<SecretString>, Error> {
-        let (secret, profile) = match &self.source {
-            Source::Key(key) => (key.clone(), None),
-            Source::Profile { id, file } => {
-                let token = read_file("the token of the ServiceAccount", file).await.map_err(|error| {
-                    error.advising("without IBMCLOUD_API_KEY the Pod needs the volume vault-token")
-                })?;
-                (token, Some(id))
-            }
-        };
-        let fields = match profile {
+        let secret = self.proof.read().await.map_err(|error| {
+            error.advising("without IBMCLOUD_API_KEY the Pod needs the volume vault-token")
+        })?;
+        let fields = match &self.profile {
             None => [
                 ("apikey", secret.expose_secret()),
                 ("grant_type", "urn:ibm:params:oauth:grant-type:apikey"),
@@ -103,9 +86,8 @@ impl TokenSource for Iam {
             ],
         };
         let call = Call::to("asking IBM Cloud for an access token", Method::POST, &self.url)?;
-        let call = call.form(&fields).hiding([&secret]).hiding(profile);
-        let reply = client.send(call.header("accept", "application/json")?).await?;
-        let fresh = reply.success_or(refused)?.token()?;
+        let call = call.form(&fields).hiding([&secret]).hiding(&self.profile);
+        let fresh = client.token(call.header("accept", "application/json")?).await?;
         account_of(&fresh.value)?;
         Ok(fresh)
     }
@@ -126,13 +108,6 @@ impl Authorized<Iam> {
         let account = async { Ok(format!("account {}, by {}", self.account().await?, self.origin().await?)) };
         examine("account", account.await, (subjects, "check has no access token"), rest).await
     }
-}
-
-/// Why there is no token. The endpoint answers 400 to a key that it does not know.
-fn refused(reply: &Reply) -> Error {
-    let [code, message] = reply.texts([&["/errorCode"], &["/errorMessage"]]);
-    let is_refusal = reply.status == StatusCode::BAD_REQUEST && !code.is_empty();
-    reply.error(&code, &message, is_refusal.then_some(ErrorClass::Unauthorized))
 }
 
 /// The account that a token names, or the error that it names none.

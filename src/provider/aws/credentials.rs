@@ -5,21 +5,18 @@
 
 use std::net::IpAddr;
 
-use hyper::{Request, StatusCode, Uri, body::Bytes, http::request::Builder};
+use hyper::{Method, Request, Uri, body::Bytes, header::HeaderValue};
 use secrecy::{ExposeSecret as _, SecretString};
 use serde::Deserialize;
 
 use super::Settings;
 use crate::provider::{
     Error, ErrorClass,
-    http::{AccessKey, Call, Client, Options, Reply, TemporaryKey, identity::variable, sensitive},
+    http::{AccessKey, Call, Client, Metadata, Options, Reply, TemporaryKey, identity::variable, sensitive},
 };
 
 /// What is wrong with the address of an agent.
 const NO_AGENT: &str = "AWS_CONTAINER_CREDENTIALS_FULL_URI names no agent on this node";
-
-/// Where every node reaches its metadata, unless `AWS_EC2_METADATA_SERVICE_ENDPOINT` names another address.
-const METADATA: &str = "http://169.254.169.254";
 
 /// Where credentials come from.
 pub(super) enum Source {
@@ -73,14 +70,12 @@ fn agent_uri(text: &str) -> Option<Uri> {
 /// What the node on which this program runs offers to it: metadata (version 2 of the service), and the agent of EKS Pod Identity.
 pub(super) struct OwnNode {
     client: Client,
-    metadata: String,
+    metadata: Metadata,
 }
 
 impl OwnNode {
     pub(super) fn new() -> Result<Self, Error> {
-        let metadata = variable("AWS_EC2_METADATA_SERVICE_ENDPOINT").unwrap_or_else(|| METADATA.to_owned());
-        let metadata = metadata.trim_end_matches('/').to_owned();
-        Ok(Self { client: Client::new(Options::metadata())?, metadata })
+        Ok(Self { client: Client::new(Options::metadata())?, metadata: metadata() })
     }
 
     /// The region of the node.
@@ -108,46 +103,39 @@ impl OwnNode {
         let request = Request::get(uri).header("authorization", token).body(Bytes::new());
         let doing = "asking the agent of EKS pod identity for credentials";
         let reply = self.client.send(Call::of(doing, request, NO_AGENT)?).await?;
-        reply.success_or(refused)?.credential()
+        reply.success_or(|it| it.error("", &String::from_utf8_lossy(&it.body), None))?.credential()
     }
 
     async fn read(&self, path: &str) -> Result<Reply, Error> {
-        let token = Request::put(format!("{}/latest/api/token", self.metadata))
-            .header("x-aws-ec2-metadata-token-ttl-seconds", "60");
-        let token = self.ask("asking the instance metadata for a token", token).await?;
+        let lasts = ("x-aws-ec2-metadata-token-ttl-seconds", HeaderValue::from_static("60"));
+        let token = self.metadata.ask(&self.client, Method::PUT, "/latest/api/token", lasts).await?;
         let token = sensitive(&*token.body)
-            .ok_or_else(|| Error::new(ErrorClass::Transient, "the instance metadata's token is malformed"))?;
-        let request =
-            Request::get(format!("{}{path}", self.metadata)).header("x-aws-ec2-metadata-token", token);
-        self.ask("asking the instance metadata", request).await
-    }
-
-    async fn ask(&self, doing: &'static str, request: Builder) -> Result<Reply, Error> {
-        let malformed = "the address of the instance metadata is malformed";
-        let reply = self.client.send(Call::of(doing, request.body(Bytes::new()), malformed)?).await;
-        let reply = reply.map_err(|error| {
-            error.advising(
-                "without AWS_ACCESS_KEY_ID or AWS_ROLE_ARN the node's role is used, and without AWS_REGION the node's region; \
-                 a Pod reaches them if the node's metadata allow two hops",
-            )
-        })?;
-        reply.success_or(|reply| match reply.status {
-            StatusCode::NOT_FOUND => {
-                reply.error("", "", Some(ErrorClass::Unauthorized)).advising("the node has no role")
-            }
-            _ => refused(reply),
-        })
+            .ok_or_else(|| Error::new(ErrorClass::Transient, "the metadata server's token is malformed"))?;
+        self.metadata.ask(&self.client, Method::GET, path, ("x-aws-ec2-metadata-token", token)).await
     }
 }
 
-/// What an answer without a code means.
-fn refused(reply: &Reply) -> Error {
-    reply.error("", &String::from_utf8_lossy(&reply.body), None)
+fn metadata() -> Metadata {
+    Metadata::new(
+        variable("AWS_EC2_METADATA_SERVICE_ENDPOINT"),
+        Some((ErrorClass::Unauthorized, "the node has no role")),
+        "without AWS_ACCESS_KEY_ID or AWS_ROLE_ARN the node's role is used, and without AWS_REGION the node's region; a Pod \
+         reaches them if the node's metadata allow two hops",
+    )
 }
 
 #[cfg(test)]
 mod tests {
+    use hyper::StatusCode;
+
     use super::*;
+
+    #[test]
+    fn a_node_without_a_role_is_named() {
+        let error = metadata().refusal(&Reply::of(StatusCode::NOT_FOUND, ""));
+        assert_eq!(error.class, ErrorClass::Unauthorized);
+        assert!(error.to_string().ends_with("the cloud answered 404; the node has no role"), "{error}");
+    }
 
     #[test]
     fn a_pods_token_is_sent_by_https_or_to_an_agent_on_the_node() {

@@ -8,7 +8,6 @@
 //! | 404 `AuthorizationFailed` | a right is missing |
 //! | 404 `NotFound` | the VM's region does not know what Resource Manager still lists; it is asked again |
 //! | any other 404 | unknown |
-//! | 404 or 410 of the metadata service | it is being updated, for 70 s at most |
 //! | 400 or 429 `RetryableError` | another operation locks the resource |
 //! | any other 429 with [`OF_COMPUTE`], not [`OF_SUBSCRIPTION`] | that VM was asked for too often: 12 times a minute are allowed |
 
@@ -34,10 +33,6 @@ const OF_SUBSCRIPTION: &str = "received for this subscription";
 /// Another operation locks the resource.
 const LOCKED: (ErrorClass, &str) =
     (ErrorClass::Transient, "RetryableError RetryableErrorDueToAnotherOperation");
-
-/// Those who give tokens refuse the credentials.
-const NO_TOKEN: (ErrorClass, &str) =
-    (ErrorClass::Unauthorized, "invalid_client invalid_grant invalid_request unauthorized_client");
 
 /// The state of what Azure is deleting.
 pub(super) const DELETING: &str = "Deleting";
@@ -113,19 +108,14 @@ fn matches(pattern: &str, text: &str) -> bool {
 
 /// The reply, or the error that it means. That is never [`ErrorClass::NotFound`]: see [`is_absent`].
 pub(super) fn accepted(reply: Reply) -> Result<Reply, Error> {
-    reply.success_or(|reply| meaning(reply, class))
+    reply.success_or(meaning)
 }
 
-/// The same for a reply of the metadata service.
-pub(super) fn accepted_metadata(reply: Reply) -> Result<Reply, Error> {
-    reply.success_or(|reply| meaning(reply, metadata_class))
-}
-
-/// The error that a reply means by these classes.
-fn meaning(reply: &Reply, classify: fn(u16, &str) -> Option<ErrorClass>) -> Error {
-    let (code, message) = failure(&reply.body);
+/// The error that a reply means.
+fn meaning(reply: &Reply) -> Error {
+    let [code, message] = failure(&reply.body);
     let of_one = is_of_one_vm(reply.status, &reply.headers, &message);
-    let known = classify(reply.status.as_u16(), &code);
+    let known = class(reply.status.as_u16(), &code);
     let error = reply.error(&code, &message, known.or(of_one.then_some(ErrorClass::Refused)));
     match &*code {
         "ResourceGroupNotFound" => error.advising(&format!(
@@ -157,18 +147,9 @@ fn is_absence(status: u16, body: &[u8]) -> bool {
     status == 404 && code == "ResourceNotFound"
 }
 
-/// The code and the text of an error: Resource Manager's, Compute's, or one of the places that give tokens.
-fn failure(body: &[u8]) -> (String, String) {
-    let [code, message, error] = texts(
-        body,
-        [&["/error/code", "/code"], &["/error/message", "/error_description", "/message"], &["/error"]],
-    );
-    if !code.is_empty() {
-        return (code, message);
-    }
-    // A description begins with a code that is more precise than `error`.
-    let precise = message.split(':').next().filter(|code| code.starts_with("AADSTS"));
-    (precise.map_or(error, str::to_owned), message)
+/// The code and the text of an error, Resource Manager's or Compute's.
+fn failure(body: &[u8]) -> [String; 2] {
+    texts(body, [&["/error/code", "/code"], &["/error/message", "/message"]])
 }
 
 /// Whether Compute refuses further requests for one VM.
@@ -181,8 +162,7 @@ fn is_of_one_vm(status: StatusCode, headers: &HeaderMap, message: &str) -> bool 
 /// What a code means, if that differs from what the status means.
 fn class(status: u16, code: &str) -> Option<ErrorClass> {
     let table: &[(ErrorClass, &str)] = match status {
-        400 if code.starts_with("AADSTS") => return Some(ErrorClass::Unauthorized),
-        400 => &[LOCKED, NO_TOKEN],
+        400 => &[LOCKED],
         404 => &[
             (ErrorClass::Unauthorized, "AuthorizationFailed SubscriptionNotFound"),
             (ErrorClass::Transient, "NotFound"),
@@ -191,11 +171,6 @@ fn class(status: u16, code: &str) -> Option<ErrorClass> {
         _ => &[],
     };
     ErrorClass::of_code(code, table)
-}
-
-/// The same for a code of the metadata service.
-fn metadata_class(status: u16, code: &str) -> Option<ErrorClass> {
-    if matches!(status, 404 | 410) { Some(ErrorClass::Transient) } else { class(status, code) }
 }
 
 #[cfg(test)]

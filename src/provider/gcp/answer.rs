@@ -19,15 +19,11 @@ use crate::provider::{Error, ErrorClass, PowerState, http::Reply};
 /// The least time to leave Compute Engine alone. Its quotas are by the minute.
 const RETRY_AFTER: Duration = Duration::from_secs(5);
 
-/// What codes mean whose status says less. The last ones are those of token endpoints.
-const CLASSES: [(ErrorClass, &str); 4] = [
+/// What codes mean whose status says less.
+const CLASSES: [(ErrorClass, &str); 3] = [
     (ErrorClass::Throttled { retry_after: RETRY_AFTER }, "rateLimitExceeded userRateLimitExceeded"),
     (ErrorClass::Invalid, "accessNotConfigured"),
     (ErrorClass::Refused, "invalidResourceUsage resourceInUseByAnotherResource resourceNotReady"),
-    (
-        ErrorClass::Unauthorized,
-        "access_denied invalid_client invalid_grant invalid_target unauthorized_client",
-    ),
 ];
 
 /// A VM.
@@ -124,11 +120,9 @@ impl Page {
 /// [`ErrorClass::NotFound`].
 pub(super) fn accepted(reply: Reply, path: Option<&str>) -> Result<Reply, Error> {
     reply.success_or(|reply| {
-        // Compute Engine's shape, that of other Google APIs, and that of token endpoints.
-        let [code, message] = reply.texts([
-            &["/error/errors/0/reason", "/error/status", "/error"],
-            &["/error/message", "/error_description"],
-        ]);
+        // Compute Engine's shape, and that of other Google APIs.
+        let codes = ["/error/errors/0/reason", "/error/status"];
+        let [code, message] = reply.texts([&codes, &["/error/message"]]);
         let status = reply.status.as_u16();
         let error = reply.error(&code, &message, class(status, &code, &message, path));
         match (status, &*code) {

@@ -9,7 +9,7 @@
 use std::collections::HashMap;
 
 use base64::{Engine as _, prelude::BASE64_URL_SAFE_NO_PAD};
-use hyper::Method;
+use hyper::{Method, header::HeaderValue};
 use jiff::Timestamp;
 use operator_kit::Message;
 use ring::{
@@ -25,7 +25,7 @@ use super::answer::accepted;
 use crate::provider::{
     Error, ErrorClass,
     http::{
-        Call, Client, Fresh, TokenSource,
+        Call, Client, Fresh, Metadata, Proof, TokenSource,
         identity::{is_safe, read_file, variable},
     },
 };
@@ -35,16 +35,15 @@ const COMPUTE: &str = "https://www.googleapis.com/auth/compute";
 /// The scope for the exchange of a foreign token. The rights of the service account limit it.
 const CLOUD_PLATFORM: &str = "https://www.googleapis.com/auth/cloud-platform";
 
-const METADATA: &str = "169.254.169.254";
+/// The file of a document.
+const FILE: &str = "the file that GOOGLE_APPLICATION_CREDENTIALS names";
 
 /// The credentials of one set of settings.
 pub(super) enum Source {
-    /// This document.
-    Document(SecretString),
-    /// The document in the file of this path.
-    File(String),
-    /// The metadata server at this host.
-    Metadata(String),
+    /// A document of the settings or in a file.
+    Document(Proof),
+    /// The metadata server.
+    Metadata(Metadata),
 }
 
 /// What proves the identity.
@@ -84,17 +83,18 @@ struct TokenFile {
 impl Source {
     /// The credentials of this document (`GCP_CREDENTIALS`), or else those that Google's libraries find by themselves.
     pub(super) fn new(document: Option<SecretString>) -> Self {
-        let file = || variable("GOOGLE_APPLICATION_CREDENTIALS").map(Self::File);
-        let host = || variable("GCE_METADATA_HOST").unwrap_or_else(|| METADATA.to_owned());
-        document.map(Self::Document).or_else(file).unwrap_or_else(|| Self::Metadata(host()))
+        let file = || Some(Proof::File(FILE, variable("GOOGLE_APPLICATION_CREDENTIALS")?));
+        let advice = "set GCP_CREDENTIALS, or give the Pod an identity";
+        let metadata = || Self::Metadata(Metadata::new(variable("GCE_METADATA_HOST"), None, advice));
+        document.map(Proof::Secret).or_else(file).map_or_else(metadata, Self::Document)
     }
 }
 
 impl TokenSource for Source {
     fn origin(&self) -> &'static str {
         match self {
-            Self::Document(_) => "GCP_CREDENTIALS",
-            Self::File(_) => "the file that GOOGLE_APPLICATION_CREDENTIALS names",
+            Self::Document(Proof::Secret(_)) => "GCP_CREDENTIALS",
+            Self::Document(Proof::File(..)) => FILE,
             Self::Metadata(_) => "the metadata server",
         }
     }
@@ -105,9 +105,12 @@ impl TokenSource for Source {
 
     async fn fetch(&self, client: &Client) -> Result<Fresh<SecretString>, Error> {
         let json = match self {
-            Self::Metadata(host) => return of_metadata(client, host).await,
-            Self::Document(json) => json.clone(),
-            Self::File(path) => read_file("GOOGLE_APPLICATION_CREDENTIALS", path).await?,
+            Self::Metadata(server) => {
+                let path = "/computeMetadata/v1/instance/service-accounts/default/token";
+                let header = ("metadata-flavor", HeaderValue::from_static("Google"));
+                return server.ask(client, Method::GET, path, header).await?.token();
+            }
+            Self::Document(document) => document.read().await?,
         };
         let document = parse(json.expose_secret()).map_err(|problem| {
             let message = format!("{} cannot be used: {problem}", self.origin());
@@ -120,13 +123,6 @@ impl TokenSource for Source {
     }
 }
 
-async fn of_metadata(client: &Client, host: &str) -> Result<Fresh<SecretString>, Error> {
-    let url = format!("http://{host}/computeMetadata/v1/instance/service-accounts/default/token");
-    let call = Call::to("asking the metadata server for an access token", Method::GET, &url)?;
-    let token = token(client, call.header("metadata-flavor", "Google")?).await;
-    token.map_err(|error| error.advising("set GCP_CREDENTIALS, or give the Pod an identity"))
-}
-
 async fn of_key(client: &Client, account: &ServiceAccount) -> Result<Fresh<SecretString>, Error> {
     let assertion = assertion(account, Timestamp::now()).ok_or_else(|| {
         Error::new(ErrorClass::Invalid, "the private_key of the service account cannot be used")
@@ -136,7 +132,7 @@ async fn of_key(client: &Client, account: &ServiceAccount) -> Result<Fresh<Secre
         ("assertion", assertion.expose_secret()),
     ];
     let call = Call::to("asking Google for an access token", Method::POST, &account.token_uri)?;
-    token(client, call.form(&fields).hiding([&assertion])).await
+    client.token(call.form(&fields).hiding([&assertion])).await
 }
 
 async fn of_federation(client: &Client, account: &ExternalAccount) -> Result<Fresh<SecretString>, Error> {
@@ -156,16 +152,11 @@ async fn of_federation(client: &Client, account: &ExternalAccount) -> Result<Fre
     ];
     let doing = "exchanging the Pod's token for one of Google's";
     let call = Call::to(doing, Method::POST, &account.token_url)?;
-    let federated = token(client, call.form(&fields).hiding([&subject])).await?;
+    let federated = client.token(call.form(&fields).hiding([&subject])).await?;
     let Some(url) = &account.service_account_impersonation_url else { return Ok(federated) };
     let wanted = json!({ "scope": [COMPUTE], "lifetime": "3600s" });
     let call = Call::to("asking for an access token of the service account", Method::POST, url)?;
     accepted(client.send_with(&federated.value, call.json(&wanted)).await?, None)?.token()
-}
-
-/// The access token that a request gets.
-async fn token(client: &Client, call: Call) -> Result<Fresh<SecretString>, Error> {
-    accepted(client.send(call).await?, None)?.token()
 }
 
 /// Reads a document. An error shows none of its values.

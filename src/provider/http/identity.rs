@@ -1,16 +1,12 @@
 //! Parts that the credentials of several clouds share.
 
-use std::{env, io, net::IpAddr, time::Duration};
+use std::{env, io, net::IpAddr};
 
 use hyper::Uri;
-use jiff::Timestamp;
 use operator_kit::Message;
 use secrecy::SecretString;
-use serde::Deserialize;
-use serde_json::Value;
 use tokio::{fs::File, io::AsyncReadExt as _};
 
-use super::Fresh;
 use crate::{
     provider::{Error, ErrorClass},
     settings::Malformed,
@@ -18,28 +14,6 @@ use crate::{
 
 /// The longest file that holds a credential, in bytes.
 const LONGEST_FILE: u64 = 64 << 10;
-
-/// What an OAuth token endpoint answers.
-#[derive(Deserialize)]
-pub(super) struct Token {
-    /// The access token.
-    #[serde(alias = "accessToken")]
-    access_token: SecretString,
-    /// In seconds: a number, or the same as text. Google also says when the token ends.
-    #[serde(alias = "expireTime")]
-    expires_in: Value,
-}
-
-impl From<Token> for Fresh<SecretString> {
-    /// A token without a readable end counts as ended: it serves one request.
-    fn from(Token { access_token, expires_in }: Token) -> Self {
-        let (now, text) = (Timestamp::now(), expires_in.as_str().unwrap_or_default());
-        let seconds = expires_in.as_u64().or_else(|| text.parse().ok());
-        let lasts = seconds.map(|seconds| now + Duration::from_secs(seconds.min(24 * 3600)));
-        let expires = lasts.or_else(|| text.parse().ok()).unwrap_or(now);
-        Self { value: access_token, expires }
-    }
-}
 
 /// A variable of the environment that is not empty.
 pub(in crate::provider) fn variable(name: &str) -> Option<String> {
@@ -78,8 +52,6 @@ pub(in crate::provider) async fn read_file(what: &'static str, path: &str) -> Re
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     #[test]
@@ -99,19 +71,6 @@ mod tests {
         {
             assert!(!is_safe(url), "{url}");
         }
-    }
-
-    #[test]
-    fn a_token_lasts_as_long_as_its_endpoint_says_and_no_longer_than_a_day() {
-        let lasts = |expires_in: Value| {
-            let token = json!({ "access_token": "a", "expires_in": expires_in });
-            let fresh = Fresh::from(serde_json::from_value::<Token>(token).unwrap());
-            (fresh.expires.as_second() - Timestamp::now().as_second() + 30) / 60
-        };
-        assert_eq!([lasts(json!(3600)), lasts(json!("3600"))], [60, 60]);
-        let in_an_hour = (Timestamp::now() + Duration::from_secs(3600)).to_string();
-        assert_eq!(lasts(json!(in_an_hour)), 60);
-        assert_eq!([lasts(json!(-1)), lasts(json!("soon")), lasts(json!(u64::MAX))], [0, 0, 24 * 60]);
     }
 
     #[tokio::test]

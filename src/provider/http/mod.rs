@@ -11,6 +11,8 @@
 //! pacing.rs     how many requests a second a cloud takes, learnt from its refusals
 //! token.rs      Tokens: a credential that expires, fetched once for all callers
 //! access.rs     Authorized: a client whose requests carry an access token
+//! oauth.rs      how an endpoint gives a token, or refuses it
+//! metadata.rs   Metadata: the server of a machine that gives tokens and keys
 //! access_key.rs AccessKey: a key that signs requests
 //! signed.rs     Signed: a client whose requests are signed by a key of the account that owns the VMs
 //! examine.rs    what `check` asks such a service
@@ -27,6 +29,8 @@ mod connect;
 mod examine;
 mod failure;
 pub(super) mod identity;
+mod metadata;
+mod oauth;
 mod pacing;
 mod pages;
 mod pinned;
@@ -61,6 +65,8 @@ pub(super) use self::{
     access_key::{AccessKey, TemporaryKey},
     examine::{examine_account, probe},
     failure::Failure,
+    metadata::Metadata,
+    oauth::Proof,
     pages::{MOST_PAGES, too_many_pages},
     pinned::Fingerprint,
     reply::{Reply, texts},

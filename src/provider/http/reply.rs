@@ -11,8 +11,7 @@ use serde_json::Value;
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::{
-    Body, Fresh,
-    identity::Token,
+    Body,
     pacing::{Pacing, Turn},
     xml::Node,
 };
@@ -96,11 +95,6 @@ impl Reply {
     /// The texts of an error that the body, JSON, has: each at the first of its pointers that lead to one; else empty.
     pub fn texts<const N: usize>(&self, pointers: [&[&str]; N]) -> [String; N] {
         texts(&self.body, pointers)
-    }
-
-    /// The access token that the body, of an OAuth token endpoint, holds. An error quotes nothing of it.
-    pub fn token(&self) -> Result<Fresh<SecretString>, Error> {
-        self.credential::<Token>().map(Fresh::from)
     }
 
     /// The error that the body does not hold the credential that was asked for. It quotes nothing.

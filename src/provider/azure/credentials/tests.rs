@@ -1,3 +1,6 @@
+use hyper::StatusCode;
+use serde_json::json;
+
 use super::*;
 
 fn settings(secret: Option<&str>, client_id: Option<&str>, tenant: Option<&str>) -> Settings {
@@ -23,21 +26,45 @@ const INJECTED: [(&str, &str); 4] = [
 #[test]
 fn a_secret_precedes_workload_identity_which_precedes_managed_identity() {
     let secret = found(&settings(Some("s"), Some("app"), Some("t.example")), &INJECTED).unwrap();
-    let Source::Secret(Application { url, client_id }, _) = secret else { panic!("{secret:?}") };
+    let Source::Application { url, client_id, proof: Proof::Secret(_) } = secret else {
+        panic!("{secret:?}")
+    };
     assert_eq!(url, "https://login.microsoftonline.us/t.example/oauth2/v2.0/token");
     assert_eq!(client_id.expose_secret(), "app");
 
     let federated = found(&settings(None, None, None), &INJECTED).unwrap();
-    let Source::TokenFile(Application { url, client_id }, file) = federated else { panic!("{federated:?}") };
+    let Source::Application { url, client_id, proof: Proof::File(_, file) } = federated else {
+        panic!("{federated:?}")
+    };
     assert_eq!(url, "https://login.microsoftonline.us/their-tenant/oauth2/v2.0/token");
     assert_eq!((client_id.expose_secret(), &*file), ("injected", "/token"));
 
-    for (variables, host) in
-        [(vec![], METADATA), (vec![(METADATA_HOST, "http://127.0.0.1:80/")], "http://127.0.0.1:80")]
-    {
+    for (variables, host) in [
+        (vec![], "http://169.254.169.254"),
+        (vec![(METADATA_HOST, "http://127.0.0.1:80/")], "http://127.0.0.1:80"),
+    ] {
         let managed = found(&settings(None, Some("app"), None), &variables).unwrap();
-        let Source::Metadata(url, client_id) = managed else { panic!("{managed:?}") };
-        assert_eq!((&*url, client_id.unwrap().expose_secret()), (host, "app"));
+        let Source::Metadata(server, client_id) = managed else { panic!("{managed:?}") };
+        assert_eq!((&*server.url, client_id.unwrap().expose_secret()), (host, "app"));
+    }
+}
+
+#[test]
+fn a_metadata_service_that_is_being_updated_is_asked_again() {
+    let managed = found(&settings(None, None, None), &[]).unwrap();
+    let Source::Metadata(server, _) = managed else { panic!("{managed:?}") };
+    for (status, code, expected) in [
+        (404, "", Some(ErrorClass::Transient)),
+        (404, "AuthorizationFailed", Some(ErrorClass::Transient)),
+        (410, "", Some(ErrorClass::Transient)),
+        (400, "invalid_request", Some(ErrorClass::Unauthorized)),
+        (429, "", None),
+        (500, "", None),
+    ] {
+        let body = json!({ "error": code }).to_string();
+        let reply = Reply::of(StatusCode::from_u16(status).unwrap(), &body);
+        let expected = expected.unwrap_or_else(|| reply.error("", "", None).class);
+        assert_eq!(server.refusal(&reply).class, expected, "{status} {code}");
     }
 }
 

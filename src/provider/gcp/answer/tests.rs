@@ -45,7 +45,6 @@ fn codes_that_say_more_than_their_status_have_a_class() {
         (400, "resourceInUseByAnotherResource", Some(ErrorClass::Refused)),
         (400, "invalidResourceUsage", Some(ErrorClass::Refused)),
         (412, "conditionNotMet", Some(ErrorClass::Refused)),
-        (400, "invalid_grant", Some(ErrorClass::Unauthorized)),
         (400, "invalid", None),
         (503, "backendError", None),
     ] {
