@@ -2,17 +2,15 @@
 //!
 //! A token names its account. So the operator verifies the account of each request, whatever happens to the key.
 
-use base64::{Engine as _, prelude::BASE64_URL_SAFE_NO_PAD};
 use hyper::Method;
 use secrecy::{ExposeSecret as _, SecretString};
-use serde_json::Value;
 
 use super::{
     Error, ErrorClass, Finding,
     account::Account,
     cloud::{AdaptorVolume, Opening, VolumeSource},
     finding::examine,
-    http::{Authorized, Call, Client, Fresh, Proof, TokenSource, identity::variable},
+    http::{Authorized, Call, Client, Fresh, Proof, TokenSource, identity::variable, jwt},
 };
 
 /// The path of the endpoint. Settings name it with or without.
@@ -119,8 +117,7 @@ fn account_of(token: &SecretString) -> Result<String, Error> {
 
 /// The account that a token names. The endpoint itself gave the token, so its signature does not matter.
 fn account(token: &str) -> Option<String> {
-    let claims = token.split('.').nth(1)?.trim_end_matches('=');
-    let claims: Value = serde_json::from_slice(&BASE64_URL_SAFE_NO_PAD.decode(claims).ok()?).ok()?;
+    let claims = jwt::claims(token)?;
     let account = claims.pointer("/account/bss")?.as_str()?;
     // It becomes part of a header.
     let is_account =
@@ -130,7 +127,8 @@ fn account(token: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use base64::{Engine as _, prelude::BASE64_URL_SAFE_NO_PAD};
+    use serde_json::{Value, json};
 
     use super::*;
     use crate::provider::http::identity::unsafe_url;

@@ -8,18 +8,12 @@
 
 use std::collections::HashMap;
 
-use base64::{Engine as _, prelude::BASE64_URL_SAFE_NO_PAD};
 use hyper::{Method, header::HeaderValue};
 use jiff::Timestamp;
 use operator_kit::Message;
-use ring::{
-    rand::SystemRandom,
-    signature::{RSA_PKCS1_SHA256, RsaKeyPair},
-};
 use secrecy::{ExposeSecret as _, SecretString};
 use serde::Deserialize;
 use serde_json::{Value, json};
-use tokio_rustls::rustls::pki_types::{PrivatePkcs8KeyDer, pem::PemObject as _};
 
 use super::answer::accepted;
 use crate::provider::{
@@ -27,6 +21,7 @@ use crate::provider::{
     http::{
         Call, Client, Fresh, Metadata, Proof, TokenSource,
         identity::{is_safe, read_file, variable},
+        jwt::SigningKey,
     },
 };
 
@@ -124,9 +119,20 @@ impl TokenSource for Source {
 }
 
 async fn of_key(client: &Client, account: &ServiceAccount) -> Result<Fresh<SecretString>, Error> {
-    let assertion = assertion(account, Timestamp::now()).ok_or_else(|| {
-        Error::new(ErrorClass::Invalid, "the private_key of the service account cannot be used")
-    })?;
+    // This clock may be ahead of Google's.
+    let issued = Timestamp::now().as_second() - 10;
+    let claims = json!({
+        "iss": account.client_email,
+        "scope": COMPUTE,
+        "aud": account.token_uri,
+        "iat": issued,
+        "exp": issued + 3600,
+    });
+    let assertion = SigningKey::read(&account.private_key)
+        .and_then(|key| key.token(&account.private_key_id, &claims))
+        .ok_or_else(|| {
+            Error::new(ErrorClass::Invalid, "the private_key of the service account cannot be used")
+        })?;
     let fields = [
         ("grant_type", "urn:ietf:params:oauth:grant-type:jwt-bearer"),
         ("assertion", assertion.expose_secret()),
@@ -167,7 +173,7 @@ pub(super) fn parse(json: &str) -> Result<Document, &'static str> {
     })?;
     let urls = match &document {
         Document::ServiceAccount(account) => {
-            signing_key(account)
+            SigningKey::read(&account.private_key)
                 .ok_or("its private_key must be an RSA key in PKCS #8, as Google writes it")?;
             vec![&account.token_uri]
         }
@@ -177,31 +183,6 @@ pub(super) fn parse(json: &str) -> Result<Document, &'static str> {
     };
     let is_safe = urls.into_iter().all(|url| is_safe(url));
     if is_safe { Ok(document) } else { Err("its URLs must be https") }
-}
-
-fn signing_key(account: &ServiceAccount) -> Option<RsaKeyPair> {
-    let key = PrivatePkcs8KeyDer::from_pem_slice(account.private_key.expose_secret().as_bytes()).ok()?;
-    RsaKeyPair::from_pkcs8(key.secret_pkcs8_der()).ok()
-}
-
-/// The proof for Google that the caller has the account's key.
-fn assertion(account: &ServiceAccount, now: Timestamp) -> Option<SecretString> {
-    // This clock may be ahead of Google's.
-    let issued = now.as_second() - 10;
-    let part = |json: Value| BASE64_URL_SAFE_NO_PAD.encode(json.to_string());
-    let head = part(json!({ "alg": "RS256", "typ": "JWT", "kid": account.private_key_id }));
-    let claims = part(json!({
-        "iss": account.client_email,
-        "scope": COMPUTE,
-        "aud": account.token_uri,
-        "iat": issued,
-        "exp": issued + 3600,
-    }));
-    let signed = format!("{head}.{claims}");
-    let key = signing_key(account)?;
-    let mut signature = vec![0; key.public().modulus_len()];
-    key.sign(&RSA_PKCS1_SHA256, &SystemRandom::new(), signed.as_bytes(), &mut signature).ok()?;
-    Some(format!("{signed}.{}", BASE64_URL_SAFE_NO_PAD.encode(signature)).into())
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@
 //! token.rs      Tokens: a credential that expires, fetched once for all callers
 //! access.rs     Authorized: a client whose requests carry an access token
 //! oauth.rs      how an endpoint gives a token, or refuses it
+//! jwt.rs        JSON Web Tokens: one that is signed here, and what another one says
 //! metadata.rs   Metadata: the server of a machine that gives tokens and keys
 //! access_key.rs AccessKey: a key that signs requests
 //! signed.rs     Signed: a client whose requests are signed by a key of the account that owns the VMs
@@ -29,6 +30,7 @@ mod connect;
 mod examine;
 mod failure;
 pub(super) mod identity;
+pub(super) mod jwt;
 mod metadata;
 mod oauth;
 mod pacing;
