@@ -1,7 +1,10 @@
 //! EC2's Query API: a signed form, answered by XML.
 
-use hyper::Method;
+use hyper::{Method, Request};
 use jiff::Timestamp;
+use operator_kit::Message;
+use reqsign_aws_v4::{Credential, RequestSigner};
+use reqsign_core::{Context, SignRequest as _, hash::hex_sha256};
 use secrecy::{ExposeSecret as _, SecretString};
 use tokio::sync::OnceCell;
 
@@ -10,10 +13,9 @@ use super::{
     answer::{Answer, assumed},
     credentials::{OwnNode, Source},
     settings::OF_THE_NODE,
-    sign::signed,
 };
 use crate::provider::{
-    Error,
+    Error, ErrorClass,
     http::{AccessKey, CALLER, Call, Client, Fresh, Options, Query, Reply, SignedApi, identity::read_file},
     region_place::RegionPlace,
 };
@@ -104,7 +106,7 @@ impl SignedApi for Api {
         call.pace = query.pace();
         call.secrets.push(secret.clone());
         if let Some(key) = key {
-            call.request = signed(call.request, service, region, key).await?;
+            call = signed(call, service, region, key).await?;
         }
         self.client.send(call).await
     }
@@ -113,6 +115,27 @@ impl SignedApi for Api {
     fn host(&self, account: &str) -> String {
         self.region.get().map_or_else(|| account.to_owned(), |region| format!("{account}/{region}"))
     }
+}
+
+/// The call with a signature of version 4 by this key, for this service in this region.
+async fn signed(call: Call, service: &str, region: &str, key: &AccessKey) -> Result<Call, Error> {
+    let hash = hex_sha256(call.request.body());
+    let call = call.header("x-amz-content-sha256", &hash)?;
+    let (mut head, body) = call.request.into_parts();
+    let text = |secret: &SecretString| secret.expose_secret().to_owned();
+    let credential = Credential {
+        access_key_id: text(&key.id),
+        secret_access_key: text(&key.secret),
+        session_token: key.token.as_ref().map(text),
+        expires_in: None,
+    };
+    // It marks the headers with a credential as sensitive.
+    let signer = RequestSigner::new(service, region);
+    signer.sign_request(&Context::new(), &mut head, Some(&credential), None).await.map_err(|problem| {
+        let public = "a request cannot be signed with these credentials";
+        Error::new(ErrorClass::Unauthorized, Message::new(public, format!("{public}: {:?}", problem.kind())))
+    })?;
+    Ok(Call { request: Request::from_parts(head, body), ..call })
 }
 
 /// Where a service is.
@@ -136,6 +159,16 @@ const PARTITIONS: [(&str, &str); 6] = [
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn headers_with_a_credential_are_sensitive() {
+        let key = AccessKey { id: "id".into(), secret: "secret".into(), token: Some("token".into()) };
+        let call = Call::to("asking", Method::POST, "https://ec2.example/").unwrap().form(&[("a", "b")]);
+        let call = signed(call, "ec2", "eu-west-1", &key).await.unwrap();
+        for name in ["authorization", "x-amz-security-token"] {
+            assert!(call.request.headers()[name].is_sensitive(), "{name}");
+        }
+    }
 
     #[test]
     fn a_region_has_the_domain_of_its_partition() {

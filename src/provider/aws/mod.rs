@@ -28,7 +28,6 @@ mod api;
 mod credentials;
 mod examine;
 mod settings;
-mod sign;
 #[cfg(test)]
 mod tests;
 
