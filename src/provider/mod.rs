@@ -252,6 +252,13 @@ impl Listed {
         let (id, name) = (id.into(), name.into());
         Self { kind, id, name, created: None, state: PowerState::Unknown, vm: None, tags: Vec::new() }
     }
+
+    /// This VM as [`Provider::describe`] gives it, if it was called with this identifier.
+    fn described(self, id: &InstanceId) -> Vm {
+        let stage = if self.state == PowerState::Leaving { Stage::Leaving } else { Stage::Present };
+        let cluster_uid = cluster_proof::cluster_uid(self.tags);
+        Vm { created: self.created, stage, cluster_uid, ..Vm::named(id.clone(), self.name) }
+    }
 }
 
 impl Vm {

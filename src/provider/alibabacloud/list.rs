@@ -20,7 +20,7 @@ impl Alibaba {
     }
 }
 
-fn vm(instance: Instance) -> Listed {
+pub(super) fn vm(instance: Instance) -> Listed {
     Listed {
         created: instance.created(),
         state: power(&instance),

@@ -45,7 +45,6 @@ use super::{
     Accepted, Bears, Claim, Error, ErrorClass, Finding, IdProblem, InstanceId, OwnVm, POD_VM, Pages,
     ParsedId, Provider, Stage, Vm,
     cloud::{AdaptorVolume, Cloud, InstanceTypeKey, Opening, VolumeSource},
-    cluster_proof::cluster_uid,
     http::{Failure, Query, Signed},
     region_place::RegionPlace,
 };
@@ -258,11 +257,9 @@ impl Provider for Alibaba {
                            that are to stay: delete it by hand";
             return Err(Error::new(ErrorClass::Refused, message));
         }
-        let (created, stage) = (instance.created(), instance.stage());
-        let may_have = stage == Stage::Present && instance.has_further_interfaces();
+        let may_have = instance.stage() == Stage::Present && instance.has_further_interfaces();
         let belongings = if may_have { self.belongings(id).await? } else { Vec::new() };
-        let cluster_uid = cluster_uid(answer::tags(&instance.tags));
-        Ok(Vm { created, stage, belongings, cluster_uid, ..Vm::named(id.clone(), instance.name) })
+        Ok(Vm { belongings, ..list::vm(instance).described(id) })
     }
 
     async fn delete(&self, vm: &OwnVm) -> Result<Accepted, Error> {

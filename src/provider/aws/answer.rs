@@ -3,11 +3,10 @@
 use std::time::Duration;
 
 use hyper::StatusCode;
-use jiff::Timestamp;
 use secrecy::SecretString;
 
 use crate::provider::{
-    Error, ErrorClass, PowerState, Vm,
+    Error, ErrorClass, Listed, PowerState, Resource, Vm,
     http::{AccessKey, Failure, Fresh, Reply, SignedAnswer, xml::Node},
 };
 
@@ -46,11 +45,8 @@ pub(super) struct Answer {
 }
 
 pub(super) struct Instance {
-    pub(super) id: String,
-    pub(super) state: String,
-    /// When it was made. Its launch time is that of its last start, but its first interface was attached when it was made.
-    pub(super) created: Option<Timestamp>,
-    pub(super) tags: Vec<(String, String)>,
+    pub(super) vm: Listed,
+    pub(super) is_terminated: bool,
 }
 
 impl SignedAnswer for Answer {
@@ -99,37 +95,30 @@ impl Instance {
     }
 
     fn read(item: &Node) -> Option<Self> {
+        // Its launch time is that of its last start, but its first interface was attached when it was made.
         let attachments = items(item, "networkInterfaceSet").filter_map(|it| it.child("attachment"));
         let mut first = attachments.filter(|it| it.text_of("deviceIndex") == "0");
         // White space is a part of a tag, and may distinguish a name from a pod VM's.
         let tag = |it: &Node| {
             Some((it.exact_of("key")?.to_owned(), it.exact_of("value").unwrap_or_default().to_owned()))
         };
-        Some(Self {
-            id: item.non_empty("instanceId")?,
-            state: item.child("instanceState")?.non_empty("name")?,
+        let tags: Vec<_> = items(item, "tagSet").map(tag).collect::<Option<_>>()?;
+        let name =
+            tags.iter().find(|(key, _)| key == "Name").map_or("", |(_, name)| name.as_str()).to_owned();
+        let state = item.child("instanceState")?.non_empty("name")?;
+        let vm = Listed {
             created: first.find_map(|it| it.text_of("attachTime").parse().ok()),
-            tags: items(item, "tagSet").map(tag).collect::<Option<_>>()?,
-        })
-    }
-
-    /// Whether it runs. One that is stopping is off in a moment, and stays off.
-    pub(super) fn power(&self) -> PowerState {
-        match &*self.state {
-            "pending" | "running" => PowerState::Running,
-            "stopping" | "stopped" => PowerState::Stopped,
-            "shutting-down" => PowerState::Leaving,
-            _ => PowerState::Unknown,
-        }
-    }
-
-    pub(super) fn name(&self) -> &str {
-        self.tag("Name").unwrap_or_default()
-    }
-
-    /// The value of the tag with this key.
-    pub(super) fn tag(&self, key: &str) -> Option<&str> {
-        self.tags.iter().find(|(it, _)| it == key).map(|(_, value)| &**value)
+            state: match &*state {
+                "pending" | "running" => PowerState::Running,
+                // One that is stopping is off in a moment, and stays off.
+                "stopping" | "stopped" => PowerState::Stopped,
+                "shutting-down" => PowerState::Leaving,
+                _ => PowerState::Unknown,
+            },
+            tags,
+            ..Listed::new(Resource::Vm, item.non_empty("instanceId")?, name)
+        };
+        Some(Self { vm, is_terminated: state == "terminated" })
     }
 }
 
@@ -184,7 +173,7 @@ mod tests {
         let answer = format!("<DescribeInstancesResponse>{answer}</DescribeInstancesResponse>");
         let made = read(200, &answer).and_then(|answer| Ok(answer.list("reservationSet", Instance::of)?));
         let made = made.map_err(|failure| failure.error.class)?;
-        Ok(made.into_iter().flatten().map(|instance| instance.id).collect())
+        Ok(made.into_iter().flatten().map(|instance| instance.vm.id).collect())
     }
 
     fn item(inside: &str) -> String {
@@ -246,13 +235,11 @@ mod tests {
             interface(1, "2026-11-24T06:00:00.000Z"),
             interface(0, "2026-11-23T06:00:00.000Z"),
         );
-        let instance = Instance::read(&Node::parse(&item).unwrap()).unwrap();
-        assert_eq!(instance.created.unwrap().to_string(), "2026-11-23T06:00:00Z");
-        assert_eq!(
-            (instance.name(), instance.tag("empty"), instance.tag("name")),
-            (" a < b ", Some(""), None)
-        );
-        assert_eq!(instance.power(), PowerState::Stopped);
+        let Instance { vm, is_terminated } = Instance::read(&Node::parse(&item).unwrap()).unwrap();
+        assert_eq!(vm.created.unwrap().to_string(), "2026-11-23T06:00:00Z");
+        let tag = |key: &str| vm.tags.iter().find(|(it, _)| it == key).map(|(_, value)| value.as_str());
+        assert_eq!((&*vm.name, tag("empty"), tag("name")), (" a < b ", Some(""), None));
+        assert_eq!((vm.state, is_terminated), (PowerState::Stopped, false));
     }
 
     #[test]

@@ -41,8 +41,8 @@ use self::{
     api::Api,
 };
 use super::{
-    Accepted, Bears, CLUSTER_UID_TAG, Claim, Error, ErrorClass, Finding, IdProblem, InstanceId, Listed,
-    OwnVm, POD_VM, Pages, ParsedId, PowerState, Provider, Resource, Stage, Vm, VmRef,
+    Accepted, Bears, Claim, Error, ErrorClass, Finding, IdProblem, InstanceId, Listed, OwnVm, POD_VM, Pages,
+    ParsedId, Provider, Resource, Stage, Vm, VmRef,
     cloud::{Cloud, InstanceTypeKey, Opening},
     http::{Failure, Query, Signed, xml::Node},
     region_place::RegionPlace,
@@ -116,7 +116,7 @@ impl Aws {
         let query = Query::new("listing the instances", "DescribeInstances", &parameters);
         let listed = self.0.pages(query, |page| {
             let made = page.list("reservationSet", Instance::of)?;
-            pages(made.into_iter().flatten().map(vm).collect());
+            pages(made.into_iter().flatten().map(|instance| instance.vm).collect());
             Ok(())
         });
         Ok(listed.await?)
@@ -191,11 +191,6 @@ impl Aws {
     }
 }
 
-fn vm(instance: Instance) -> Listed {
-    let (name, created, state) = (instance.name().to_owned(), instance.created, instance.power());
-    Listed { created, state, tags: instance.tags, ..Listed::new(Resource::Vm, instance.id, name) }
-}
-
 /// What a tag `Name` is on that names an instance by its identifier.
 fn side_resource(tag: &Node) -> Option<Listed> {
     let (id, key, name) =
@@ -213,23 +208,16 @@ impl Provider for Aws {
         let query = Query::new("reading the instance", "DescribeInstances", &parameters);
         let gone = match self.0.all(query, |page| page.list("reservationSet", Instance::of)).await {
             Err(Failure { code, error }) if code == INSTANCE_NOT_FOUND => error,
-            made => {
-                let mut instances = made?.into_iter().flatten();
-                let Some(instance) = instances.find(|instance| instance.id == id.as_str()) else {
+            made => match made?.into_iter().flatten().find(|it| it.vm.id == id.as_str()) {
+                Some(instance) if instance.is_terminated => {
+                    Error::new(ErrorClass::NotFound, "the instance is terminated")
+                }
+                Some(instance) => return Ok(instance.vm.described(id)),
+                None => {
                     let message = "EC2 answered without the instance, and did not say that there is none";
                     return Err(Error::new(ErrorClass::Transient, message));
-                };
-                if instance.state != "terminated" {
-                    let is_leaving = instance.power() == PowerState::Leaving;
-                    return Ok(Vm {
-                        created: instance.created,
-                        stage: if is_leaving { Stage::Leaving } else { Stage::Present },
-                        cluster_uid: instance.tag(CLUSTER_UID_TAG).map(str::to_owned),
-                        ..Vm::named(id.clone(), instance.name())
-                    });
                 }
-                Error::new(ErrorClass::NotFound, "the instance is terminated")
-            }
+            },
         };
         let belongings = self.remains(id).await?;
         if belongings.is_empty() {

@@ -18,7 +18,7 @@ use jiff::Timestamp;
 use serde::Deserialize;
 
 use crate::provider::{
-    Error, ErrorClass,
+    Error, ErrorClass, Listed, PowerState, Resource,
     error::release_advice,
     http::{Reply, texts},
 };
@@ -35,24 +35,7 @@ const LOCKED: (ErrorClass, &str) =
     (ErrorClass::Transient, "RetryableError RetryableErrorDueToAnotherOperation");
 
 /// The state of what Azure is deleting.
-pub(super) const DELETING: &str = "Deleting";
-
-/// A VM.
-#[derive(Debug, Deserialize)]
-pub(super) struct VirtualMachine {
-    pub(super) id: String,
-    pub(super) name: String,
-    #[serde(default)]
-    pub(super) properties: Properties,
-    pub(super) tags: Option<BTreeMap<String, String>>,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub(super) struct Properties {
-    pub(super) provisioning_state: String,
-    pub(super) time_created: Option<Timestamp>,
-}
+const DELETING: &str = "Deleting";
 
 /// A page of a list. `value` distinguishes it from any other JSON, which would be an empty list.
 #[derive(Debug, Deserialize)]
@@ -62,7 +45,7 @@ pub(super) struct Page<T> {
     pub(super) next_link: Option<String>,
 }
 
-/// A resource of any type.
+/// A resource of any type: what a list says of it, or what it says itself.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct ArmResource {
@@ -71,9 +54,20 @@ pub(super) struct ArmResource {
     #[serde(rename = "type")]
     pub(super) kind: String,
     pub(super) managed_by: Option<String>,
-    pub(super) created_time: Option<Timestamp>,
-    pub(super) provisioning_state: Option<String>,
-    pub(super) tags: Option<BTreeMap<String, Option<String>>>,
+    tags: Option<BTreeMap<String, Option<String>>>,
+    /// Of a list.
+    created_time: Option<Timestamp>,
+    /// Of a list.
+    provisioning_state: Option<String>,
+    /// Of the resource itself.
+    properties: Option<Properties>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Properties {
+    provisioning_state: String,
+    time_created: Option<Timestamp>,
 }
 
 /// What one of the caller's roles allows.
@@ -82,6 +76,23 @@ pub(super) struct ArmResource {
 pub(super) struct Permission {
     actions: Vec<String>,
     not_actions: Vec<String>,
+}
+
+impl ArmResource {
+    /// What is known of it, which is of this kind. It does not have the power state, and no list of a resource group has it. Azure
+    /// lists it for a whole subscription, to users with that right, or gives it for one VM at a time.
+    pub(super) fn listed(self, kind: Resource) -> Listed {
+        let Properties { provisioning_state, time_created } = self.properties.unwrap_or_default();
+        let state = self.provisioning_state.unwrap_or(provisioning_state);
+        let is_leaving = kind == Resource::Vm && state == DELETING;
+        let tags = self.tags.into_iter().flatten().map(|(key, value)| (key, value.unwrap_or_default()));
+        Listed {
+            created: self.created_time.or(time_created),
+            state: if is_leaving { PowerState::Leaving } else { PowerState::Unknown },
+            tags: tags.collect(),
+            ..Listed::new(kind, self.id.to_lowercase(), self.name)
+        }
+    }
 }
 
 impl Permission {

@@ -30,14 +30,13 @@ use operator_kit::Message;
 
 pub use self::settings::Settings;
 use self::{
-    answer::{ArmResource, DELETING, Page, VirtualMachine, accepted, is_absent},
+    answer::{ArmResource, Page, accepted, is_absent},
     credentials::Credentials,
 };
 use super::{
-    Accepted, Bears, Claim, Error, ErrorClass, Finding, InstanceId, Listed, OwnVm, POD_VM, Pages, PowerState,
-    Provider, Resource, Stage, Vm, VmRef,
+    Accepted, Bears, Claim, Error, ErrorClass, Finding, InstanceId, Listed, OwnVm, POD_VM, Pages, Provider,
+    Resource, Stage, Vm, VmRef,
     cloud::{Cloud, InstanceTypeKey, Opening},
-    cluster_proof::cluster_uid,
     http::{Authorized, Call, MOST_PAGES, Reply, encoded, identity::variable, too_many_pages},
 };
 use crate::settings::Values;
@@ -170,17 +169,11 @@ impl Provider for Azure {
         let Some(reply) = self.find("looking up the VM", id.as_str(), COMPUTE).await? else {
             return self.remains(id).await;
         };
-        let vm: VirtualMachine = reply.json()?;
+        let vm: ArmResource = reply.json()?;
         if vm.id.to_lowercase() != id.as_str() {
             return Err(reply.unreadable("VM", "it has another identifier"));
         }
-        let is_leaving = vm.properties.provisioning_state == DELETING;
-        Ok(Vm {
-            created: vm.properties.time_created,
-            stage: if is_leaving { Stage::Leaving } else { Stage::Present },
-            cluster_uid: cluster_uid(vm.tags.into_iter().flatten()),
-            ..Vm::named(id.clone(), vm.name)
-        })
+        Ok(vm.listed(Resource::Vm).described(id))
     }
 
     async fn delete(&self, vm: &OwnVm) -> Result<Accepted, Error> {
@@ -216,29 +209,18 @@ fn user_of_network(name: &str) -> Option<&str> {
     })
 }
 
-/// A pod VM, or what may have come with one: a disk that nothing uses, an interface or an address. No list of a resource group
-/// has the power state. Azure gives it for a whole subscription, to users with that right, or for one VM at a time.
+/// A pod VM, or what may have come with one: a disk that nothing uses, an interface or an address.
 fn listed(resource: ArmResource) -> Option<Listed> {
     let name = &*resource.name;
     let (kind, vm) = match &*resource.kind.to_lowercase() {
         VM => (Resource::Vm, None),
-        DISK => (Resource::Disk, Some(name.strip_suffix(OF_DISK)?)),
+        DISK if resource.managed_by.is_none() => (Resource::Disk, Some(name.strip_suffix(OF_DISK)?)),
         INTERFACE => (Resource::Interface, Some(user_of_network(name)?)),
         ADDRESS => (Resource::Address, Some(user_of_network(name)?)),
         _ => return None,
     };
     let vm = vm.map(|vm| VmRef::Name(vm.to_owned()));
-    let is_used = kind == Resource::Disk && resource.managed_by.is_some();
-    let is_leaving = kind == Resource::Vm && resource.provisioning_state.as_deref() == Some(DELETING);
-    let tags = resource.tags.into_iter().flatten().map(|(key, value)| (key, value.unwrap_or_default()));
-    let is_pod_vms = resource.name.starts_with(POD_VM) && !is_used;
-    is_pod_vms.then(|| Listed {
-        created: resource.created_time,
-        state: if is_leaving { PowerState::Leaving } else { PowerState::Unknown },
-        vm,
-        tags: tags.collect(),
-        ..Listed::new(kind, resource.id.to_lowercase(), resource.name)
-    })
+    name.starts_with(POD_VM).then(|| Listed { vm, ..resource.listed(kind) })
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ use std::{collections::BTreeMap, time::Duration};
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::provider::{Error, ErrorClass, PowerState, http::Reply};
+use crate::provider::{Error, ErrorClass, Listed, PowerState, Resource, http::Reply};
 
 /// The least time to leave Compute Engine alone. Its quotas are by the minute.
 const RETRY_AFTER: Duration = Duration::from_secs(5);
@@ -79,18 +79,23 @@ pub(super) struct Permissions {
 }
 
 impl Instance {
-    /// Whether it is being stopped, which is how its deletion begins.
-    pub(super) fn is_leaving(&self) -> bool {
-        ["STOPPING", "DEPROVISIONING", "PENDING_STOP"].contains(&self.status.as_str())
-    }
-
-    /// Whether it runs, as far as its status says. One that is being repaired runs again by itself.
+    /// Whether it runs, as far as its status says. Its deletion begins with a stop. One that is being repaired runs again by itself.
     pub(super) fn power(&self) -> PowerState {
         match self.status.as_str() {
-            _ if self.is_leaving() => PowerState::Leaving,
+            "STOPPING" | "DEPROVISIONING" | "PENDING_STOP" => PowerState::Leaving,
             "PENDING" | "PROVISIONING" | "STAGING" | "RUNNING" | "REPAIRING" => PowerState::Running,
             "SUSPENDING" | "SUSPENDED" | "STOPPED" | "TERMINATED" => PowerState::Stopped,
             _ => PowerState::Unknown,
+        }
+    }
+
+    /// What is known of it, under this identifier.
+    pub(super) fn listed(&self, id: &str) -> Listed {
+        Listed {
+            created: self.creation_timestamp.parse().ok(),
+            state: self.power(),
+            tags: self.labels.clone().into_iter().collect(),
+            ..Listed::new(Resource::Vm, id, &*self.name)
         }
     }
 }

@@ -33,10 +33,8 @@ use self::{
     credentials::Source,
 };
 use super::{
-    Accepted, Claim, Error, ErrorClass, Finding, InstanceId, Listed, OwnVm, POD_VM, Pages, Provider,
-    Resource, Stage, Vm,
+    Accepted, Claim, Error, ErrorClass, Finding, InstanceId, OwnVm, POD_VM, Pages, PowerState, Provider, Vm,
     cloud::{Cloud, InstanceTypeKey, Opening},
-    cluster_proof::cluster_uid,
     http::{Authorized, Call, MOST_PAGES, Parameters, encoded, identity::is_safe, too_many_pages},
 };
 use crate::settings::Values;
@@ -194,13 +192,7 @@ fn in_several_zones(found: &[Instance]) -> HashSet<String> {
 impl Provider for Gcp {
     async fn describe(&self, id: &InstanceId, _: &Claim) -> Result<Vm, Error> {
         let (path, instance) = self.find(id).await?;
-        Ok(Vm {
-            created: instance.creation_timestamp.parse().ok(),
-            stage: if instance.is_leaving() { Stage::Leaving } else { Stage::Present },
-            belongings: vec![path],
-            cluster_uid: cluster_uid(instance.labels),
-            ..Vm::named(id.clone(), instance.name)
-        })
+        Ok(Vm { belongings: vec![path], ..instance.listed(id.as_str()).described(id) })
     }
 
     async fn delete(&self, vm: &OwnVm) -> Result<Accepted, Error> {
@@ -212,7 +204,7 @@ impl Provider for Gcp {
         let reply = match accepted(self.api.send(call).await?, Some(path)) {
             // It refuses a second deletion while the first one is under way.
             Err(refused) if refused.class == ErrorClass::Refused => {
-                let is_leaving = self.at(path).await?.is_leaving();
+                let is_leaving = self.at(path).await?.power() == PowerState::Leaving;
                 return if is_leaving { Ok(Accepted { check_again_after: DELETION }) } else { Err(refused) };
             }
             reply => reply?,
@@ -228,10 +220,7 @@ impl Provider for Gcp {
         let found = self.pod_vms().await?;
         let several = in_several_zones(&found);
         let listed = found.into_iter().map(|vm| {
-            let id = if several.contains(&vm.name) { self.path(&vm) } else { vm.name.clone() };
-            let (created, state) = (vm.creation_timestamp.parse().ok(), vm.power());
-            let tags = vm.labels.into_iter().collect();
-            Listed { created, state, tags, ..Listed::new(Resource::Vm, id, vm.name) }
+            if several.contains(&vm.name) { vm.listed(&self.path(&vm)) } else { vm.listed(&vm.name) }
         });
         pages(listed.collect());
         Ok(())

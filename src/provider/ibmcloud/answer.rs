@@ -10,7 +10,7 @@ use hyper::StatusCode;
 use jiff::Timestamp;
 use serde::Deserialize;
 
-use crate::provider::{Error, ErrorClass, PowerState, http::Reply};
+use crate::provider::{Error, ErrorClass, Listed, PowerState, Resource, http::Reply};
 
 /// The codes by which VPC says that it has no such instance.
 const NOT_FOUND: [&str; 2] = ["not_found", "instance_not_found"];
@@ -84,6 +84,12 @@ impl Instance {
             "stopping" | "stopped" | "pausing" | "paused" => PowerState::Stopped,
             _ => PowerState::Unknown,
         }
+    }
+
+    /// What is known of it, with these tags.
+    pub(super) fn listed(self, tags: Vec<(String, String)>) -> Listed {
+        let (created, state) = (self.created_at, self.power());
+        Listed { created, state, tags, ..Listed::new(Resource::Vm, self.id, self.name) }
     }
 }
 

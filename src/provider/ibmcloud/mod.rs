@@ -46,8 +46,8 @@ use self::{
     sight::Sight,
 };
 use super::{
-    Accepted, Claim, Error, ErrorClass, Finding, IdProblem, InstanceId, Listed, OwnVm, POD_VM, Pages,
-    ParsedId, Provider, Resource, Stage, Vm,
+    Accepted, Claim, Error, ErrorClass, Finding, IdProblem, InstanceId, OwnVm, POD_VM, Pages, ParsedId,
+    Provider, Vm,
     cloud::{Cloud, InstanceTypeKey, Opening, RecordedPlace},
     error::release_advice,
     http::{Authorized, Call, MOST_PAGES, Reply, encoded, too_many_pages},
@@ -213,8 +213,8 @@ impl Provider for IbmCloud {
             }
             instance => instance?,
         };
-        let stage = if instance.is_leaving() { Stage::Leaving } else { Stage::Present };
-        Ok(Vm { created: instance.created_at, stage, ..Vm::named(id.clone(), instance.name) })
+        // VPC shows no tags.
+        Ok(instance.listed(Vec::new()).described(id))
     }
 
     async fn delete(&self, vm: &OwnVm) -> Result<Accepted, Error> {
@@ -239,12 +239,8 @@ impl Provider for IbmCloud {
             let pod_vms = instances.into_iter().filter(|instance| instance.name.starts_with(POD_VM));
             let page: Result<_, _> = pod_vms
                 .map(|instance| {
-                    Ok(Listed {
-                        created: instance.created_at,
-                        state: instance.power(),
-                        tags: tags.of(&instance)?,
-                        ..Listed::new(Resource::Vm, instance.id, instance.name)
-                    })
+                    let tags = tags.of(&instance)?;
+                    Ok(instance.listed(tags))
                 })
                 .collect();
             listed = page.map(&mut *pages);

@@ -37,7 +37,7 @@ use self::settings::Place;
 pub use self::settings::Settings;
 use super::{
     Accepted, Claim, Error, ErrorClass, Finding, IdProblem, InstanceId, Listed, OwnVm, POD_VM, Pages,
-    ParsedId, PowerState, Provider, Resource, Stage, Vm,
+    ParsedId, PowerState, Provider, Resource, Vm,
     cloud::{Cloud, Opening},
     finding::{DELETE, LOOK_UP, counted, ensure_answered},
     http::{Authorized, Call, Options, Reply},
@@ -134,6 +134,11 @@ impl Server {
     fn is_being_built(&self) -> bool {
         self.status.eq_ignore_ascii_case("build")
     }
+
+    fn listed(self) -> Listed {
+        let (created, state) = (self.creation_date, self.power());
+        Listed { created, state, ..Listed::new(Resource::Vm, self.id.to_lowercase(), self.name) }
+    }
 }
 
 /// The reply if it is a success, else what it means. A status alone never means absence here.
@@ -210,9 +215,7 @@ impl PowerVs {
 #[async_trait]
 impl Provider for PowerVs {
     async fn describe(&self, id: &InstanceId, _: &Claim) -> Result<Vm, Error> {
-        let server = self.find(id).await?;
-        let stage = if server.is_leaving() { Stage::Leaving } else { Stage::Present };
-        Ok(Vm { created: server.creation_date, stage, ..Vm::named(id.clone(), server.name) })
+        Ok(self.find(id).await?.listed().described(id))
     }
 
     async fn delete(&self, vm: &OwnVm) -> Result<Accepted, Error> {
@@ -239,12 +242,7 @@ impl Provider for PowerVs {
 
     async fn list(&self, pages: Pages<'_>) -> Result<(), Error> {
         let servers = self.servers("listing the servers").await?.into_iter();
-        let listed = |server: Server| Listed {
-            created: server.creation_date,
-            state: server.power(),
-            ..Listed::new(Resource::Vm, server.id.to_lowercase(), server.name)
-        };
-        pages(servers.filter(|server| server.name.starts_with(POD_VM)).map(listed).collect());
+        pages(servers.filter(|server| server.name.starts_with(POD_VM)).map(Server::listed).collect());
         Ok(())
     }
 

@@ -67,12 +67,28 @@ fn the_errors_of_all_who_answer_have_a_code() {
 #[test]
 fn a_vm_is_read_with_the_time_when_it_was_made_if_azure_says_so() {
     let created = "2026-11-22T23:32:56.808885875+00:00";
-    let vm: VirtualMachine =
-        serde_json::from_value(json!({ "id": "/X", "name": "a", "properties": { "timeCreated": created } }))
-            .unwrap();
-    assert!(vm.properties.time_created.is_some());
-    let bare: VirtualMachine = serde_json::from_value(json!({ "id": "/x", "name": "a" })).unwrap();
-    assert!(bare.properties.time_created.is_none());
+    let vm = |properties: serde_json::Value| {
+        let vm = json!({ "id": "/X", "name": "a", "type": "vm", "properties": properties });
+        serde_json::from_value::<ArmResource>(vm).unwrap().listed(Resource::Vm)
+    };
+    assert!(vm(json!({ "timeCreated": created })).created.is_some());
+    assert_eq!(vm(json!({ "provisioningState": "Deleting" })).state, PowerState::Leaving);
+    let bare: ArmResource = serde_json::from_value(json!({ "id": "/x", "name": "a", "type": "vm" })).unwrap();
+    let bare = bare.listed(Resource::Vm);
+    assert_eq!((bare.created, bare.state), (None, PowerState::Unknown));
+}
+
+#[test]
+fn a_list_says_when_a_vm_was_made_and_whether_it_is_being_deleted() {
+    let listed = |kind: Resource| {
+        let listed = json!({
+            "id": "/X", "name": "a", "type": "vm", "createdTime": "2026-11-22T23:32:56Z", "provisioningState": "Deleting",
+        });
+        serde_json::from_value::<ArmResource>(listed).unwrap().listed(kind)
+    };
+    let vm = listed(Resource::Vm);
+    assert_eq!((&*vm.id, vm.created.is_some(), vm.state), ("/x", true, PowerState::Leaving));
+    assert_eq!(listed(Resource::Disk).state, PowerState::Unknown, "it is no VM");
 }
 
 #[test]

@@ -124,8 +124,9 @@ fn a_status_says_whether_a_vm_runs_as_long_as_it_is_known() {
 
 #[test]
 fn a_vm_is_leaving_while_it_is_being_stopped_and_not_once_it_is_stopped() {
-    let is_leaving =
-        |status: &str| Instance { status: status.to_owned(), ..Instance::default() }.is_leaving();
+    let is_leaving = |status: &str| {
+        Instance { status: status.to_owned(), ..Instance::default() }.power() == PowerState::Leaving
+    };
     for status in ["STOPPING", "DEPROVISIONING", "PENDING_STOP"] {
         assert!(is_leaving(status), "{status}");
     }
