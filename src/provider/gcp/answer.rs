@@ -34,9 +34,9 @@ pub(super) struct Instance {
     pub(super) status: String,
     pub(super) creation_timestamp: String,
     pub(super) labels: BTreeMap<String, String>,
-    /// As `zones/ZONE`, if it is from a list.
+    /// As `projects/PROJECT/zones/ZONE/instances/NAME`.
     #[serde(skip)]
-    pub(super) zone: String,
+    pub(super) path: String,
 }
 
 /// A page of a list of all zones. `kind` distinguishes it from any other JSON, which would be an empty list.
@@ -113,10 +113,12 @@ impl Page {
         gap.or_else(|| self.unreachables.first().map(|scope| format!("{scope} is unreachable")))
     }
 
-    /// Its VMs.
-    pub(super) fn into_instances(self) -> impl Iterator<Item = Instance> {
-        self.items.into_iter().flat_map(|(zone, scoped)| {
-            scoped.instances.into_iter().map(move |vm| Instance { zone: zone.clone(), ..vm })
+    /// Its VMs, which are in this project.
+    pub(super) fn into_instances(self, project: &str) -> impl Iterator<Item = Instance> {
+        self.items.into_iter().flat_map(move |(zone, scoped)| {
+            let zone = format!("projects/{project}/{zone}");
+            let at = move |vm: Instance| Instance { path: format!("{zone}/instances/{}", vm.name), ..vm };
+            scoped.instances.into_iter().map(at)
         })
     }
 }

@@ -5,7 +5,7 @@ use serde_json::json;
 
 use super::{
     Gcp, IN_PART, LISTING,
-    answer::{Instance, Permissions, accepted},
+    answer::{Permissions, accepted},
 };
 use crate::provider::{
     Error, Finding, POD_VM,
@@ -23,12 +23,14 @@ impl Gcp {
         let listed = ensure_answered(self.pod_vms().await)?;
         let sample = match &listed {
             // Any VM of the project will do.
-            Ok(vms) if vms.is_empty() => self.page(LISTING, "", IN_PART, "").await?.into_instances().next(),
+            Ok(vms) if vms.is_empty() => {
+                self.page(LISTING, "", IN_PART, "").await?.into_instances(&self.project).next()
+            }
             Ok(vms) => vms.first().cloned(),
             Err(_) => None,
         };
         let rights = match &sample {
-            Some(vm) => Finding::tried(DELETE, self.rights(vm).await),
+            Some(vm) => Finding::tried(DELETE, self.rights(&vm.path).await),
             None => Finding::untried(
                 DELETE,
                 "Compute Engine tells the rights on a VM alone, and the project shows none",
@@ -40,9 +42,9 @@ impl Gcp {
         Ok(vec![Finding::tried("credentials", token), Finding::tried(LOOK_UP, listed), rights])
     }
 
-    /// Asks whether the credentials may do on this VM what deletions do.
-    async fn rights(&self, vm: &Instance) -> Result<String, Error> {
-        let path = format!("{}/testIamPermissions", self.path(vm));
+    /// Asks whether the credentials may do on the VM at this path what deletions do.
+    async fn rights(&self, path: &str) -> Result<String, Error> {
+        let path = format!("{path}/testIamPermissions");
         let call = self.request("asking for the rights on a VM", Method::POST, &path)?;
         let call = call.json(&json!({ "permissions": NEEDED }));
         let granted = accepted(self.api.send(call).await?, None)?.json::<Permissions>()?.permissions;

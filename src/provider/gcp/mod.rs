@@ -17,11 +17,7 @@ mod examine;
 mod id;
 mod settings;
 
-use std::{
-    collections::{HashMap, HashSet},
-    mem,
-    time::Duration,
-};
+use std::{mem, time::Duration};
 
 use async_trait::async_trait;
 use hyper::Method;
@@ -33,7 +29,8 @@ use self::{
     credentials::Source,
 };
 use super::{
-    Accepted, Claim, Error, ErrorClass, Finding, InstanceId, OwnVm, POD_VM, Pages, PowerState, Provider, Vm,
+    Accepted, Claim, Error, ErrorClass, Finding, InstanceId, Listed, OwnVm, POD_VM, Pages, PowerState,
+    Provider, Vm,
     cloud::{Cloud, InstanceTypeKey, Opening},
     http::{Authorized, Call, MOST_PAGES, Parameters, encoded, identity::is_safe, too_many_pages},
 };
@@ -118,7 +115,7 @@ impl Gcp {
         for _ in 0..MOST_PAGES {
             let mut page = self.page(doing, filter, shape, &token).await?;
             token = mem::take(&mut page.next_page_token);
-            all.extend(page.into_instances());
+            all.extend(page.into_instances(&self.project));
             if token.is_empty() {
                 return Ok(all);
             }
@@ -142,10 +139,10 @@ impl Gcp {
         page.gap().map_or(Ok(page), |gap| Err(reply.unreadable("list of all zones", &gap)))
     }
 
-    /// The VM and its path. Fails with [`ErrorClass::NotFound`] if there is none.
-    async fn find(&self, id: &InstanceId) -> Result<(String, Instance), Error> {
+    /// The VM. Fails with [`ErrorClass::NotFound`] if there is none.
+    async fn find(&self, id: &InstanceId) -> Result<Instance, Error> {
         if id.scope().is_some() {
-            return Ok((id.to_string(), self.at(id.as_str()).await?));
+            return self.at(id.as_str()).await;
         }
         let mut found = self.instances(LOOKING_UP, &format!("name = \"{id}\""), WHOLE).await?;
         found.retain(|instance| instance.name == id.as_str());
@@ -154,45 +151,41 @@ impl Gcp {
             return Err(Error::new(ErrorClass::NotFound, message));
         };
         // A list that changes meanwhile may show a VM on two pages.
-        if let Some(other) = found.into_iter().find(|it| it.zone != instance.zone) {
+        if let Some(other) = found.into_iter().find(|it| it.path != instance.path) {
             let public =
                 "several zones have a VM of the recorded name: delete by hand those that no Pod uses";
-            let full = format!("{public}: {id} in {} and {}", instance.zone, other.zone);
+            let full = format!("{public}: {} and {}", instance.path, other.path);
             return Err(Error::new(ErrorClass::Refused, Message::new(public, full)));
         }
-        Ok((self.path(&instance), instance))
+        Ok(instance)
     }
 
     /// The VM at this path. Fails with [`ErrorClass::NotFound`] if there is none.
     async fn at(&self, path: &str) -> Result<Instance, Error> {
         let call = self.request(LOOKING_UP, Method::GET, path)?;
-        accepted(self.api.send(call).await?, Some(path))?.json()
-    }
-
-    /// The path of a VM from a list.
-    fn path(&self, Instance { zone, name, .. }: &Instance) -> String {
-        format!("projects/{}/{zone}/instances/{name}", self.project)
+        let instance: Instance = accepted(self.api.send(call).await?, Some(path))?.json()?;
+        Ok(Instance { path: path.to_owned(), ..instance })
     }
 }
 
-/// The names of several VMs. A VM's name is its identifier, as cloud-api-adaptor records nothing else. A deletion by a name in
+/// What is known of these VMs. A VM's name is its identifier, as cloud-api-adaptor records nothing else. A deletion by a name in
 /// several zones could delete a VM in any of them, so such a VM is listed by its path. It is deleted in its own zone or not at
 /// all.
-fn in_several_zones(found: &[Instance]) -> HashSet<String> {
-    let (mut zones, mut several) = (HashMap::new(), HashSet::new());
-    for Instance { zone, name, .. } in found {
-        if *zones.entry(name).or_insert(zone) != zone {
-            several.insert(name.clone());
-        }
-    }
-    several
+fn listed(mut vms: Vec<Instance>) -> Vec<Listed> {
+    vms.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+    let of_one_name = |vms: &[Instance]| {
+        let is_one = vms.iter().all(|vm| vm.path == vms[0].path);
+        vms.iter().map(|vm| vm.listed(if is_one { &vm.name } else { &vm.path })).collect::<Vec<_>>()
+    };
+    vms.chunk_by(|a, b| a.name == b.name).flat_map(of_one_name).collect()
 }
 
 #[async_trait]
 impl Provider for Gcp {
     async fn describe(&self, id: &InstanceId, _: &Claim) -> Result<Vm, Error> {
-        let (path, instance) = self.find(id).await?;
-        Ok(Vm { belongings: vec![path], ..instance.listed(id.as_str()).described(id) })
+        let instance = self.find(id).await?;
+        let described = instance.listed(id.as_str()).described(id);
+        Ok(Vm { belongings: vec![instance.path], ..described })
     }
 
     async fn delete(&self, vm: &OwnVm) -> Result<Accepted, Error> {
@@ -217,12 +210,7 @@ impl Provider for Gcp {
 
     /// One page of all VMs, as only the last page of Compute Engine shows which names are in several zones.
     async fn list(&self, pages: Pages<'_>) -> Result<(), Error> {
-        let found = self.pod_vms().await?;
-        let several = in_several_zones(&found);
-        let listed = found.into_iter().map(|vm| {
-            if several.contains(&vm.name) { vm.listed(&self.path(&vm)) } else { vm.listed(&vm.name) }
-        });
-        pages(listed.collect());
+        pages(listed(self.pod_vms().await?));
         Ok(())
     }
 
@@ -233,6 +221,8 @@ impl Provider for Gcp {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashSet;
+
     use super::*;
 
     #[test]
@@ -240,10 +230,12 @@ mod tests {
         let found =
             [("zones/a", "x"), ("zones/a", "y"), ("zones/a", "x"), ("zones/b", "y"), ("zones/b", "z")];
         let instance = |(zone, name): (&str, &str)| Instance {
-            zone: zone.to_owned(),
+            path: format!("{zone}/{name}"),
             name: name.to_owned(),
             ..Instance::default()
         };
-        assert_eq!(in_several_zones(&found.map(instance)), HashSet::from(["y".to_owned()]));
+        let listed = listed(found.map(instance).into());
+        let ids: HashSet<_> = listed.iter().map(|vm| (&*vm.name, &*vm.id)).collect();
+        assert_eq!(ids, HashSet::from([("x", "x"), ("y", "zones/a/y"), ("y", "zones/b/y"), ("z", "z")]));
     }
 }

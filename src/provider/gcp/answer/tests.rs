@@ -102,8 +102,9 @@ fn a_vm_is_read_with_its_zone_and_the_time_of_its_creation() {
         "creationTimestamp": "2026-11-22T13:02:44.502-08:00",
     });
     let items = list(&json!({ "zones/a": { "instances": [vm] } }));
-    let vm = page(&items).unwrap().into_instances().next().unwrap();
-    assert_eq!((&*vm.zone, &*vm.name), ("zones/a", "podvm-web-1a2b3c4d"));
+    let vm = page(&items).unwrap().into_instances("peer-pods").next().unwrap();
+    let path = "projects/peer-pods/zones/a/instances/podvm-web-1a2b3c4d";
+    assert_eq!((&*vm.path, &*vm.name), (path, "podvm-web-1a2b3c4d"));
     assert!(vm.creation_timestamp.parse::<jiff::Timestamp>().is_ok());
 }
 
