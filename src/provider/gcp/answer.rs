@@ -19,13 +19,6 @@ use crate::provider::{Error, ErrorClass, Listed, PowerState, Resource, http::Rep
 /// The least time to leave Compute Engine alone. Its quotas are by the minute.
 const RETRY_AFTER: Duration = Duration::from_secs(5);
 
-/// What codes mean whose status says less.
-const CLASSES: [(ErrorClass, &str); 3] = [
-    (ErrorClass::Throttled { retry_after: RETRY_AFTER }, "rateLimitExceeded userRateLimitExceeded"),
-    (ErrorClass::Invalid, "accessNotConfigured"),
-    (ErrorClass::Refused, "invalidResourceUsage resourceInUseByAnotherResource resourceNotReady"),
-];
-
 /// A VM.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "camelCase", default)]
@@ -130,26 +123,32 @@ pub(super) fn accepted(reply: Reply, path: Option<&str>) -> Result<Reply, Error>
         // Compute Engine's shape, and that of other Google APIs.
         let codes = ["/error/errors/0/reason", "/error/status"];
         let [code, message] = reply.texts([&codes, &["/error/message"]]);
-        let status = reply.status.as_u16();
-        let error = reply.error(&code, &message, class(status, &code, &message, path));
-        match (status, &*code) {
-            (404, "notFound") if error.class != ErrorClass::NotFound => {
-                error.advising("the project or the zone is unknown, or the credentials may not see it")
-            }
-            (403, "accessNotConfigured") => error.advising("enable the Compute Engine API in the project"),
-            (400, "invalidResourceUsage") => error.advising("the VM may be protected against deletion"),
-            _ => error,
-        }
+        let (class, advice) = meaning(reply.status.as_u16(), &code, &message, path);
+        let error = reply.error(&code, &message, class);
+        if advice.is_empty() { error } else { error.advising(advice) }
     })
 }
 
-/// The class for a status with a code. `None`: the status alone decides. Absence requires a message that names the VM at `path`.
-fn class(status: u16, code: &str, message: &str, path: Option<&str>) -> Option<ErrorClass> {
+/// The class for a status with a code, and what to do about it. `None`: the status alone decides. Absence requires a message that
+/// names the VM at `path`.
+fn meaning(status: u16, code: &str, message: &str, path: Option<&str>) -> (Option<ErrorClass>, &'static str) {
     let names = |path: &str| message.contains(&format!("'{path}'"));
     match (status, code) {
-        (404, "notFound") if path.is_some_and(names) => Some(ErrorClass::NotFound),
-        (412, _) => Some(ErrorClass::Refused),
-        _ => ErrorClass::of_code(code, &CLASSES),
+        (404, "notFound") if path.is_some_and(names) => (Some(ErrorClass::NotFound), ""),
+        (404, "notFound") => (None, "the project or the zone is unknown, or the credentials may not see it"),
+        (412, _) | (_, "resourceInUseByAnotherResource" | "resourceNotReady") => {
+            (Some(ErrorClass::Refused), "")
+        }
+        (_, "invalidResourceUsage") => {
+            (Some(ErrorClass::Refused), "the VM may be protected against deletion")
+        }
+        (_, "accessNotConfigured") => {
+            (Some(ErrorClass::Invalid), "enable the Compute Engine API in the project")
+        }
+        (_, "rateLimitExceeded" | "userRateLimitExceeded") => {
+            (Some(ErrorClass::Throttled { retry_after: RETRY_AFTER }), "")
+        }
+        _ => (None, ""),
     }
 }
 

@@ -6,7 +6,7 @@ const PATH: &str = "projects/peer-pods/zones/europe-west4-a/instances/podvm-web-
 
 /// The class that an answer to a request for the VM has, if the status does not say it.
 fn judged(status: u16, code: &str, message: &str) -> Option<ErrorClass> {
-    class(status, code, message, Some(PATH))
+    meaning(status, code, message, Some(PATH)).0
 }
 
 #[test]
@@ -28,7 +28,7 @@ fn only_a_404_that_names_the_very_vm_is_absence() {
     for status in [400, 403, 410, 500] {
         assert_eq!(judged(status, "notFound", &message), None, "{status}");
     }
-    assert_eq!(class(404, "notFound", &message, None), None, "a list");
+    assert_eq!(meaning(404, "notFound", &message, None).0, None, "a list");
 }
 
 #[test]
