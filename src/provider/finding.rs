@@ -2,13 +2,13 @@
 
 use operator_kit::Message;
 
-use super::{Error, ErrorClass};
+use super::{Error, ErrorClass, Listed, POD_VM, Provider, Resource};
 
 /// Subjects that most clouds have.
 pub(super) const LOOK_UP: &str = "look up VMs";
 pub(super) const DELETE: &str = "delete VMs";
 
-/// One thing that [`Provider::examine`](super::Provider::examine) found out.
+/// One thing that [`Provider::examine`] found out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
     /// What it is about: a few words that stay the same from one examination to the next, such as `delete volumes`.
@@ -53,6 +53,19 @@ pub(super) fn ensure_answered<T>(answer: Result<T, Error>) -> Result<Result<T, E
         Err(error) if error.class == ErrorClass::Transient => Err(error),
         answer => Ok(answer),
     }
+}
+
+/// Lists as the sweep does, and says how many VMs there are: `the workspace has 2 servers named podvm-…`. The results are those of
+/// [`ensure_answered`].
+pub(super) async fn look_up(
+    provider: &dyn Provider,
+    place: &str,
+    thing: &str,
+) -> Result<Result<String, Error>, Error> {
+    let mut count = 0;
+    let take = &mut |page: Vec<Listed>| count += page.iter().filter(|it| it.kind == Resource::Vm).count();
+    let listed = ensure_answered(provider.list(take).await)?;
+    Ok(listed.map(|()| format!("{place} {} named {POD_VM}…", counted(count, thing))))
 }
 
 /// Examines access first and then, with access, the `rest`. Without access, these subjects are untried for this reason.

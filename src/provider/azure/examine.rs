@@ -3,12 +3,12 @@
 use hyper::Method;
 
 use super::{
-    Azure, VM,
-    answer::{ArmResource, Page, Permission, accepted},
+    Azure,
+    answer::{Page, Permission, accepted},
 };
 use crate::provider::{
-    Error, Finding, POD_VM,
-    finding::{DELETE, LOOK_UP, counted, ensure_answered, ensure_rights, examine},
+    Error, Finding,
+    finding::{DELETE, LOOK_UP, ensure_rights, examine, look_up},
 };
 
 /// The version of the API for permissions.
@@ -17,18 +17,8 @@ const AUTHORIZATION: &str = "2022-04-01";
 /// What the question takes.
 const ASK: &str = "Microsoft.Authorization/permissions/read";
 
-/// What deletions need, and the list of the sweep.
-const NEEDED: [&str; 9] = [
-    "Microsoft.Compute/virtualMachines/read",
-    "Microsoft.Compute/virtualMachines/delete",
-    "Microsoft.Compute/disks/read",
-    "Microsoft.Compute/disks/delete",
-    "Microsoft.Network/networkInterfaces/read",
-    "Microsoft.Network/networkInterfaces/delete",
-    "Microsoft.Network/publicIPAddresses/read",
-    "Microsoft.Network/publicIPAddresses/delete",
-    "Microsoft.Resources/subscriptions/resourceGroups/resources/read",
-];
+/// The custom role of the documentation.
+const ROLE: &str = include_str!("role.json");
 
 impl Azure {
     /// Gets a token, lists the group as the sweep does, and asks for the rights in the group.
@@ -38,7 +28,7 @@ impl Azure {
         let without = (&[LOOK_UP, DELETE][..], "check has no access token");
         examine("credentials", token, without, async || {
             Ok(vec![
-                Finding::tried(LOOK_UP, ensure_answered(self.count_vms().await)?),
+                Finding::tried(LOOK_UP, look_up(self, "the resource group has", "VM").await?),
                 match self.roles().await {
                     Ok(roles) => Finding::tried(DELETE, judged(&roles)),
                     Err(unknown) => {
@@ -51,15 +41,6 @@ impl Azure {
         .await
     }
 
-    async fn count_vms(&self) -> Result<String, Error> {
-        let mut count = 0;
-        let take = |resources: Vec<ArmResource>| {
-            count += resources.iter().filter(|it| it.kind.eq_ignore_ascii_case(VM)).count();
-        };
-        self.resources(take).await?;
-        Ok(format!("the resource group has {} named {POD_VM}…", counted(count, "VM")))
-    }
-
     /// Asks what the credentials may do in the group of the settings.
     async fn roles(&self) -> Result<Vec<Permission>, Error> {
         let id = format!("{}/providers/microsoft.authorization/permissions", self.group()?);
@@ -68,8 +49,28 @@ impl Azure {
     }
 }
 
+/// What deletions need, and the list of the sweep: the actions of the role, but for the question itself.
+fn needed() -> Vec<&'static str> {
+    ROLE.split('"').filter(|text| text.starts_with("Microsoft.") && *text != ASK).collect()
+}
+
 /// Whether these roles together allow what is needed.
 fn judged(roles: &[Permission]) -> Result<String, Error> {
-    ensure_rights(&NEEDED, |needed| roles.iter().any(|role| role.allows(needed)))?;
-    Ok(format!("the credentials have the {} rights that deletions and the sweep need", NEEDED.len()))
+    let needed = needed();
+    ensure_rights(&needed, |right| roles.iter().any(|role| role.allows(right)))?;
+    Ok(format!("the credentials have the {} rights that deletions and the sweep need", needed.len()))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    #[test]
+    fn all_actions_of_the_role_are_examined_or_tried() {
+        let role: Value = serde_json::from_str(ROLE).unwrap();
+        let examined: Vec<_> = needed().into_iter().chain([ASK]).collect();
+        assert_eq!(role["Actions"], json!(examined));
+    }
 }

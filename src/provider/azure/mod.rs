@@ -102,26 +102,6 @@ impl Azure {
         self.api.send(Call { elsewhere, ..Call::to(doing, method, &url)? }).await
     }
 
-    /// Reads, page by page, all that is in the group of the settings and has [`POD_VM`] in its name.
-    async fn resources(&self, mut take: impl FnMut(Vec<ArmResource>)) -> Result<(), Error> {
-        let doing = "listing the VMs";
-        let filter = format!("substringof('{POD_VM}',name)");
-        let query = encoded([("api-version", RESOURCES), ("$filter", &filter), ("$expand", EXPAND)]);
-        let mut url = format!("{}{}/resources?{query}", self.manager, id::path(self.group()?));
-        for _ in 0..MOST_PAGES {
-            let reply = accepted(self.api.send(Call::to(doing, Method::GET, &url)?).await?)?;
-            let page: Page<ArmResource> = reply.json()?;
-            take(page.value);
-            let Some(next) = page.next_link.filter(|link| !link.is_empty()) else { return Ok(()) };
-            // The token is for no other host.
-            if !next.strip_prefix(&self.manager).is_some_and(|path| path.starts_with('/')) {
-                return Err(reply.unreadable("list", "its next page is at another host"));
-            }
-            url = next;
-        }
-        Err(too_many_pages(doing))
-    }
-
     /// Asks for the resource with this identifier. `None`: it does not exist.
     async fn find(&self, doing: &'static str, id: &str, api: &str) -> Result<Option<Reply>, Error> {
         let reply = self.call(doing, Method::GET, id, api).await?;
@@ -185,8 +165,22 @@ impl Provider for Azure {
     }
 
     async fn list(&self, pages: Pages<'_>) -> Result<(), Error> {
-        let take = |resources: Vec<ArmResource>| pages(resources.into_iter().filter_map(listed).collect());
-        self.resources(take).await
+        let doing = "listing the VMs";
+        let filter = format!("substringof('{POD_VM}',name)");
+        let query = encoded([("api-version", RESOURCES), ("$filter", &filter), ("$expand", EXPAND)]);
+        let mut url = format!("{}{}/resources?{query}", self.manager, id::path(self.group()?));
+        for _ in 0..MOST_PAGES {
+            let reply = accepted(self.api.send(Call::to(doing, Method::GET, &url)?).await?)?;
+            let page: Page<ArmResource> = reply.json()?;
+            pages(page.value.into_iter().filter_map(listed).collect());
+            let Some(next) = page.next_link.filter(|link| !link.is_empty()) else { return Ok(()) };
+            // The token is for no other host.
+            if !next.strip_prefix(&self.manager).is_some_and(|path| path.starts_with('/')) {
+                return Err(reply.unreadable("list", "its next page is at another host"));
+            }
+            url = next;
+        }
+        Err(too_many_pages(doing))
     }
 
     async fn examine(&self) -> Result<Vec<Finding>, Error> {

@@ -26,7 +26,7 @@ use super::{
     ParsedId, PowerState, Provider, Resource, Stage, Vm,
     cloud::{AdaptorVolume, Cloud, Opening, RecordedPlace, VolumeSource},
     cluster_proof::cluster_uid,
-    finding::{counted, ensure_answered},
+    finding::look_up,
     http::{Call, Client, Reply, encoded},
 };
 use crate::settings::Values;
@@ -261,8 +261,7 @@ impl Provider for Docker {
     }
 
     async fn examine(&self) -> Result<Vec<Finding>, Error> {
-        let listed = ensure_answered(self.pod_vms().await)?
-            .map(|all| format!("the daemon has {} named {POD_VM}…", counted(all.len(), "container")));
+        let listed = look_up(self, "the daemon has", "container").await?;
         // No container has this identifier, and Docker looks for it after it has asked for the right.
         let removed = match self.remove("removing a container that does not exist", NONE).await {
             Err(gone) if gone.class == ErrorClass::NotFound => Ok("removals are allowed".to_owned()),

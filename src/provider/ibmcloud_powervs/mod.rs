@@ -39,7 +39,7 @@ use super::{
     Accepted, Claim, Error, ErrorClass, Finding, IdProblem, InstanceId, Listed, OwnVm, POD_VM, Pages,
     ParsedId, PowerState, Provider, Resource, Vm,
     cloud::{Cloud, Opening},
-    finding::{DELETE, LOOK_UP, counted, ensure_answered},
+    finding::{DELETE, LOOK_UP, look_up},
     http::{Authorized, Call, Options, Reply},
     ibm_iam::Iam,
     single_flight::SingleFlight,
@@ -168,11 +168,7 @@ impl PowerVs {
     }
 
     async fn examined_servers(&self) -> Result<Vec<Finding>, Error> {
-        let servers = ensure_answered(self.servers("listing the servers").await)?;
-        let listed = servers.map(|servers| {
-            let count = servers.iter().filter(|server| server.name.starts_with(POD_VM)).count();
-            format!("the workspace has {} named {POD_VM}…", counted(count, "server"))
-        });
+        let listed = look_up(self, "the workspace has", "server").await?;
         let why = format!("only a deletion shows whether the credentials have {}", ACTIONS[3]);
         Ok(vec![Finding::tried(LOOK_UP, listed), Finding::untried(DELETE, why)])
     }
