@@ -121,19 +121,6 @@ impl Azure {
         Ok(Vm { stage: Stage::Remains(Bears::Name), belongings: vec![disk], ..Vm::named(id.clone(), name) })
     }
 
-    /// Begins a deletion, and says when to look again.
-    async fn delete_one(&self, doing: &'static str, id: &str, api: &str) -> Result<Accepted, Error> {
-        let reply = self.call(doing, Method::DELETE, id, api).await?;
-        if is_absent(&reply) || reply.status == 204 {
-            return Err(Error::new(ErrorClass::NotFound, "Azure has nothing of that name to delete"));
-        }
-        let reply = accepted(reply)?;
-        let is_under_way = reply.status == 202;
-        let check_again_after =
-            if is_under_way { reply.retry_after().unwrap_or(DELETION) } else { Duration::ZERO };
-        Ok(Accepted { check_again_after })
-    }
-
     /// The group that the settings name.
     fn group(&self) -> Result<&str, Error> {
         self.group.as_deref().ok_or_else(|| {
@@ -158,10 +145,20 @@ impl Provider for Azure {
 
     async fn delete(&self, vm: &OwnVm) -> Result<Accepted, Error> {
         let vm = vm.vm();
-        if matches!(vm.stage, Stage::Remains(_)) {
-            return self.delete_one("deleting the disk of the VM", &disk(&vm.id), DISKS).await;
+        let (doing, id, api) = match vm.stage {
+            Stage::Remains(_) => ("deleting the disk of the VM", disk(&vm.id), DISKS),
+            Stage::Present | Stage::Leaving => ("deleting the VM", vm.id.to_string(), COMPUTE),
+        };
+        let reply = self.call(doing, Method::DELETE, &id, api).await?;
+        if is_absent(&reply) || reply.status == 204 {
+            return Err(Error::new(ErrorClass::NotFound, "Azure has nothing of that name to delete"));
         }
-        self.delete_one("deleting the VM", vm.id.as_str(), COMPUTE).await
+        let reply = accepted(reply)?;
+        // By 202 Resource Manager says that it has begun.
+        let is_begun = reply.status == 202;
+        let check_again_after =
+            if is_begun { reply.retry_after().unwrap_or(DELETION) } else { Duration::ZERO };
+        Ok(Accepted { check_again_after })
     }
 
     async fn list(&self, pages: Pages<'_>) -> Result<(), Error> {
