@@ -3,11 +3,6 @@
 mod binaries;
 mod lanes;
 
-use std::{
-    io::{self, Write as _},
-    path::Path,
-};
-
 use anyhow::{Context as _, Result, ensure};
 use cluster::{
     node,
@@ -19,7 +14,6 @@ use peers::{
     alibaba::Alibaba, aws::Moto, azure::Azure, docker::Podman, gcp::ComputeEngine, ibm::Ibm, vsphere::Vsphere,
 };
 use testbed::stand_in;
-use tokio::{join, process::Command};
 
 use crate::repository;
 
@@ -54,45 +48,17 @@ pub(crate) async fn run() -> Result<()> {
     progress.step("lints");
     cargo(&["clippy", "--workspace", "--all-targets", "--quiet", "--", "--deny", "warnings"])?;
     progress.step("the libraries by themselves, with the oldest and the newest Kubernetes");
-    check_libraries().await?;
+    for (library, version) in LIBRARIES.iter().flat_map(|it| KUBERNETES_VERSIONS.map(|version| (it, version)))
+    {
+        let feature = format!("k8s-openapi/{version}");
+        let library = ["clippy", "--quiet", "--package", library, "--lib", "--no-default-features"];
+        cargo(&[&library[..], &["--features", &feature, "--", "--deny", "warnings", ALLOWED]].concat())?;
+    }
     progress.step("building the tests");
     let binaries = binaries::build()?;
     progress.step("tests, generated files among them");
     lanes::run(binaries, &mut progress).await?;
     progress.finish();
-    Ok(())
-}
-
-/// Checks the libraries with both versions at the same time, because a single check leaves a processor idle. If both fail, both errors
-/// are shown.
-async fn check_libraries() -> Result<()> {
-    let [oldest, newest] = KUBERNETES_VERSIONS;
-    // Cargo locks the folder that it builds in.
-    let own = repository::root().join("target").join(format!("clippy-{newest}"));
-    let (oldest, newest) = join!(check_with(oldest, None), check_with(newest, Some(&own)));
-    let problems = [oldest, newest].into_iter().filter_map(Result::err);
-    let problems: Vec<_> = problems.map(|problem| format!("{problem:#}")).collect();
-    ensure!(problems.is_empty(), "{}", problems.join("; "));
-    Ok(())
-}
-
-/// Checks the libraries with one version, and has cargo build in this folder if there is one.
-async fn check_with(version: &str, folder: Option<&Path>) -> Result<()> {
-    let feature = format!("k8s-openapi/{version}");
-    for library in LIBRARIES {
-        let mut cargo = repository::cargo();
-        cargo.args(["clippy", "--quiet", "--package", library, "--lib", "--no-default-features"]);
-        cargo.args(["--features", &feature]);
-        if let Some(folder) = folder {
-            cargo.arg("--target-dir").arg(folder);
-        }
-        cargo.args(["--", "--deny", "warnings", ALLOWED]);
-        let output = Command::from(cargo).kill_on_drop(true).output().await;
-        let output = output.with_context(|| format!("running cargo for {library} with {feature}"))?;
-        // All at once, so that the messages of two checks do not mix.
-        io::stderr().write_all(&output.stderr)?;
-        ensure!(output.status.success(), "`cargo clippy` of {library} with {feature} failed: see above");
-    }
     Ok(())
 }
 
