@@ -155,7 +155,7 @@ async fn forget_places(
     if !left.is_empty() {
         return Err(format!(
             "PeerPods were created while the operator was stopping: {}. Drain keeps the ConfigMap {PLACES}, which says where their VMs \
-             may be. Start the operator again and delete the Pods of these PeerPods. Then run drain again",
+             may be. The operator is stopped: scale its Deployment up, delete the Pods of these PeerPods, then run drain again",
             names(&left)
         ));
     }

@@ -55,7 +55,7 @@ reasons! {
     Unauthorized => Stalled, Warning;
     /// The cloud refuses the deletion in the present state of the VM, or of what belongs to it. The
     /// operator's log names the call and the answer. Change that state in the cloud. The operator tries again with growing pauses.
-    /// After a 429 nothing is to be done: the cloud takes no more calls for that VM, or in its project, for now.
+    /// A 429 or `rateLimitExceeded` needs no action: the cloud takes no more calls for that VM, or in its project, for now.
     /// The operator itself refuses a VM whose tag `caa-cluster-uid` names another cluster.
     CloudRefused => Stalled, Warning;
     /// The operator cannot use the settings. The message names the key to correct. The operator reads changed files at

@@ -122,6 +122,8 @@ impl Reply {
                 let retry_after = self.retry_after().unwrap_or(retry_after).max(RETRY_AFTER);
                 ErrorClass::Throttled { retry_after }
             }
+            // An outage of another project ends for all at once.
+            (ErrorClass::Throttled { .. }, None) if self.status.is_server_error() => ErrorClass::Transient,
             // A tenant can write thousands of such PeerPods. They count as stuck.
             (ErrorClass::Throttled { .. }, None) => ErrorClass::Refused,
             (class, _) => class,

@@ -93,6 +93,11 @@ fn a_node_that_took_the_place_of_the_one_meant_is_not_written_to() -> Result<()>
             // Without further changes, the part acts on its old state.
             let mut changes = std::pin::pin!(changes);
             changes.next().await.context("the first list")?;
+            let pass = capacity
+                .pass(&[node_request(&json!({ "limit": 2 }))?])
+                .await?
+                .context("all nodes were seen")?;
+            ensure!(pass.written.reached == ["twin".into()], "{pass:?}");
             stage.leave("twin").await?;
             stage.join("twin").await?;
             let pass = capacity
