@@ -165,9 +165,7 @@ impl Login {
         let pinned = settings.fingerprint().map_err(unusable)?;
         Ok(Self {
             is_pinned: pinned.is_some(),
-            // Each request connects anew. When the name of the vCenter leads to another one, a kept connection would lead to the former
-            // one, where the session goes on and a VM of the other one is absent. The other one does not know the session.
-            client: Client::new(Options { pinned, idle: 0, ..Options::default() })?,
+            client: Client::new(Options { pinned, ..Options::default() })?,
             url: url.to_owned(),
             user: settings.user.clone().unwrap_or_default(),
             password: settings.password.clone().unwrap_or_default(),

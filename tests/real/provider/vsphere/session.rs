@@ -137,27 +137,3 @@ fn the_certificate_is_the_one_with_the_thumbprint() -> Result<()> {
         Ok(())
     })
 }
-
-#[test]
-fn a_vcenter_that_the_address_no_longer_leads_to_is_not_asked() -> Result<()> {
-    run(async {
-        let (cloud, other) = tokio::try_join!(Stand::start(), Stand::start())?;
-        let relay = cloud.peer.relay();
-        let (address, host) =
-            (format!("http://{}/sdk {PATH}", relay.address()), cloud.peer.about().await?.id);
-        let recorded = RecordedPlace::former(&address, Some(&host));
-        let provider = cloud.settings().open_at(Some(recorded))?;
-        let missing = async || {
-            let described = describe(&*provider, "0dd2f0c5-6a3d-44a7-9b5e-2f7a6c2f9a11").await?;
-            described.err().context("it is there")
-        };
-        assert_eq!(missing().await?.class, ErrorClass::NotFound);
-        relay.lead_to(other.peer.relay().address());
-        let error = missing().await?;
-        ensure!(
-            error.class == ErrorClass::Invalid && error.to_string().contains("another vCenter"),
-            "{error}"
-        );
-        Ok(())
-    })
-}
