@@ -99,10 +99,11 @@ impl CloudSettings {
 
     /// The clouds of which cloud-api-adaptor may make VMs by settings that the operator cannot use and whose place it cannot read.
     pub(super) fn unplaced(&self, state: &State) -> Option<ServedCloud> {
-        if state.unusable().is_some() {
-            return Some(self.clouds.clone());
+        if let Some(problem) = state.unusable() {
+            return problem.may_have_place().then(|| self.clouds.clone());
         }
-        let current = state.current.as_ref().filter(|_| self.named(state).is_none())?;
+        // By settings that conflict with others, PeerPods are held while the conflict lasts.
+        let current = self.usable(state).filter(|_| self.named(state).is_none())?;
         Cloud::named(current.cloud()).map(ServedCloud::only)
     }
 
@@ -155,10 +156,9 @@ mod tests {
 
     #[test]
     fn settings_whose_place_cannot_be_read_may_be_of_any_cloud_that_they_are_not_kept_from() {
-        let rejected = |state| {
-            let error = SettingsError::NotText { path: "LIBVIRT_URI".into() };
-            State { rejected: Some(Arc::new(error)), ..state }
-        };
+        let rejected_for = |error, state| State { rejected: Some(Arc::new(error)), ..state };
+        let rejected = |state| rejected_for(SettingsError::NotText { path: "LIBVIRT_URI".into() }, state);
+        let misspelt = SettingsError::UnknownProvider { name: "libvrt".to_owned(), known: vec!["libvirt"] };
         let [libvirt_cloud, gcp] = ["libvirt", "gcp"].map(|name| Cloud::named(name).unwrap());
         let any = ServedCloud::any_but([]);
         for (clouds, state, of_libvirt, of_gcp) in [
@@ -167,11 +167,13 @@ mod tests {
             // cloud-api-adaptor's libvirt accepts this parameter.
             (any.clone(), libvirt("qemu+tls://kvm-2/system?tls_priority=NORMAL"), true, false),
             (any.clone(), rejected(State::default()), true, true),
-            (any, rejected(libvirt(HOST)), true, true),
+            (any.clone(), rejected(libvirt(HOST)), true, true),
             (ServedCloud::any_but([gcp]), rejected(libvirt(HOST)), true, false),
             (ServedCloud::only(gcp), rejected(State::default()), false, true),
+            // cloud-api-adaptor knows no such cloud either.
+            (any, rejected_for(misspelt, libvirt(HOST)), false, false),
             // These settings conflict with others, which are for that cloud alone.
-            (ServedCloud::any_but([libvirt_cloud]), libvirt(HOST), true, false),
+            (ServedCloud::any_but([libvirt_cloud]), libvirt(HOST), false, false),
         ] {
             let settings = CloudSettings::new(clouds, watch::channel(state.clone()).1);
             let unplaced = settings.unplaced(&state);

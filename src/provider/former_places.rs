@@ -65,9 +65,11 @@ impl WithFormerPlaces {
             let there = another_host(moved_at, &self.known.key);
             return Err(self.not_here(ErrorClass::Invalid, &there));
         }
-        let absent = join_all(self.former.iter().map(|former| self.absent_in(id, claim, former))).await;
-        // Of several problems, always report the same one.
-        absent.into_iter().collect()
+        // Of several problems, always report the same one: where the VM is, rather than where it may be.
+        let (unknown, named): (Vec<_>, Vec<_>) =
+            self.former.iter().partition(|former| former.place.address.is_empty());
+        let former = named.into_iter().chain(unknown);
+        join_all(former.map(|former| self.absent_in(id, claim, former))).await.into_iter().collect()
     }
 
     /// Fails unless the VM is not in that former place either.

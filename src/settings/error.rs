@@ -96,6 +96,15 @@ pub enum SettingsError {
 }
 
 impl SettingsError {
+    /// Whether cloud-api-adaptor may make VMs by what the operator cannot read. By a provider that nobody knows it makes none, and no
+    /// folder, or one that is being written, says nothing of a place.
+    pub(crate) const fn may_have_place(&self) -> bool {
+        !matches!(
+            self,
+            Self::NoFolder { .. } | Self::Unsteady { .. } | Self::NoProvider { .. } | Self::UnknownProvider { .. }
+        )
+    }
+
     /// The text in both versions: a status names no folder and no file.
     pub fn message(&self) -> Message {
         let full = self.to_string();

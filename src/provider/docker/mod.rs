@@ -252,6 +252,8 @@ impl Provider for Docker {
 
     async fn list(&self, pages: Pages<'_>) -> Result<(), Error> {
         let listed = self.pod_vms().await?.into_iter().map(Summary::listed);
+        // Another daemon's containers may be another cluster's.
+        self.is_expected().await?;
         pages(listed.filter(|it| it.name.starts_with(POD_VM)).collect());
         Ok(())
     }

@@ -178,7 +178,12 @@ impl Keeper {
             Err(NotYet::Transient(error)) => (Err(error), self.backoff.failed(&())),
             Err(NotYet::Permanent(error)) => (Err(error), LONGEST_PAUSE),
         };
-        let Some((_, endpoint)) = named else { return pause };
+        let Some((_, endpoint)) = named else {
+            if let Err(error) = &outcome {
+                warn!(places = self.name, "{}", error.message.for_log());
+            }
+            return pause;
+        };
         let answer = Some(Answer { term: self.leadership.term(), endpoint, outcome });
         self.answer.send_if_modified(|before| {
             let news = *before != answer;

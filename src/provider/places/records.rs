@@ -126,14 +126,18 @@ impl Records {
     pub(super) fn with_unknown(&self, is_concerned: impl Fn(&str) -> bool, now: Timestamp) -> Self {
         let now = now.round(Unit::Second).unwrap_or(now);
         let mut next = self.clone();
-        for Record { cloud, .. } in self.0.values().filter(|record| is_concerned(&record.cloud)) {
-            next.0.entry(key(cloud, "")).or_insert_with(|| Record {
-                cloud: cloud.clone(),
-                address: String::new(),
-                host: None,
-                moved_at: None,
-                until: Some(now),
-            });
+        // An administrator may have added one under another key.
+        let has_one = |cloud: &str| self.0.values().any(|it| it.cloud == cloud && it.address.is_empty());
+        for Record { cloud, .. } in self.0.values() {
+            if is_concerned(cloud) && !has_one(cloud) {
+                next.0.entry(key(cloud, "")).or_insert_with(|| Record {
+                    cloud: cloud.clone(),
+                    address: String::new(),
+                    host: None,
+                    moved_at: None,
+                    until: Some(now),
+                });
+            }
         }
         next
     }
