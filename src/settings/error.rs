@@ -101,7 +101,10 @@ impl SettingsError {
     pub(crate) const fn may_have_place(&self) -> bool {
         !matches!(
             self,
-            Self::NoFolder { .. } | Self::Unsteady { .. } | Self::NoProvider { .. } | Self::UnknownProvider { .. }
+            Self::NoFolder { .. }
+                | Self::Unsteady { .. }
+                | Self::NoProvider { .. }
+                | Self::UnknownProvider { .. }
         )
     }
 

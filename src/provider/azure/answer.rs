@@ -173,12 +173,11 @@ fn is_of_one_vm(status: StatusCode, headers: &HeaderMap, message: &str) -> bool 
 /// What a code means, if that differs from what the status means.
 fn class(status: u16, code: &str) -> Option<ErrorClass> {
     let table: &[(ErrorClass, &str)] = match status {
-        400 => &[LOCKED],
         404 => &[
             (ErrorClass::Unauthorized, "AuthorizationFailed SubscriptionNotFound"),
             (ErrorClass::Transient, "NotFound"),
         ],
-        429 => &[LOCKED],
+        400 | 429 => &[LOCKED],
         _ => &[],
     };
     ErrorClass::of_code(code, table)
