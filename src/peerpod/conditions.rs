@@ -55,7 +55,8 @@ reasons! {
     Unauthorized => Stalled, Warning;
     /// The cloud refuses the deletion in the present state of the VM, or of what belongs to it. The
     /// operator's log names the call and the answer. Change that state in the cloud. The operator tries again with growing pauses.
-    /// A 429 or `rateLimitExceeded` needs no action: the cloud takes no more calls for that VM, or in its project, for now.
+    /// A 429, `rateLimitExceeded` or `userRateLimitExceeded` needs no action: the cloud takes no more calls for that VM, or in its
+    /// project, for now.
     /// The operator itself refuses a VM whose tag `caa-cluster-uid` names another cluster.
     CloudRefused => Stalled, Warning;
     /// The operator cannot use the settings. The message names the key to correct. The operator reads changed files at

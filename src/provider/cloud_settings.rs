@@ -26,6 +26,15 @@ enum Which {
     AnyBut(Arc<[&'static Cloud]>),
 }
 
+/// Where VMs may be by settings that the operator cannot use.
+#[derive(Clone, Debug)]
+pub(super) enum Unplaced {
+    /// The operator cannot read where, in one of these clouds.
+    Unknown(ServedCloud),
+    /// In the cloud of this name, where the settings of another source have their place: these conflict with them.
+    At(&'static str, Endpoint),
+}
+
 impl ServedCloud {
     /// This one.
     pub fn only(cloud: &'static Cloud) -> Self {
@@ -97,14 +106,16 @@ impl CloudSettings {
         Some((snapshot, endpoint))
     }
 
-    /// The clouds of which cloud-api-adaptor may make VMs by settings that the operator cannot use and whose place it cannot read.
-    pub(super) fn unplaced(&self, state: &State) -> Option<ServedCloud> {
+    /// Where cloud-api-adaptor may make VMs by settings that the operator cannot use.
+    pub(super) fn unplaced(&self, state: &State) -> Option<Unplaced> {
         if let Some(problem) = state.unusable() {
-            return problem.may_have_place().then(|| self.clouds.clone());
+            return problem.may_have_place().then(|| Unplaced::Unknown(self.clouds.clone()));
         }
-        // By settings that conflict with others, PeerPods are held while the conflict lasts.
-        let current = self.usable(state).filter(|_| self.named(state).is_none())?;
-        Cloud::named(current.cloud()).map(ServedCloud::only)
+        let current = state.current.as_ref().filter(|_| self.named(state).is_none())?;
+        Some(match &current.endpoint {
+            Ok(endpoint) => Unplaced::At(current.cloud(), endpoint.clone()),
+            Err(_) => Unplaced::Unknown(ServedCloud::only(Cloud::named(current.cloud())?)),
+        })
     }
 
     /// Why they cannot be used, if they are for this cloud nevertheless: cloud-api-adaptor may make its VMs by them.
@@ -173,11 +184,15 @@ mod tests {
             // cloud-api-adaptor knows no such cloud either.
             (any, rejected_for(misspelt, libvirt(HOST)), false, false),
             // These settings conflict with others, which are for that cloud alone.
-            (ServedCloud::any_but([libvirt_cloud]), libvirt(HOST), false, false),
+            (ServedCloud::any_but([libvirt_cloud]), libvirt(HOST), true, false),
         ] {
             let settings = CloudSettings::new(clouds, watch::channel(state.clone()).1);
             let unplaced = settings.unplaced(&state);
-            let may_be = |cloud| unplaced.as_ref().is_some_and(|it| it.may_be(cloud));
+            let may_be = |cloud: &str| match &unplaced {
+                None => false,
+                Some(Unplaced::Unknown(clouds)) => clouds.may_be(cloud),
+                Some(Unplaced::At(at, endpoint)) => *at == cloud && endpoint.address == HOST,
+            };
             assert_eq!([may_be("libvirt"), may_be("gcp")], [of_libvirt, of_gcp], "{state:?}");
         }
     }

@@ -65,7 +65,7 @@ impl WithFormerPlaces {
             let there = another_host(moved_at, &self.known.key);
             return Err(self.not_here(ErrorClass::Invalid, &there));
         }
-        // Of several problems, always report the same one: where the VM is, rather than where it may be.
+        // Of several problems, always report the same one. That of an unknown place says least.
         let (unknown, named): (Vec<_>, Vec<_>) =
             self.former.iter().partition(|former| former.place.address.is_empty());
         let former = named.into_iter().chain(unknown);

@@ -96,16 +96,14 @@ pub enum SettingsError {
 }
 
 impl SettingsError {
-    /// Whether cloud-api-adaptor may make VMs by what the operator cannot read. By a provider that nobody knows it makes none, and no
-    /// folder, or one that is being written, says nothing of a place.
-    pub(crate) const fn may_have_place(&self) -> bool {
-        !matches!(
-            self,
-            Self::NoFolder { .. }
-                | Self::Unsteady { .. }
-                | Self::NoProvider { .. }
-                | Self::UnknownProvider { .. }
-        )
+    /// Whether cloud-api-adaptor may make VMs where the settings say, which the operator cannot read. By a provider that nobody knows it
+    /// makes none. No settings, or settings that are being written, say nothing yet.
+    pub(crate) fn may_have_place(&self) -> bool {
+        match self {
+            Self::NoFolder { role, .. } => *role != "settings",
+            Self::Unsteady { .. } | Self::UnknownProvider { .. } => false,
+            _ => true,
+        }
     }
 
     /// The text in both versions: a status names no folder and no file.

@@ -67,9 +67,11 @@ impl Reply {
 
     /// The error of an endpoint that gives no token. Endpoints answer 400 with a code to credentials that they refuse.
     pub fn refusal(&self) -> Error {
-        let codes = ["/error", "/errorCode"];
-        let [code, message] = self.texts([&codes, &["/error_description", "/errorMessage"]]);
+        let messages = ["/error_description", "/errorMessage", "/error/message"];
+        let [code, message, of_google] = self.texts([&["/error", "/errorCode"], &messages, &["/error/status"]]);
         let is_of_credentials = self.status == StatusCode::BAD_REQUEST && !code.is_empty();
+        // Some of Google's endpoints answer in the form of its other APIs.
+        let code = if code.is_empty() { of_google } else { code };
         // A description of Microsoft Entra begins with a code that is more precise.
         let precise = message.split(':').next().filter(|code| code.starts_with("AADSTS"));
         let class = is_of_credentials.then_some(ErrorClass::Unauthorized);
@@ -111,6 +113,7 @@ mod tests {
             (400, String::new(), ErrorClass::Invalid),
             (400, "<html>".to_owned(), ErrorClass::Invalid),
             (401, String::new(), ErrorClass::Unauthorized),
+            (400, json!({ "error": { "status": "INVALID_ARGUMENT" } }).to_string(), ErrorClass::Invalid),
             (404, of_ibm, ErrorClass::Invalid),
             (500, of_code("invalid_grant"), ErrorClass::Transient),
             (503, of_code("temporarily_unavailable"), ErrorClass::Transient),

@@ -30,7 +30,7 @@ use super::{
 use crate::{
     api::v1alpha1::FIELD_MANAGER,
     names::PLACES,
-    provider::{CloudSettings, Error, Provider, ServedCloud},
+    provider::{CloudSettings, Error, Provider, cloud_settings::Unplaced},
     settings::{Endpoint, Snapshot, State},
 };
 
@@ -88,8 +88,8 @@ struct TermState {
     unreadable: Option<Error>,
     /// When to ask the host for its identity again: it may be another one than is recorded.
     doubt: Option<Instant>,
-    /// The clouds of which VMs may be in an unknown place, until that is recorded: the settings may be set back before.
-    unplaced: Option<ServedCloud>,
+    /// Where VMs may be by settings that the operator cannot use, until that is recorded: the settings may be set back before.
+    unplaced: Option<Unplaced>,
     /// The settings and the provider that the cloud refused. The provider remembers the refusal. A new one would try the same
     /// password again and again, until the cloud locks the user out.
     refused: Option<Asked>,
@@ -153,7 +153,7 @@ impl Keeper {
             self.withdraw();
         }
         term.unplaced = self.settings.unplaced(&state).or(term.unplaced.take());
-        let found = match (self.record_unknown(term).await, &named) {
+        let found = match (self.record_unplaced(term).await, &named) {
             (Err(not_yet), _) => Err(not_yet),
             // The settings report their own problem. Nothing is decided by them.
             (Ok(()), None) => return LONGEST_PAUSE,
@@ -198,24 +198,27 @@ impl Keeper {
         pause
     }
 
-    /// Writes that VMs may be in an unknown place, if settings were mounted that say so.
-    async fn record_unknown(&self, term: &mut TermState) -> Result<(), NotYet> {
-        let Some(clouds) = &term.unplaced else { return Ok(()) };
+    /// Writes where VMs may be by settings that the operator cannot use, if such were mounted.
+    async fn record_unplaced(&self, term: &mut TermState) -> Result<(), NotYet> {
+        let Some(unplaced) = &term.unplaced else { return Ok(()) };
         let Some(object) = &term.object else { return Err(NotYet::Watch) };
         let before = self.read(object)?;
-        let records = before.with_unknown(|cloud| clouds.may_be(cloud), Timestamp::now());
+        let records = match unplaced {
+            Unplaced::Unknown(clouds) => before.with_unknown(|cloud| clouds.may_be(cloud), Timestamp::now()),
+            Unplaced::At(cloud, endpoint) => before.with_former(cloud, &endpoint.address, Timestamp::now()),
+        };
         if records != before {
             self.withdraw();
             let written = self.save(object, &records, &before).await?;
             let changed = records.changed_since(&before).unwrap_or_default();
-            messages::announce_unknown(&self.name, changed.into_keys());
+            messages::announce_unplaced(&self.name, changed.into_keys());
             term.object = Some(written);
         }
         term.unplaced = None;
         Ok(())
     }
 
-    /// Takes back the last answer: it does not have the unknown place, and would count as soon as the settings are set back.
+    /// Takes back the last answer: it does not have that place, and would count as soon as the settings are set back.
     fn withdraw(&self) {
         self.answer.send_if_modified(|answer| answer.take().is_some());
     }

@@ -49,15 +49,14 @@ pub(super) fn announce(places: &str, change: &Change<'_>) {
     }
 }
 
-/// Logs that these entries of unknown places are new.
-pub(super) fn announce_unknown<'a>(places: &str, keys: impl IntoIterator<Item = &'a str>) {
+/// Logs that these entries are new, of places of settings that the operator cannot use.
+pub(super) fn announce_unplaced<'a>(places: &str, keys: impl IntoIterator<Item = &'a str>) {
     for key in keys {
         warn!(
             places,
             key,
-            "the operator cannot use the mounted settings and cannot read where they point: cloud-api-adaptor may make VMs there. From \
-             now on a VM that is in no known place holds its PeerPod. After a correction of the settings, delete the VMs that were made \
-             there, and then the entry"
+            "the operator cannot use the mounted settings, by which cloud-api-adaptor may make VMs. From now on a VM that is in no \
+             other place holds its PeerPod. After a correction of the settings, delete the VMs that were made there, and then the entry"
         );
     }
 }

@@ -124,21 +124,28 @@ impl Records {
     /// for each. A cloud without any entry never had usable settings. It gets none, so that a first installation whose settings are
     /// corrected holds no PeerPod.
     pub(super) fn with_unknown(&self, is_concerned: impl Fn(&str) -> bool, now: Timestamp) -> Self {
-        let now = now.round(Unit::Second).unwrap_or(now);
         let mut next = self.clone();
         // An administrator may have added one under another key.
         let has_one = |cloud: &str| self.0.values().any(|it| it.cloud == cloud && it.address.is_empty());
         for Record { cloud, .. } in self.0.values() {
             if is_concerned(cloud) && !has_one(cloud) {
-                next.0.entry(key(cloud, "")).or_insert_with(|| Record {
-                    cloud: cloud.clone(),
-                    address: String::new(),
-                    host: None,
-                    moved_at: None,
-                    until: Some(now),
-                });
+                next = next.with_former(cloud, "", now);
             }
         }
+        next
+    }
+
+    /// The entries to keep if VMs of this cloud may be at this address, which the settings in force do not name.
+    pub(super) fn with_former(&self, cloud: &str, address: &str, now: Timestamp) -> Self {
+        let now = now.round(Unit::Second).unwrap_or(now);
+        let mut next = self.clone();
+        next.0.entry(key(cloud, address)).or_insert_with(|| Record {
+            cloud: cloud.to_owned(),
+            address: address.to_owned(),
+            host: None,
+            moved_at: None,
+            until: Some(now),
+        });
         next
     }
 
