@@ -251,9 +251,6 @@ fn many_deleted_peerpods_of_one_machine_do_not_refuse_each_other() -> Result<()>
         });
         let others = try_join_all(others).await?;
         scene.pods.api().delete_collection(&DeleteParams::default(), &ListParams::default()).await?;
-        for other in &others {
-            scene.going(&other.name_any()).await?;
-        }
         scene.released(&vm.name()).await?;
         for other in &others {
             scene.released(&other.name_any()).await?;
