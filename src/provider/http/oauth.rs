@@ -68,7 +68,8 @@ impl Reply {
     /// The error of an endpoint that gives no token. Endpoints answer 400 with a code to credentials that they refuse.
     pub fn refusal(&self) -> Error {
         let messages = ["/error_description", "/errorMessage", "/error/message"];
-        let [code, message, of_google] = self.texts([&["/error", "/errorCode"], &messages, &["/error/status"]]);
+        let [code, message, of_google] =
+            self.texts([&["/error", "/errorCode"], &messages, &["/error/status"]]);
         let is_of_credentials = self.status == StatusCode::BAD_REQUEST && !code.is_empty();
         // Some of Google's endpoints answer in the form of its other APIs.
         let code = if code.is_empty() { of_google } else { code };
