@@ -191,7 +191,9 @@ mod tests {
             let may_be = |cloud: &str| match &unplaced {
                 None => false,
                 Some(Unplaced::Unknown(clouds)) => clouds.may_be(cloud),
-                Some(Unplaced::At(at, endpoint)) => *at == cloud && endpoint.address == HOST,
+                Some(Unplaced::At(at, endpoint)) => {
+                    *at == cloud && endpoint.address == "qemu+ssh://kvm-1:22/system"
+                }
             };
             assert_eq!([may_be("libvirt"), may_be("gcp")], [of_libvirt, of_gcp], "{state:?}");
         }
