@@ -63,6 +63,13 @@ pub(super) struct Records(BTreeMap<String, Record>);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Unreadable(pub(super) String);
 
+impl Record {
+    /// A place on a host that is not known yet.
+    fn at(cloud: &str, address: &str, until: Option<Timestamp>) -> Self {
+        Self { cloud: cloud.to_owned(), address: address.to_owned(), host: None, moved_at: None, until }
+    }
+}
+
 impl Records {
     /// Reads what was written.
     pub(super) fn read(data: &BTreeMap<String, String>) -> Result<Self, Unreadable> {
@@ -103,13 +110,7 @@ impl Records {
         for (_, other) in others {
             other.until.get_or_insert(now);
         }
-        let record = next.0.entry(key).or_insert_with(|| Record {
-            cloud: cloud.to_owned(),
-            address: endpoint.address.clone(),
-            host: None,
-            moved_at: None,
-            until: None,
-        });
+        let record = next.0.entry(key).or_insert_with(|| Record::at(cloud, &endpoint.address, None));
         record.until = None;
         if let Some(host) = host {
             if record.host.as_ref().is_some_and(|before| before != host) {
@@ -139,13 +140,7 @@ impl Records {
     pub(super) fn with_former(&self, cloud: &str, address: &str, now: Timestamp) -> Self {
         let now = now.round(Unit::Second).unwrap_or(now);
         let mut next = self.clone();
-        next.0.entry(key(cloud, address)).or_insert_with(|| Record {
-            cloud: cloud.to_owned(),
-            address: address.to_owned(),
-            host: None,
-            moved_at: None,
-            until: Some(now),
-        });
+        next.0.entry(key(cloud, address)).or_insert_with(|| Record::at(cloud, address, Some(now)));
         next
     }
 
