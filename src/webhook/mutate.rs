@@ -1,20 +1,21 @@
 //! From a Pod to the changes that make it a peer pod: a pure function.
 
+mod patch;
 mod read;
 
 use std::collections::BTreeMap;
 
-use json_patch::{AddOperation, Patch, PatchOperation, RemoveOperation, jsonptr::PointerBuf};
-use operator_kit::quantity::{Amount, InvalidQuantity};
-use serde_json::{Map, Value};
+use operator_kit::quantity::InvalidQuantity;
 
 use super::{
     marker::{COUNTED, Counted},
     sizing::{Demand, FIELDS, GPU, Role, size},
 };
 use crate::api::v1alpha1::Sizing;
+pub use patch::Patch;
+use patch::Value;
 pub(super) use read::Text;
-use read::{Container, Containers, Json, Metadata, Resources};
+use read::{Container, Containers, Metadata, Resources};
 pub use read::{MOST_CONTAINERS, MOST_RESOURCES, Pod};
 
 /// The annotations from which cloud-api-adaptor reads the VM's size: CPUs, memory in MiB, GPUs.
@@ -48,10 +49,10 @@ pub struct Options {
 }
 
 /// The changes to a Pod.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Mutation {
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Mutation<'a> {
     /// The changes; none for a Pod that is no peer pod, that has no containers, or that was changed before.
-    pub patch: Patch,
+    pub patch: Patch<'a>,
     /// Warnings for the user who creates the Pod; each is one line.
     pub warnings: Vec<String>,
 }
@@ -69,9 +70,6 @@ pub struct InvalidPod {
 /// What is wrong with the resources of a Pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Problem {
-    /// They are not a map, or one of theirs is none.
-    #[error("is not a map")]
-    NoMap,
     /// They have an invalid quantity.
     #[error(transparent)]
     Quantity(#[from] InvalidQuantity),
@@ -91,12 +89,12 @@ pub enum Problem {
 ///   `LimitRange`'s defaults) is removed and not counted.
 /// - In the end the Pod requests one of the extended resource, whatever it requested before.
 /// - By [`Sizing::Sum`] the resources of the Pod as a whole are neither counted nor moved.
-pub fn mutate(pod: &Pod, options: &Options) -> Result<Mutation, InvalidPod> {
+pub fn mutate<'p>(pod: &'p Pod<'p>, options: &'p Options) -> Result<Mutation<'p>, InvalidPod> {
     let containers = list_of(pod.spec.containers.as_ref());
     if !pod.is_of_class(&options.runtime_class) || containers.is_empty() {
         return Ok(Mutation::default());
     }
-    let mut changes = Changes::default();
+    let mut changes = Mutation::default();
     let annotations = pod.metadata.as_ref().and_then(|metadata| metadata.annotations.as_ref());
     let before = annotations.and_then(|annotations| annotations.get(COUNTED)).and_then(|text| {
         let counted = Counted::parse(text);
@@ -147,7 +145,7 @@ pub fn mutate(pod: &Pod, options: &Options) -> Result<Mutation, InvalidPod> {
 
     let size = size(options.sizing, &demands, after.pod.unwrap_or_default());
     changes.annotate(pod.metadata.as_ref(), &before, after, [size.vcpus, size.memory, size.gpus]);
-    Ok(Mutation { patch: Patch(changes.operations), warnings: changes.warnings })
+    Ok(changes)
 }
 
 // Clients show 256 characters of a warning. A webhook sees limits and quotas only by the values that they fill in. A namespace
@@ -187,7 +185,7 @@ fn few_resources(
     place: &dyn Fn() -> String,
 ) -> Result<(), InvalidPod> {
     for list in LISTS {
-        let entries = resources.and_then(|Resources(value)| value.get(list)?.entries()).unwrap_or_default();
+        let entries = resources.map_or(&[][..], |resources| resources.list(list));
         if entries.len() > MOST_RESOURCES && !entries.iter().any(|(resource, _)| **resource == *vm) {
             return Err(InvalidPod { path: format!("{}.{list}", place()), problem: Problem::TooMany });
         }
@@ -198,8 +196,12 @@ fn few_resources(
 /// What these resources ask for that becomes the VM's.
 fn demand(resources: Option<&Resources>, place: &dyn Fn() -> String) -> Result<Demand, InvalidPod> {
     let amount = |(list, resource): (&str, &str)| {
-        let quantity = quantity(resources.map(|Resources(value)| value), list, resource);
-        quantity.map_err(|(below, problem)| InvalidPod { path: place() + &below, problem })
+        let entries = resources.map_or(&[][..], |resources| resources.list(list));
+        let found = entries.iter().find(|(name, _)| **name == *resource).map(|(_, amount)| amount.parse());
+        found.transpose().map_err(|problem: InvalidQuantity| {
+            let path = format!("{}.{list}.{resource}", place());
+            InvalidPod { path, problem: problem.into() }
+        })
     };
     let mut demand = Demand::default();
     for (amount_of, field) in demand.0.iter_mut().zip(FIELDS) {
@@ -210,86 +212,34 @@ fn demand(resources: Option<&Resources>, place: &dyn Fn() -> String) -> Result<D
     Ok(demand)
 }
 
-/// One quantity, if it is there; else the problem with it and its place below these resources.
-fn quantity(
-    resources: Option<&Json>,
-    list: &str,
-    resource: &str,
-) -> Result<Option<Amount>, (String, Problem)> {
-    let fields = member(resources, list).map_err(|problem| (String::new(), problem))?;
-    let text = match member(fields, resource).map_err(|problem| (format!(".{list}"), problem))? {
-        None | Some(Json::Other(Value::Null)) => return Ok(None),
-        Some(Json::Text(text)) => text.parse(),
-        // The API server reads numbers as well, and writes text.
-        Some(Json::Other(Value::Number(number))) => number.to_string().parse(),
-        Some(_) => Err(InvalidQuantity::Malformed),
-    };
-    text.map(Some).map_err(|problem| (format!(".{list}.{resource}"), problem.into()))
-}
-
-fn member<'a>(object: Option<&'a Json<'a>>, name: &str) -> Result<Option<&'a Json<'a>>, Problem> {
-    match object {
-        None | Some(Json::Other(Value::Null)) => Ok(None),
-        Some(fields @ Json::Map(_)) => Ok(fields.get(name)),
-        Some(_) => Err(Problem::NoMap),
-    }
-}
-
-/// A path from the parts of its text. A test applies a patch with each path that there is, so all of them are valid.
-fn pointer(parts: &[&str]) -> PointerBuf {
-    PointerBuf::parse(parts.concat()).unwrap_or_default()
-}
-
-/// What is collected while a Pod is read.
-#[derive(Default)]
-struct Changes {
-    operations: Vec<PatchOperation>,
-    warnings: Vec<String>,
-}
-
-impl Changes {
-    /// Adds a member to an object, or replaces the one of that name.
-    fn set(&mut self, path: &[&str], value: Value) {
-        let path = pointer(path);
-        self.operations.push(PatchOperation::Add(AddOperation { path, value }));
-    }
-
+impl<'p> Mutation<'p> {
     /// Removes the resources that move to the VM from those at `place`, and adds a request for one of `asks_for`. Each list is
     /// written only if it changes.
     fn rid(
         &mut self,
         place: &str,
-        resources: Option<&Resources>,
+        resources: Option<&'p Resources<'p>>,
         moves: impl Fn(&str) -> bool,
-        asks_for: Option<&str>,
+        asks_for: Option<&'p str>,
     ) {
-        let before = resources.map(|Resources(value)| value).filter(|value| value.entries().is_some());
-        if before.is_none() && asks_for.is_some() {
-            self.set(&[place], Value::Object(Map::new()));
+        if resources.is_none() && asks_for.is_some() {
+            self.patch.set(&[place], Value::Object(Vec::new()));
         }
         for list in LISTS {
-            let entries = before.and_then(|lists| lists.get(list)?.entries()).unwrap_or_default();
-            let vms = entries.iter().filter(|(resource, _)| moves(resource));
-            let wanted = asks_for.map(|resource| (resource, Some("1")));
-            if vms.map(|(resource, amount)| (&**resource, amount.as_str())).eq(wanted) {
+            let entries = resources.map_or(&[][..], |resources| resources.list(list));
+            let entries = || entries.iter().map(|(resource, amount)| (&**resource, &**amount));
+            let one = asks_for.map(|resource| (resource, "1"));
+            if entries().filter(|(resource, _)| moves(resource)).eq(one) {
                 continue;
             }
-            let kept = entries.iter().filter(|(resource, _)| !moves(resource));
-            let mut after: Map<_, _> =
-                kept.map(|(resource, amount)| (resource.to_string(), amount.into())).collect();
-            after.extend(asks_for.map(|resource| (resource.to_owned(), Value::from("1"))));
+            let after: Vec<_> = entries().filter(|(resource, _)| !moves(resource)).chain(one).collect();
             let path = [place, "/", list];
             if after.is_empty() {
-                self.remove(&path);
+                self.patch.remove(&path);
             } else {
-                self.set(&path, Value::Object(after));
+                self.patch.set(&path, Value::Object(after));
             }
         }
-    }
-
-    fn remove(&mut self, path: &[&str]) {
-        let path = pointer(path);
-        self.operations.push(PatchOperation::Remove(RemoveOperation { path }));
     }
 
     /// Writes the size and the marker, where they are not there already.
@@ -322,16 +272,16 @@ impl Changes {
         changed.retain(|key, value| current(key) != value.as_deref());
 
         if metadata.is_none() && !changed.is_empty() {
-            self.set(&["/metadata"], Value::Object(Map::new()));
+            self.patch.set(&["/metadata"], Value::Object(Vec::new()));
         }
         if there.is_none() && !changed.is_empty() {
-            self.set(&["/metadata/annotations"], Value::Object(Map::new()));
+            self.patch.set(&["/metadata/annotations"], Value::Object(Vec::new()));
         }
         for (key, value) in changed {
             let path = ["/metadata/annotations/", &key.replace('/', "~1")];
             match value {
-                Some(value) => self.set(&path, value.into()),
-                None => self.remove(&path),
+                Some(value) => self.patch.set(&path, Value::Text(value.into())),
+                None => self.patch.remove(&path),
             }
         }
     }

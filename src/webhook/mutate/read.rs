@@ -4,9 +4,8 @@ use std::{borrow::Cow, collections::BTreeMap, fmt, marker::PhantomData, ops::Der
 
 use serde::{
     Deserialize, Deserializer,
-    de::{DeserializeSeed, Error, IgnoredAny, MapAccess, SeqAccess, Visitor},
+    de::{Error, IgnoredAny, MapAccess, SeqAccess, Visitor},
 };
-use serde_json::Value;
 
 use super::{ANNOTATIONS, LISTS};
 use crate::webhook::marker::COUNTED;
@@ -89,70 +88,33 @@ impl Annotations<'_> {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Containers<'a>(pub(super) Vec<Container<'a>>);
 
-/// Requests and limits. Not a map if the Pod has none there.
-#[derive(Clone, Debug, PartialEq)]
-pub(super) struct Resources<'a>(pub(super) Json<'a>);
-
-/// A value as far as it matters.
-#[derive(Clone, Debug, PartialEq)]
-pub(super) enum Json<'a> {
-    Text(Text<'a>),
-    /// There are few, so that a list of them costs less than a map.
-    Map(Vec<(Text<'a>, Self)>),
-    /// What is left: null, a number, true or false; or a list, without what it holds.
-    Other(Value),
+/// The resources that a container or the Pod requests.
+#[derive(Clone, Debug, Default, Deserialize)]
+pub(super) struct Resources<'a> {
+    #[serde(borrow)]
+    requests: Option<Amounts<'a>>,
+    #[serde(borrow)]
+    limits: Option<Amounts<'a>>,
 }
 
-impl Json<'_> {
-    /// The text, if it is one.
-    pub(super) fn as_str(&self) -> Option<&str> {
-        if let Self::Text(text) = self { Some(text) } else { None }
-    }
-
-    /// The entries, if it is a map.
-    pub(super) fn entries(&self) -> Option<&[(Text<'_>, Json<'_>)]> {
-        if let Self::Map(entries) = self { Some(entries) } else { None }
-    }
-
-    /// The entry of this name, if it is a map that has one. If it has several, the last one counts.
-    pub(super) fn get(&self, name: &str) -> Option<&Json<'_>> {
-        self.entries()?.iter().rfind(|(other, _)| **other == *name).map(|(_, value)| value)
+impl<'a> Resources<'a> {
+    /// The resources in one of the [`LISTS`], with their amounts.
+    pub(super) fn list(&self, name: &str) -> &[(Text<'a>, Text<'a>)] {
+        let [requests, _] = LISTS;
+        let list = if name == requests { &self.requests } else { &self.limits };
+        list.as_ref().map_or(&[], |Amounts(entries)| entries)
     }
 }
 
-impl From<&Json<'_>> for Value {
-    fn from(json: &Json<'_>) -> Self {
-        match json {
-            Json::Text(text) => Self::from(&**text),
-            Json::Map(entries) => {
-                Self::Object(entries.iter().map(|(name, value)| (name.to_string(), value.into())).collect())
-            }
-            Json::Other(value) => value.clone(),
-        }
-    }
-}
+/// There are few, so that a list of them costs less than a map.
+#[derive(Clone, Debug, Default)]
+struct Amounts<'a>(Vec<(Text<'a>, Text<'a>)>);
 
-/// Reads one kind of value, or an input of another kind as `T` says.
+/// An amount as the API server writes it, or a number.
+struct Amount<'a>(Text<'a>);
+
+/// Reads a `T`.
 struct Reader<T>(PhantomData<T>);
-
-/// What of a value matters: of resources the lists, of a list all amounts, of an amount nothing that it holds.
-#[derive(Clone, Copy)]
-enum Level {
-    Resources,
-    List,
-    Amount,
-}
-
-impl Level {
-    /// That of an entry, if it matters.
-    fn of_entry(self, name: &str) -> Option<Self> {
-        match self {
-            Self::Resources => LISTS.contains(&name).then_some(Self::List),
-            Self::List => Some(Self::Amount),
-            Self::Amount => None,
-        }
-    }
-}
 
 impl<'de: 'a, 'a> Deserialize<'de> for Annotations<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -205,39 +167,27 @@ impl<'de: 'a, 'a> Visitor<'de> for Reader<Containers<'a>> {
     }
 }
 
-impl<'de: 'a, 'a> Deserialize<'de> for Resources<'a> {
+impl<'de: 'a, 'a> Deserialize<'de> for Amounts<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        Level::Resources.deserialize(deserializer).map(Self)
+        deserializer.deserialize_map(Reader::<Self>(PhantomData))
     }
 }
 
-impl<'de> DeserializeSeed<'de> for Level {
-    type Value = Json<'de>;
-
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Json<'de>, D::Error> {
-        deserializer.deserialize_any(self)
-    }
-}
-
-impl<'de> Visitor<'de> for Level {
-    type Value = Json<'de>;
+impl<'de: 'a, 'a> Visitor<'de> for Reader<Amounts<'a>> {
+    type Value = Amounts<'a>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("any value")
+        f.write_str("a map of resources")
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Json<'de>, A::Error> {
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Amounts<'a>, A::Error> {
         let mut entries = Vec::new();
         while let Some(name) = map.next_key::<Text>()? {
-            let Some(level) = self.of_entry(&name) else {
-                map.next_value::<IgnoredAny>()?;
-                continue;
-            };
-            // Else a short text could repeat its lists, and take far more memory than it is long.
             if entries.iter().any(|(other, _)| *other == name) {
                 return Err(A::Error::custom("two resources have the same name"));
             }
-            entries.push((name, map.next_value_seed(level)?));
+            let Amount(amount) = map.next_value()?;
+            entries.push((name, amount));
             // One more for the VM: an earlier review added it.
             if entries.len() > MOST_RESOURCES + 1 {
                 return Err(A::Error::custom(format!(
@@ -245,39 +195,40 @@ impl<'de> Visitor<'de> for Level {
                 )));
             }
         }
-        Ok(Json::Map(entries))
+        Ok(Amounts(entries))
+    }
+}
+
+impl<'de: 'a, 'a> Deserialize<'de> for Amount<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(Reader::<Self>(PhantomData))
+    }
+}
+
+impl<'de: 'a, 'a> Visitor<'de> for Reader<Amount<'a>> {
+    type Value = Amount<'a>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a quantity, such as 500m, 2 or 4Gi")
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Json<'de>, A::Error> {
-        while list.next_element::<IgnoredAny>()?.is_some() {}
-        Ok(Json::Other(Value::Array(Vec::new())))
+    fn visit_borrowed_str<E>(self, text: &'de str) -> Result<Amount<'a>, E> {
+        Ok(Amount(Text(text.into())))
     }
 
-    fn visit_unit<E>(self) -> Result<Json<'de>, E> {
-        Ok(Json::Other(Value::Null))
+    fn visit_str<E>(self, text: &str) -> Result<Amount<'a>, E> {
+        Ok(Amount(Text(text.to_owned().into())))
     }
 
-    fn visit_bool<E>(self, value: bool) -> Result<Json<'de>, E> {
-        Ok(Json::Other(value.into()))
+    fn visit_u64<E: Error>(self, number: u64) -> Result<Amount<'a>, E> {
+        self.visit_str(&number.to_string())
     }
 
-    fn visit_i64<E>(self, value: i64) -> Result<Json<'de>, E> {
-        Ok(Json::Other(value.into()))
+    fn visit_i64<E: Error>(self, number: i64) -> Result<Amount<'a>, E> {
+        self.visit_str(&number.to_string())
     }
 
-    fn visit_u64<E>(self, value: u64) -> Result<Json<'de>, E> {
-        Ok(Json::Other(value.into()))
-    }
-
-    fn visit_f64<E>(self, value: f64) -> Result<Json<'de>, E> {
-        Ok(Json::Other(value.into()))
-    }
-
-    fn visit_str<E>(self, value: &str) -> Result<Json<'de>, E> {
-        Ok(Json::Text(Text(value.to_owned().into())))
-    }
-
-    fn visit_borrowed_str<E>(self, value: &'de str) -> Result<Json<'de>, E> {
-        Ok(Json::Text(Text(value.into())))
+    fn visit_f64<E: Error>(self, number: f64) -> Result<Amount<'a>, E> {
+        self.visit_str(&number.to_string())
     }
 }

@@ -6,7 +6,7 @@ use proptest::{
     prelude::{Just, Strategy, prop_assert_eq, prop_oneof, proptest},
     sample::{select, subsequence},
 };
-use serde_json::json;
+use serde_json::{Map, Value, json};
 
 use super::{super::*, VM, changed, changed_by, look, pod, sizes};
 
@@ -127,7 +127,7 @@ proptest! {
         containers[0].role = Role::Container;
         let sizing = if sum { Sizing::Sum } else { Sizing::Kubernetes };
         let (after, _) = changed_by(sizing, &written(&containers, &own));
-        prop_assert_eq!(look(&after, sizing).unwrap().patch, Patch::default());
+        prop_assert_eq!(look(&after, sizing).unwrap().0, json_patch::Patch::default());
     }
 
     #[test]

@@ -87,7 +87,8 @@ impl Policy {
         let (mutated, plain) = tokio::try_join!(dry_run(&self.pods, pod), dry_run(&self.excluded, pod))?;
         let mut expected = plain.clone();
         let seen = webhook::Pod::deserialize(&plain)?;
-        json_patch::patch(&mut expected, &webhook::mutate(&seen, &self.options)?.patch)?;
+        let patch = serde_json::to_value(webhook::mutate(&seen, &self.options)?.patch)?;
+        json_patch::patch(&mut expected, &serde_json::from_value::<json_patch::Patch>(patch)?)?;
         let (mutated, expected) = (comparable(mutated), comparable(expected));
         ensure!(
             mutated == expected,
