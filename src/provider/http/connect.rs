@@ -5,17 +5,22 @@ use std::{
     pin::Pin,
     sync::Arc,
     task::{Context, Poll},
+    time::Duration,
 };
 
-use hyper::Uri;
+use http_body_util::Full;
+use hyper::{Uri, body::Bytes};
 use hyper_rustls::{HttpsConnector, MaybeHttpsStream};
 use hyper_timeout::TimeoutConnector;
 use hyper_util::{
     client::{
-        legacy::connect::{HttpConnector, proxy::Tunnel},
+        legacy::{
+            self,
+            connect::{HttpConnector, proxy::Tunnel},
+        },
         proxy::matcher::{Intercept, Matcher},
     },
-    rt::TokioIo,
+    rt::{TokioExecutor, TokioIo, TokioTimer},
 };
 use operator_kit::Message;
 use tokio::net::TcpStream;
@@ -30,7 +35,22 @@ use crate::provider::{Error, ErrorClass};
 /// Connects, and encrypts requests to `https:`.
 pub(super) type Connector = TimeoutConnector<HttpsConnector<Route>>;
 
+/// Sends requests, and keeps connections for the next ones.
+pub(super) type Pool = legacy::Client<Connector, Full<Bytes>>;
+
 type Stream = MaybeHttpsStream<TokioIo<TcpStream>>;
+
+/// How long an idle connection is kept. Shorter than the load balancers of clouds keep it.
+const IDLE: Duration = Duration::from_secs(50);
+
+/// A pool without connections that keeps so many idle ones to one host.
+pub(super) fn pool(connector: &Connector, idle: usize) -> Pool {
+    legacy::Client::builder(TokioExecutor::new())
+        .pool_timer(TokioTimer::new())
+        .pool_idle_timeout(IDLE)
+        .pool_max_idle_per_host(idle)
+        .build(connector.clone())
+}
 
 /// A connector with these proxies, authorities and this deadline.
 pub(super) fn connector(options: &Options) -> Result<Connector, Error> {

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! mod.rs        Client: one request, one whole answer
-//! connect.rs    how a host is reached: TLS, roots, proxy
+//! connect.rs    how a host is reached: TLS, roots, proxy; and the pool of connections
 //! request.rs    how most clouds make a Call
 //! reply.rs      Reply: what came back, and the error that it means
 //! failure.rs    Failure: an error with the cloud's own code
@@ -50,10 +50,7 @@ use hyper::{
     body::{Bytes, Incoming},
     header::{AUTHORIZATION, HeaderValue},
 };
-use hyper_util::{
-    client::{legacy, proxy::matcher::Matcher},
-    rt::{TokioExecutor, TokioTimer},
-};
+use hyper_util::client::proxy::matcher::Matcher;
 use operator_kit::Message;
 use secrecy::{ExposeSecret as _, SecretString};
 use tokio::{
@@ -75,11 +72,11 @@ pub(super) use self::{
     signed::{CALLER, Parameters, Query, Signed, SignedAnswer, SignedApi},
     token::{Fresh, Tokens},
 };
-use self::{connect::Connector, pacing::Pacing};
+use self::{
+    connect::{Connector, Pool},
+    pacing::Pacing,
+};
 use super::{Error, ErrorClass};
-
-/// How long an idle connection is kept. Shorter than the load balancers of clouds keep it.
-const IDLE: Duration = Duration::from_secs(50);
 
 /// How many idle connections to one host are usually kept.
 const IDLE_CONNECTIONS: usize = 16;
@@ -94,7 +91,8 @@ const LONG_ANSWERS: usize = 2;
 /// A client for one cloud, account and region. Cheap to clone.
 #[derive(Clone, Debug)]
 pub(super) struct Client {
-    http: legacy::Client<Connector, Full<Bytes>>,
+    http: Pool,
+    connector: Connector,
     options: Arc<Options>,
     pacing: Arc<Pacing>,
     long_answers: Arc<Semaphore>,
@@ -214,13 +212,14 @@ impl Client {
     /// A client that connects when it is first used. Fails if this machine has no trusted certificates.
     pub(super) fn new(options: Options) -> Result<Self, Error> {
         let connector = connect::connector(&options)?;
-        let http = legacy::Client::builder(TokioExecutor::new())
-            .pool_timer(TokioTimer::new())
-            .pool_idle_timeout(IDLE)
-            .pool_max_idle_per_host(options.idle)
-            .build(connector);
+        let http = connect::pool(&connector, options.idle);
         let long_answers = Arc::new(Semaphore::new(LONG_ANSWERS));
-        Ok(Self { http, options: Arc::new(options), pacing: Arc::default(), long_answers })
+        Ok(Self { http, connector, options: Arc::new(options), pacing: Arc::default(), long_answers })
+    }
+
+    /// The same client without open connections: it connects to where the names of hosts lead from now on.
+    pub(super) fn reconnected(&self) -> Self {
+        Self { http: connect::pool(&self.connector, self.options.idle), ..self.clone() }
     }
 
     /// Sends it when the cloud's pace allows, and gives the whole answer, whatever its status. Fails if there is no whole answer

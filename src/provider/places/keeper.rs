@@ -40,8 +40,8 @@ const CREATOR: &str = "peerpod-operator-places";
 /// How long the first read may take before it counts as failed.
 const READ_PATIENCE: Duration = Duration::from_secs(10);
 
-/// How long a host may take to identify itself. It is longer than a login of two requests may take, as a login that is cut off leaves
-/// neither a session nor a note that the password was refused.
+/// How long a host may take to identify itself. It is longer than the two requests take at most after which a login may be refused: one
+/// that is cut off before leaves no note that the password was refused.
 const HOST_PATIENCE: Duration = Duration::from_secs(50);
 
 /// The longest pause between attempts.

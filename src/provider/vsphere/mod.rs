@@ -8,11 +8,12 @@
 //! describe  FindAllByUuid, RetrievePropertiesEx
 //! delete    the same, Destroy_Task
 //! describe  FindAllByUuid: there is no such VM
-//!           FindByInventoryPath, HasPrivilegeOnEntities, RetrieveEntityPermissions: it would be shown in the folder of pod VMs
+//!           FindByInventoryPath by a new connection: the address leads to this vCenter
+//!           HasPrivilegeOnEntities, RetrieveEntityPermissions: it would be shown in the folder of pod VMs
 //!           RetrievePropertiesEx: it is not in that folder
 //! ```
 //!
-//! A VM that is off needs five requests less. The four requests after the last search are made once for all VMs whose search has ended
+//! A login takes three requests. A VM that is off needs five requests less. The four requests after the last search are made once for all VMs whose search has ended
 //! before. Both steps are tasks of vCenter, which the VM itself shows, so a restart of the operator loses nothing. cloud-api-adaptor
 //! records the BIOS UUID of a VM.
 //!
@@ -20,10 +21,14 @@
 //!
 //! | answer | what it means here |
 //! |---|---|
-//! | the recorded vCenter finds no such VM, the user may read every VM of the folder of pod VMs, and all VMs there have other UUIDs | absence |
+//! | the recorded vCenter finds no such VM, the address still leads to that vCenter, the user may read every VM of the folder of pod VMs, and all VMs there have other UUIDs | absence |
 //! | it finds none, and any of the rest does not hold | nothing: vCenter hides what the user may not read |
 //! | any other error | nothing |
+//!
+//! `session.rs` says how the operator knows which vCenter answers.
 
+mod answer;
+mod identity;
 mod machine;
 mod reference;
 mod session;
@@ -162,7 +167,8 @@ impl Provider for Vsphere {
     }
 
     async fn host(&self) -> Result<Option<String>, Error> {
-        Ok(Some(self.vcenter.session().await?.vcenter.clone()))
+        let (session, _) = self.search_folder().await?;
+        Ok(Some(session.vcenter.clone()))
     }
 
     async fn examine(&self) -> Result<Vec<Finding>, Error> {

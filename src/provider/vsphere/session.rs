@@ -1,4 +1,15 @@
 //! A session with vCenter, and calls in it *(client required)*.
+//!
+//! # Which vCenter answers
+//!
+//! The name in `GOVC_URL` may begin to lead to another vCenter. cloud-api-adaptor makes VMs there then, of which the former one knows
+//! nothing. Both answer, and an open connection stays with its vCenter.
+//!
+//! - Only the vCenter that began a session knows its cookie. Any other one fails a search in it with `NotAuthenticated`, and then the
+//!   session and its connections are replaced. So a search that finds nothing was made in the vCenter of the session.
+//! - Which one that is, it says in the session itself (`identity.rs`). The requests of a login may lead to several ones.
+//! - A session may go on with a vCenter to which the name no longer leads. So an answer that something is absent counts only if a search
+//!   in the session succeeded by a connection that was opened after the question ([`VCenter::call_anew`]).
 
 use std::{
     sync::{Arc, Mutex, PoisonError},
@@ -8,13 +19,15 @@ use std::{
 use hyper::{
     Request,
     body::Bytes,
-    header::{CONTENT_TYPE, COOKIE, HeaderValue, SET_COOKIE},
+    header::{CONTENT_TYPE, COOKIE, HeaderValue},
 };
 use jiff::Timestamp;
 use secrecy::{ExposeSecret as _, SecretString};
 use tokio::time::Instant;
 
 use super::{
+    answer::{ENDED, answer, cookie},
+    identity,
     reference::{Ref, element},
     settings::{Place, Settings},
 };
@@ -22,15 +35,12 @@ use crate::provider::{
     Error, ErrorClass,
     account::Account,
     cloud::Opening,
-    http::{Call, Client, Failure, Fresh, Options, Pace, Reply, Tokens, xml::Node},
+    http::{Call, Client, Failure, Fresh, Options, Pace, Tokens, xml::Node},
 };
 
-/// The cookie of a session.
-const SESSION: &str = "vmware_soap_session";
-
-/// How long a session is kept. vCenter ends it when it is not used for a while, and says so in its next answer, so a short time
-/// would only cost logins.
-const LASTS: Duration = Duration::from_secs(24 * 3600);
+/// How long a session is kept. vCenter ends it when it is not used for a while, and says so in its next answer. One with another vCenter
+/// than the expected one is not used, and the address may lead back later.
+const LASTS: Duration = Duration::from_secs(3600);
 
 /// vCenter locks a user out after five wrong passwords in three minutes, and cloud-api-adaptor may use the same user.
 const AFTER_REFUSAL: Duration = Duration::from_secs(90);
@@ -38,12 +48,6 @@ const AFTER_REFUSAL: Duration = Duration::from_secs(90);
 /// The action of the first request, before the version of vCenter's API is known. vCenter answers in the form of the version that is
 /// named here; without one, in that of 2.5, which has no `instanceUuid`. That exists since 4.0, and vCenter 6 to 8 answer 5.5.
 const FIRST_ACTION: &str = "urn:vim25/5.5";
-
-/// The fault by which vCenter says that a session has ended.
-const ENDED: &str = "NotAuthenticated";
-
-/// The fault for a property that vCenter does not know. The newest one that is read is `config.createDate`, which exists since 6.7.
-const UNKNOWN_PROPERTY: &str = "InvalidProperty";
 
 /// A vCenter, as one user.
 pub(super) struct VCenter {
@@ -55,6 +59,7 @@ pub(super) struct VCenter {
 /// How one user is logged in. Providers for several folders share it: a session is no folder's, and a wrong password must not be tried
 /// for each of them.
 struct Login {
+    /// It sends nothing itself: each login begins with one like it that has connections of its own.
     client: Client,
     url: String,
     user: SecretString,
@@ -68,6 +73,8 @@ struct Login {
 /// A session, and what it works with.
 #[derive(Debug)]
 pub(super) struct Session {
+    /// Its connections were opened since the login began. Older ones may lead to a former vCenter.
+    client: Client,
     cookie: HeaderValue,
     /// The key by which vCenter knows the session.
     pub(super) key: String,
@@ -80,16 +87,6 @@ pub(super) struct Session {
     pub(super) property_collector: Ref,
     pub(super) search_index: Ref,
     pub(super) authorization_manager: Ref,
-}
-
-/// What a failure means for a call that continues a list which another call began. A list ends with its session, so it must begin
-/// again.
-pub(super) fn in_the_middle(Failure { code, error }: Failure) -> Error {
-    if code != ENDED {
-        return error;
-    }
-    let error = error.advising("the session ended in the middle of a list, which begins again later");
-    Error { class: ErrorClass::Transient, ..error }
 }
 
 impl VCenter {
@@ -121,17 +118,38 @@ impl VCenter {
         method: &str,
         arguments: impl Fn(&Session) -> String,
     ) -> Result<(Arc<Session>, Node), Failure> {
+        self.call_by(Client::clone, doing, pace, method, arguments).await
+    }
+
+    /// The same by a connection that is opened for this call. The answer to a search proves that the address led to the vCenter of this
+    /// session after the call began. An answer with properties proves nothing: vCenter gives some to those who are not logged in.
+    pub(super) async fn call_anew(
+        &self,
+        doing: &'static str,
+        search: &str,
+        arguments: impl Fn(&Session) -> String,
+    ) -> Result<(Arc<Session>, Node), Failure> {
+        self.call_by(Client::reconnected, doing, Pace::Read, search, arguments).await
+    }
+
+    async fn call_by(
+        &self,
+        client: fn(&Client) -> Client,
+        doing: &'static str,
+        pace: Pace,
+        method: &str,
+        arguments: impl Fn(&Session) -> String,
+    ) -> Result<(Arc<Session>, Node), Failure> {
         let session = self.session().await?;
-        let (session, answer) = match self.call_in(&session, doing, pace, method, &arguments(&session)).await
-        {
-            Err(ended) if ended.code == ENDED => {
-                let session = self.session().await?;
-                let answer = self.call_in(&session, doing, pace, method, &arguments(&session)).await;
-                (session, answer)
-            }
-            answer => (session, answer),
-        };
-        Ok((session, answer?))
+        let by = client(&session.client);
+        let first = self.send(&by, &session, doing, pace, method, &arguments(&session)).await;
+        if first.as_ref().is_err_and(|failure| failure.code == ENDED) {
+            let session = self.session().await?;
+            let by = client(&session.client);
+            let second = self.send(&by, &session, doing, pace, method, &arguments(&session)).await;
+            return Ok((session, second?));
+        }
+        Ok((session, first?))
     }
 
     /// Calls a method in this session. One that ended is not used again.
@@ -143,8 +161,20 @@ impl VCenter {
         method: &str,
         arguments: &str,
     ) -> Result<Node, Failure> {
+        self.send(&session.client, session, doing, pace, method, arguments).await
+    }
+
+    async fn send(
+        &self,
+        client: &Client,
+        session: &Arc<Session>,
+        doing: &'static str,
+        pace: Pace,
+        method: &str,
+        arguments: &str,
+    ) -> Result<Node, Failure> {
         let request = self.login.request(&session.action, Some(&session.cookie), method, arguments)?;
-        let answer = answer(&self.login.client.send(Call::new(doing, pace, request)).await?, method);
+        let answer = answer(&client.send(Call::new(doing, pace, request)).await?, method);
         if answer.as_ref().is_err_and(|failure| failure.code == ENDED) {
             self.login.session.forget(|it| Arc::ptr_eq(it, session)).await;
         }
@@ -190,15 +220,14 @@ impl Login {
     }
 
     async fn try_log_in(&self) -> Result<Session, Error> {
+        let client = self.client.reconnected();
         let doing = "asking vCenter what it offers";
         let this = Ref::service_instance().element("_this");
         let request = self.request(FIRST_ACTION, None, "RetrieveServiceContent", &this)?;
         let reply =
-            self.client.send(Call::new(doing, Pace::Read, request)).await.map_err(|error| {
-                match error.class {
-                    ErrorClass::Invalid if !self.is_pinned => error.advising("or set GOVC_THUMBPRINT"),
-                    _ => error,
-                }
+            client.send(Call::new(doing, Pace::Read, request)).await.map_err(|error| match error.class {
+                ErrorClass::Invalid if !self.is_pinned => error.advising("or set GOVC_THUMBPRINT"),
+                _ => error,
             })?;
         let content = answer(&reply, "RetrieveServiceContent").map_err(Error::from)?;
         let content = content.child("returnval").ok_or_else(|| reply.unreadable("content", "it is empty"))?;
@@ -214,21 +243,23 @@ impl Login {
         }
         let action = format!("urn:vim25/{}", about("apiVersion"));
         let doing = "logging in to vCenter";
+        let session_manager = object("sessionManager")?;
         let arguments = [
-            object("sessionManager")?.element("_this"),
+            session_manager.element("_this"),
             element("userName", self.user.expose_secret()),
             element("password", self.password.expose_secret()),
         ];
         let request = self.request(&action, None, "Login", &arguments.concat())?;
         let secrets = vec![self.user.clone(), self.password.clone()];
-        let login = self.client.send(Call { secrets, ..Call::new(doing, Pace::Read, request) }).await?;
+        let login = client.send(Call { secrets, ..Call::new(doing, Pace::Read, request) }).await?;
         let user = answer(&login, "Login").map_err(|failure| match &*failure.code {
             "" if login.status.is_success() => login.no_credential(),
             _ => failure.error,
         })?;
         let key = user.child("returnval").map_or("", |user| user.text_of("key"));
         let cookie = cookie(&login).filter(|_| !key.is_empty()).ok_or_else(|| login.no_credential())?;
-        Ok(Session {
+        let session = Session {
+            client,
             cookie,
             key: key.to_owned(),
             property_collector: object("propertyCollector")?,
@@ -237,7 +268,29 @@ impl Login {
             product: about("fullName").to_owned(),
             vcenter,
             action,
-        })
+        };
+        self.ensure_identity(&session, &session_manager).await?;
+        Ok(session)
+    }
+
+    /// Fails unless the vCenter that knows the session is the one that it was taken for.
+    async fn ensure_identity(&self, session: &Session, session_manager: &Ref) -> Result<(), Error> {
+        let arguments = session.property_collector.element("_this") + &identity::question(session_manager);
+        let method = "RetrievePropertiesEx";
+        let request = self.request(&session.action, Some(&session.cookie), method, &arguments)?;
+        let doing = "asking vCenter for its identity";
+        let reply = session.client.send(Call::new(doing, Pace::Read, request)).await?;
+        let vcenter = match answer(&reply, method) {
+            Ok(answer) => identity::vcenter(&answer, &session.key),
+            Err(unknown) if unknown.code == ENDED => None,
+            Err(failure) => return Err(failure.error),
+        };
+        if vcenter.as_ref() == Some(&session.vcenter) {
+            return Ok(());
+        }
+        let message = "another vCenter answers than the one that the operator has just logged in to: GOVC_URL leads to several, or has \
+                       begun to lead to another one; the operator logs in again";
+        Err(Error::new(ErrorClass::Transient, message))
     }
 
     fn request(
@@ -261,53 +314,3 @@ impl Login {
             .map_err(|_| Error::new(ErrorClass::Invalid, "GOVC_URL cannot be the address of a request"))
     }
 }
-
-/// The cookie of the session that a login began.
-fn cookie(login: &Reply) -> Option<HeaderValue> {
-    let all = login.headers.get_all(SET_COOKIE).iter().filter_map(|it| it.to_str().ok());
-    let pairs = all.filter_map(|cookie| cookie.split(';').next());
-    let pair =
-        pairs.map(str::trim).find(|pair| pair.split_once('=').is_some_and(|(name, _)| name == SESSION))?;
-    let mut value = HeaderValue::try_from(pair).ok()?;
-    value.set_sensitive(true);
-    Some(value)
-}
-
-/// The element with the answer to this method, or the error that the reply means.
-fn answer(reply: &Reply, method: &str) -> Result<Node, Failure> {
-    let body = reply.xml().and_then(|mut envelope| {
-        let body = (envelope.name == "Envelope").then(|| envelope.children.pop()).flatten();
-        let body = body.filter(|it| it.name == "Body").and_then(|mut body| body.children.pop());
-        body.ok_or_else(|| reply.unreadable("XML", "it has no body of SOAP"))
-    });
-    match body {
-        Ok(fault) if fault.name == "Fault" => Err(failure(reply, &fault)),
-        _ if !reply.status.is_success() => Err(reply.error("", "", None).into()),
-        Ok(answer) if answer.name == format!("{method}Response") => Ok(answer),
-        Ok(answer) => Err(reply.unreadable("answer", &format!("it is a {:?}", answer.name)).into()),
-        Err(problem) => Err(problem.into()),
-    }
-}
-
-fn failure(reply: &Reply, fault: &Node) -> Failure {
-    let detail = fault.child("detail").and_then(|detail| detail.children.first());
-    let code = detail.map_or("", |detail| match &*detail.kind {
-        "" => detail.name.trim_end_matches("Fault"),
-        kind => kind,
-    });
-    let right = detail.map_or("", |detail| detail.text_of("privilegeId"));
-    let message = format!("{} {right}", fault.text_of("faultstring"));
-    let error = reply.error(code, &message, ErrorClass::of_code(code, &CLASSES));
-    let error = if code == UNKNOWN_PROPERTY { error.advising("vCenter must be 6.7 or newer") } else { error };
-    Failure { code: code.to_owned(), error }
-}
-
-/// The classes that vCenter documents for faults. For all other faults the status decides. No fault means absence.
-const CLASSES: [(ErrorClass, &str); 3] = [
-    (
-        ErrorClass::Unauthorized,
-        "InvalidLogin NoPermission NotAuthenticated PasswordExpired RestrictedByAdministrator",
-    ),
-    (ErrorClass::Refused, "ConcurrentAccess InvalidPowerState InvalidState MethodDisabled TaskInProgress"),
-    (ErrorClass::Invalid, "InvalidArgument InvalidProperty InvalidRequest MethodNotFound NotSupported"),
-];

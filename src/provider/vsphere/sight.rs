@@ -3,13 +3,17 @@
 //! vCenter hides a VM that the user may not read. A VM has the privileges of its folder, unless a permission of that folder does
 //! not propagate. So a user who may read a folder whose permissions all propagate reads every VM in it.
 
+use std::sync::Arc;
+
 use operator_kit::Message;
 use tokio::time::Instant;
 
 use super::{
-    PRIVILEGES, Vsphere, machine,
+    PRIVILEGES, Vsphere,
+    answer::in_the_middle,
+    machine,
     reference::{Ref, element},
-    session::in_the_middle,
+    session::Session,
     shared_list::Shown,
 };
 use crate::provider::{
@@ -63,19 +67,25 @@ impl Vsphere {
         Ok(shown)
     }
 
-    /// The folder in which pod VMs are made.
+    /// The folder in which pod VMs are made, in the vCenter to which the address leads now.
     pub(super) async fn folder(&self) -> Result<Ref, Error> {
-        let path = element("inventoryPath", &self.folder);
-        let find =
-            self.vcenter.call("looking up the folder of pod VMs", Read, "FindByInventoryPath", |session| {
-                session.search_index.element("_this") + &path
-            });
-        let folder = find.await?.child("returnval").and_then(Ref::of);
+        let (_, folder) = self.search_folder().await?;
         folder.filter(|folder| folder.is("Folder")).ok_or_else(|| {
             let public = "vCenter shows no folder of VMs named GOVC_FOLDER in GOVC_DATACENTER: there is none, or the user may \
                           not see it";
             Error::new(ErrorClass::Unauthorized, Message::new(public, format!("{public}: {}", self.folder)))
         })
+    }
+
+    /// Searches the folder by a new connection. The session is with the vCenter to which the address leads now.
+    pub(super) async fn search_folder(&self) -> Result<(Arc<Session>, Option<Ref>), Error> {
+        let path = element("inventoryPath", &self.folder);
+        let search =
+            self.vcenter.call_anew("looking up the folder of pod VMs", "FindByInventoryPath", |session| {
+                session.search_index.element("_this") + &path
+            });
+        let (session, answer) = search.await?;
+        Ok((session, answer.child("returnval").and_then(Ref::of)))
     }
 
     /// Fails unless the user may read each VM of the folder.

@@ -27,6 +27,7 @@ use tokio::{net::TcpListener, task::JoinSet, time::sleep};
 /// Forwards requests, except those with a [rule](Self::rule), and records all of them. Dropping it ends its connections.
 pub struct HttpRelay {
     address: SocketAddr,
+    upstream: Arc<Mutex<SocketAddr>>,
     state: Arc<Mutex<State>>,
     _running: JoinSet<()>,
 }
@@ -85,10 +86,12 @@ impl HttpRelay {
         let client = Client::builder(TokioExecutor::new()).pool_timer(TokioTimer::new()).build_http();
         let mut running = JoinSet::new();
         let relay = Relay { upstream, client, state: Arc::clone(&state) };
+        let upstream = Arc::new(Mutex::new(upstream));
+        let leads_to = Arc::clone(&upstream);
         running.spawn(async move {
             let mut connections = JoinSet::new();
             while let Ok((stream, _)) = listener.accept().await {
-                let relay = relay.clone();
+                let relay = Relay { upstream: *lock(&leads_to), ..relay.clone() };
                 let service = service_fn(move |request| relay.clone().relay(request));
                 // Errors are expected: a client may close the connection, and a rule may end it.
                 connections.spawn(async move {
@@ -96,12 +99,18 @@ impl HttpRelay {
                 });
             }
         });
-        Ok(Self { address, state, _running: running })
+        Ok(Self { address, upstream, state, _running: running })
     }
 
     /// Its address.
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// Makes connections that come from now on lead to this server, as when a name leads to another host. Those that are open stay with
+    /// theirs.
+    pub fn lead_to(&self, upstream: SocketAddr) {
+        *lock(&self.upstream) = upstream;
     }
 
     /// Adds a rule for requests of this kind. If several rules match a request, the first one applies.
@@ -193,6 +202,6 @@ fn cut_off(body: &Bytes) -> Body {
     BodyExt::boxed(StreamBody::new(stream::iter([half]).chain(end)))
 }
 
-fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
-    state.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -87,6 +87,17 @@ async fn requests_unlike_govmomi_or_without_a_login_are_refused() -> Result<()> 
 }
 
 #[tokio::test]
+async fn each_server_is_a_vcenter_of_its_own_with_sessions_of_its_own() -> Result<()> {
+    let (mut caller, mut other) = (Caller::start().await?, Caller::start().await?);
+    ensure!(caller.peer.about().await?.id != other.peer.about().await?.id);
+    caller.log_in().await?;
+    other.cookie.clone_from(&caller.cookie);
+    let (status, answer, _) = other.ask("FindAllByUuid", &find("x"), "/6.5").await?;
+    ensure!(status == 500 && answer.contains("NotAuthenticated"), "{answer}");
+    Ok(())
+}
+
+#[tokio::test]
 async fn a_user_finds_only_what_that_user_may_read() -> Result<()> {
     let mut caller = Caller::start().await?;
     let id = caller.peer.make(&Machine::named("podvm-web-1a2b3c4d")).await?;

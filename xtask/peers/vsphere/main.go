@@ -20,6 +20,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/vmware/govmomi/simulator"
 	"github.com/vmware/govmomi/vim25/types"
 )
@@ -32,6 +33,8 @@ func main() {
 		log.Fatal(err)
 	}
 	model := simulator.VPX()
+	// The simulator gives all of them the same one.
+	model.ServiceContent.About.InstanceUuid = uuid.NewString()
 	if err := model.Create(); err != nil {
 		log.Fatal(err)
 	}

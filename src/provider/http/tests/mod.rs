@@ -218,3 +218,18 @@ async fn a_connection_is_used_again_unless_none_may_be_idle() {
         assert_eq!(server.connections(), connections);
     }
 }
+
+#[tokio::test]
+async fn a_reconnected_client_has_connections_of_its_own() {
+    let server = Server::start(whole("200 OK", "", "{}")).await;
+    let former = Client::new(options()).unwrap();
+    let ask = async |client: &Client| {
+        assert_eq!(client.send(get(&server.uri("/"))).await.unwrap().status, StatusCode::OK);
+        server.connections()
+    };
+    assert_eq!(ask(&former).await, 1);
+    let client = former.reconnected();
+    assert_eq!((ask(&client).await, ask(&client).await), (2, 2));
+    assert_eq!(ask(&former).await, 2, "its connection is still open");
+    assert_eq!(ask(&client.reconnected()).await, 3);
+}

@@ -4,6 +4,7 @@ mod clouds;
 mod hosts;
 mod kept_connection;
 mod record;
+mod vcenters;
 
 use std::path::Path;
 

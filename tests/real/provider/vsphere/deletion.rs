@@ -53,9 +53,9 @@ fn a_deletion_powers_a_vm_off_and_destroys_it() -> Result<()> {
                 "RetrievePropertiesEx",
             ],
         );
-        assert_eq!(methods[..2], ["RetrieveServiceContent", "Login"]);
-        assert_eq!(methods[2..7], [&look[..], &look, &["PowerOffVM_Task"]].concat());
-        assert_eq!(methods[7..12], [&look[..], &look, &["Destroy_Task"]].concat());
+        assert_eq!(methods[..3], ["RetrieveServiceContent", "Login", "RetrievePropertiesEx"]);
+        assert_eq!(methods[3..8], [&look[..], &look, &["PowerOffVM_Task"]].concat());
+        assert_eq!(methods[8..13], [&look[..], &look, &["Destroy_Task"]].concat());
         assert_eq!(methods[methods.len() - 5..], absent);
         Ok(())
     })

@@ -14,6 +14,9 @@ use peers::{Does, vsphere::Vsphere};
 use tempfile::TempDir;
 use testbed::Settings;
 
+/// What the request of a login contains that reads properties, too.
+const OF_LOGIN: &str = "currentSession";
+
 struct Stand {
     dir: TempDir,
     peer: Vsphere,
@@ -59,10 +62,13 @@ impl Stand {
         bodies.filter_map(|body| Some(body.split("<Body><").nth(1)?.split(' ').next()?.to_owned())).collect()
     }
 
-    /// Answers calls of this method.
+    /// Answers calls of this method in a session.
     fn answer(&self, method: &'static str, status: u16, body: &str) {
         let does = Does::Answer { status, headers: Vec::new(), body: body.to_owned() };
-        self.peer.relay().rule(move |seen| seen.body.contains(&format!("<Body><{method} ")), does);
+        let method = format!("<Body><{method} ");
+        self.peer
+            .relay()
+            .rule(move |seen| seen.body.contains(&method) && !seen.body.contains(OF_LOGIN), does);
     }
 }
 

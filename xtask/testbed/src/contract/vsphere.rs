@@ -127,8 +127,8 @@ impl Peer for Vsphere {
             Behavior::NotYetShown => self.peer.behave(id, Behaves::Hidden).await.map_err(failed)?,
             Behavior::HoldsBelongings => return Err(Cannot::Here("a VM goes with its disks")),
             Behavior::Throttled | Behavior::Hangs => {
-                let is_login =
-                    |body: &str| ["RetrieveServiceContent", "Login"].iter().any(|it| body.contains(it));
+                let of_login = ["RetrieveServiceContent", "Login", "currentSession"];
+                let is_login = move |body: &str| of_login.iter().any(|it| body.contains(it));
                 relay.rule(move |seen| !is_login(&seen.body), hindrance(behavior, ""));
             }
             Behavior::CutsListsOff => {
