@@ -25,6 +25,9 @@ const OF_TASK: [&str; 4] = ["info.descriptionId", "info.error", "info.queueTime"
 /// What is read of each VM of a folder.
 const OF_ENTRY: [&str; 4] = ["config.createDate", "config.uuid", "name", "runtime.powerState"];
 
+/// What is read of the folder itself, and of those in it.
+const OF_FOLDER: [&str; 1] = ["name"];
+
 /// A VM with its recent tasks.
 pub(super) struct Machine {
     pub(super) reference: Ref,
@@ -73,11 +76,21 @@ pub(super) fn question(vm: &Ref) -> String {
     specification(&[("VirtualMachine", &OF_VM), ("Task", &OF_TASK)], vm, false, &tasks)
 }
 
-/// Asks for all VMs of a folder and of those in it.
+/// Asks for a folder, and for all VMs of it and of those in it.
 pub(super) fn list(folder: &Ref) -> String {
     let deeper = "<selectSet><name>deeper</name></selectSet>";
     let children = traversal("Folder", "childEntity", deeper);
-    specification(&[("VirtualMachine", &OF_ENTRY)], folder, true, &children)
+    specification(&[("VirtualMachine", &OF_ENTRY), ("Folder", &OF_FOLDER)], folder, false, &children)
+}
+
+/// Whether an object of a list is a folder.
+pub(super) fn is_folder(object: &Node) -> bool {
+    object.child("obj").and_then(Ref::of).is_some_and(|it| it.is("Folder"))
+}
+
+/// Whether an object of a list is this folder, of which vCenter shows a property.
+pub(super) fn shows(object: &Node, folder: &Ref) -> bool {
+    object.child("obj").and_then(Ref::of).as_ref() == Some(folder) && object.child("propSet").is_some()
 }
 
 /// As much of vCenter's text as is quoted, on one line.

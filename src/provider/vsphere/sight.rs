@@ -125,7 +125,8 @@ impl Vsphere {
     }
 
     /// Calls `take` with all VMs of the folder and of those in it, page by page. A list is read to its end even if a VM in it cannot
-    /// be read: vCenter keeps the rest until the session ends.
+    /// be read: vCenter keeps the rest until the session ends. Fails unless the list has the folder itself: in a session that has ended,
+    /// vCenter may answer with an empty list.
     pub(super) async fn machines(
         &self,
         doing: &'static str,
@@ -138,17 +139,21 @@ impl Vsphere {
             session.property_collector.element("_this") + &arguments
         });
         let (session, mut answer) = first.await?;
-        let mut listed = Ok(());
+        let unshown = || {
+            Error::new(ErrorClass::Transient, "vCenter lists the VMs, but not the folder that they are in")
+        };
+        let (mut listed, mut has_folder) = (Ok(()), false);
         for _ in 0..MOST_PAGES {
-            // An empty folder has no page.
-            let Some(page) = answer.child("returnval") else { return listed };
-            match page.all("objects").map(machine::entry).collect::<Result<Vec<_>, _>>() {
+            let page = answer.child("returnval").ok_or_else(unshown)?;
+            has_folder |= page.all("objects").any(|object| machine::shows(object, folder));
+            let vms = page.all("objects").filter(|object| !machine::is_folder(object));
+            match vms.map(machine::entry).collect::<Result<Vec<_>, _>>() {
                 Ok(entries) => take(entries),
                 Err(problem) => listed = Err(problem),
             }
             let token = page.text_of("token");
             if token.is_empty() {
-                return listed;
+                return if has_folder { listed } else { Err(unshown()) };
             }
             let arguments = session.property_collector.element("_this") + &element("token", token);
             let next =

@@ -144,6 +144,25 @@ fn a_list_says_which_vms_run() {
 }
 
 #[test]
+fn a_list_has_a_folder_only_if_vcenter_shows_one_of_its_properties() {
+    let folder = Node::parse(r#"<obj type="Folder">group-v3</obj>"#).unwrap();
+    let folder = Ref::of(&folder).unwrap();
+    let object = |kind: &str, id: &str, inside: &str| {
+        let object = format!(r#"<objects><obj type="{kind}">{id}</obj>{inside}</objects>"#);
+        let object = Node::parse(&object).unwrap();
+        (machine::is_folder(&object), machine::shows(&object, &folder))
+    };
+    let name = set("name", "peerpods");
+    assert_eq!(object("Folder", "group-v3", &name), (true, true));
+    assert_eq!(object("Folder", "group-v4", &name), (true, false));
+    assert_eq!(object("VirtualMachine", "group-v3", &name), (false, false));
+    let missing = "<missingSet><path>name</path></missingSet>";
+    for hidden in ["", missing] {
+        assert_eq!(object("Folder", "group-v3", hidden), (true, false));
+    }
+}
+
+#[test]
 fn the_documented_privileges_are_those_that_are_tested() {
     let page = include_str!("../../../docs/src/providers/vsphere.md");
     for privilege in PRIVILEGES {

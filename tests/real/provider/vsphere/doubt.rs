@@ -47,6 +47,9 @@ fn ambiguous_answers_do_not_count_as_absence() -> Result<()> {
         assert_eq!(cloud.describe(&id).await?, Ok(Stage::Present));
         peer.behave(&id, Behavior::Hidden).await?;
         cloud.doubted(&id, ErrorClass::Transient, "lists the VM").await?;
+        let nothing = envelope(r#"<RetrievePropertiesExResponse xmlns="urn:vim25"/>"#);
+        cloud.answer("RetrievePropertiesEx", 200, &nothing);
+        cloud.doubted(&id, ErrorClass::Transient, "not the folder").await?;
         cloud.answer(
             "HasPrivilegeOnEntities",
             200,
@@ -81,11 +84,7 @@ fn ambiguous_answers_do_not_count_as_absence() -> Result<()> {
         }
         cloud.answer("RetrievePropertiesEx", 500, &fault("ManagedObjectNotFound"));
         cloud.doubted(&id, ErrorClass::Transient, "").await?;
-        cloud.answer(
-            "RetrievePropertiesEx",
-            200,
-            &envelope(r#"<RetrievePropertiesExResponse xmlns="urn:vim25"/>"#),
-        );
+        cloud.answer("RetrievePropertiesEx", 200, &nothing);
         cloud.doubted(&id, ErrorClass::Transient, "does not show it").await?;
         cloud.answer("RetrievePropertiesEx", 500, &fault("InvalidProperty"));
         cloud.doubted(&id, ErrorClass::Invalid, "6.7").await?;
