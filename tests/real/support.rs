@@ -123,6 +123,21 @@ pub fn alone_with(
     on_own_cluster(async |testbed| on(testbed, start, test).await)
 }
 
+/// Like [`alone_with`], but `start` starts only what the operator uses, a cloud for example. It gets a folder and the libvirtd, and
+/// returns what the test gets, and the operator's settings.
+pub fn alone_beside<T>(
+    start: impl AsyncFnOnce(&Path, &Libvirtd) -> Result<(T, Settings)>,
+    test: impl AsyncFnOnce(&mut Alone, &T) -> Result<()>,
+) -> Result<()> {
+    let started = OnceCell::new();
+    let operator = async |testbed: &Testbed, dir: &Path, libvirtd: &Libvirtd| {
+        let (it, settings) = start(dir, libvirtd).await?;
+        let _ = started.set(it);
+        Operator::start(testbed, &OperatorOptions::new(PROGRAM, dir.join("operator"), settings)).await
+    };
+    alone_with(operator, async |alone| test(alone, started.get().context("it was started")?).await)
+}
+
 /// Like [`alone_with`], with a second cluster. The time limit begins when the test has both: it may wait long for them. Only one test
 /// may take two clusters: several such tests would block each other.
 pub fn alone_with_another(

@@ -1,8 +1,8 @@
 //! Docker: answers that never count as absence, and a deletion by the operator.
 
-use std::{cell::OnceCell, path::Path};
+use std::path::Path;
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Result, bail, ensure};
 use kube::ResourceExt as _;
 use peerpod_operator::provider::{
     Claim, Error, ErrorClass, InstanceId, Stage, cloud::RecordedPlace, docker::CLOUD,
@@ -13,7 +13,7 @@ use peers::{
 };
 use tempfile::TempDir;
 use testbed::{
-    Operator, OperatorOptions, Settings, Testbed, vm_name,
+    Settings, vm_name,
     wait::{self, DEADLINE},
 };
 
@@ -21,7 +21,7 @@ use super::{
     check::{check, outcomes},
     own,
 };
-use crate::support::{PROGRAM, alone_with, run};
+use crate::support::{alone_beside, run};
 
 struct Stand {
     dir: TempDir,
@@ -154,15 +154,13 @@ fn check_lists_containers_and_removes_none() -> Result<()> {
 
 #[test]
 fn a_container_is_deleted_with_its_pod_and_a_users_volume_stays() -> Result<()> {
-    let podman = OnceCell::new();
-    let start = async |testbed: &Testbed, dir: &Path, _: &_| {
-        let started = Podman::start(&dir.join("podman")).await?;
-        let settings = Settings::docker(started.address());
-        let _ = podman.set(started);
-        Operator::start(testbed, &OperatorOptions::new(PROGRAM, dir.join("operator"), settings)).await
+    let start = async |dir: &Path, _: &_| {
+        let podman = Podman::start(&dir.join("podman")).await?;
+        let settings = Settings::docker(podman.address());
+        Ok((podman, settings))
     };
-    alone_with(start, async |alone| {
-        let (scene, podman) = (alone.scene(), podman.get().context("it was started")?);
+    alone_beside(start, async |alone, podman| {
+        let scene = alone.scene();
         let (owner, name) = (scene.pods.run("web").await?, vm_name("web"));
         let id = podman.make(&Container { volume: Some("mine"), ..running(&name) }).await?;
         let peerpod = scene.caa.record(&owner, "docker", &id).await?.name_any();

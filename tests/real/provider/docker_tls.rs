@@ -1,8 +1,8 @@
 //! Docker by TLS: a certificate on both sides, of an authority that the machine does not trust.
 
-use std::{cell::OnceCell, fs, path::Path};
+use std::{fs, path::Path};
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Result, bail, ensure};
 use kube::ResourceExt as _;
 use peerpod_operator::provider::{Claim, Error, ErrorClass, InstanceId, Stage, docker::CLOUD};
 use peers::{
@@ -11,12 +11,12 @@ use peers::{
 };
 use tempfile::TempDir;
 use testbed::{
-    Operator, OperatorOptions, Settings, Testbed, vm_name,
+    Settings, vm_name,
     wait::{self, DEADLINE},
 };
 
 use super::check::{check, findings, outcomes};
-use crate::support::{PROGRAM, alone_with, run};
+use crate::support::{alone_beside, run};
 
 /// podman behind TLS.
 struct Daemon {
@@ -126,19 +126,15 @@ fn check_reports_certificates_as_the_operator_would() -> Result<()> {
 
 #[test]
 fn a_container_behind_tls_is_deleted_once_the_certificates_fit() -> Result<()> {
-    let daemon = OnceCell::new();
-    let start = async |testbed: &Testbed, dir: &Path, _: &_| {
-        let started = Daemon::start(dir).await?;
+    let start = async |dir: &Path, _: &_| {
+        let daemon = Daemon::start(dir).await?;
         let (good, wrong) = (dir.join("good"), dir.join("wrong"));
-        started.authority.client(&good)?;
+        daemon.authority.client(&good)?;
         Authority::new()?.client(&wrong)?;
-        let (good, wrong) = (started.settings(&good), started.settings(&wrong));
-        let options = OperatorOptions::new(PROGRAM, dir.join("operator"), good.clone());
-        let _ = daemon.set((started, good, wrong));
-        Operator::start(testbed, &options).await
+        let (good, wrong) = (daemon.settings(&good), daemon.settings(&wrong));
+        Ok(((daemon, good.clone(), wrong), good))
     };
-    alone_with(start, async |alone| {
-        let (daemon, good, wrong) = daemon.get().context("it was started")?;
+    alone_beside(start, async |alone, (daemon, good, wrong)| {
         let (owner, name) = (alone.scene().pods.run("web").await?, vm_name("web"));
         let id = daemon.podman.make(&running(&name)).await?;
         let peerpod = alone.scene().caa.record(&owner, "docker", &id).await?.name_any();

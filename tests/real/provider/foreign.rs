@@ -1,6 +1,6 @@
 //! VMs that a PeerPod names and that are not its Pod's: another cluster's, and a running Pod's by another spelling.
 
-use std::{cell::OnceCell, path::Path};
+use std::path::Path;
 
 use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::api::core::v1::Namespace;
@@ -9,26 +9,23 @@ use peerpod_operator::provider::{CLUSTER_UID_TAG, aws::POLICY};
 use peers::{
     aws::Moto,
     gcp::{ComputeEngine, Instance, PERMISSIONS},
-    libvirt::Libvirtd,
 };
 use testbed::{
-    Operator, OperatorOptions, Settings, Testbed, vm_name,
+    Settings, vm_name,
     wait::{self, DEADLINE},
 };
 
-use crate::support::{PROGRAM, alone_with};
+use crate::support::alone_beside;
 
 #[test]
 fn a_vm_that_has_another_clusters_tag_stays_until_the_tag_is_corrected() -> Result<()> {
-    let cloud = OnceCell::new();
-    let start = async |testbed: &Testbed, dir: &Path, _: &Libvirtd| {
+    let start = async |dir: &Path, _: &_| {
         let moto = Moto::start(&dir.join("aws")).await?;
         let settings = Settings::aws(moto.api(), Some(moto.user(POLICY).await?));
-        let _ = cloud.set(moto);
-        Operator::start(testbed, &OperatorOptions::new(PROGRAM, dir.join("operator"), settings)).await
+        Ok((moto, settings))
     };
-    alone_with(start, async |alone| {
-        let (scene, moto) = (alone.scene(), cloud.get().context("the cloud was started")?);
+    alone_beside(start, async |alone, moto| {
+        let scene = alone.scene();
         // As after a backup of the other cluster was restored here: the PeerPod is an exact copy, and its Pod does not exist.
         let id = moto.make(&vm_name("web"), "bare").await?;
         moto.tag(&id, CLUSTER_UID_TAG, "another-cluster").await?;
@@ -51,16 +48,14 @@ fn a_vm_that_has_another_clusters_tag_stays_until_the_tag_is_corrected() -> Resu
 
 #[test]
 fn a_vm_that_a_running_pods_peerpod_names_stays_with_any_spelling() -> Result<()> {
-    let cloud = OnceCell::new();
-    let start = async |testbed: &Testbed, dir: &Path, _: &Libvirtd| {
+    let start = async |dir: &Path, _: &_| {
         let peer = ComputeEngine::start(&dir.join("gcp")).await?;
         let key = peer.account("operator@peer-pods", &PERMISSIONS, peer.address()).await?;
         let settings = Settings::gcp(peer.address(), Some(key));
-        let _ = cloud.set(peer);
-        Operator::start(testbed, &OperatorOptions::new(PROGRAM, dir.join("operator"), settings)).await
+        Ok((peer, settings))
     };
-    alone_with(start, async |alone| {
-        let (scene, peer) = (alone.scene(), cloud.get().context("the cloud was started")?);
+    alone_beside(start, async |alone, peer| {
+        let scene = alone.scene();
         let (name, running) = (vm_name("web"), scene.pods.run("web").await?);
         let vm = Instance::running(&name);
         peer.make(&vm).await?;

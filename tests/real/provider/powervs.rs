@@ -1,6 +1,6 @@
 //! IBM Power Virtual Server: answers that never count as absence, refusals, and the steps of a deletion.
 
-use std::{cell::OnceCell, path::Path};
+use std::path::Path;
 
 use anyhow::{Context as _, Result, ensure};
 use kube::ResourceExt as _;
@@ -15,7 +15,7 @@ use peers::{
     ibm::{ACCOUNT, Ibm, OTHER_ACCOUNT, OTHER_WORKSPACE, Principal, Server, WORKSPACE, ZONE},
 };
 use testbed::{
-    Operator, OperatorOptions, Settings, Testbed, vm_name,
+    Settings, vm_name,
     wait::{self, DEADLINE},
 };
 
@@ -24,7 +24,7 @@ use super::{
     ibm::Stand,
     own,
 };
-use crate::support::{PROGRAM, alone_with, run};
+use crate::support::{alone_beside, run};
 
 async fn start() -> Result<Stand> {
     Stand::start(&CLOUD, &ACTIONS, "/pcloud/", |peer| Settings::powervs(peer, WORKSPACE)).await
@@ -167,15 +167,13 @@ fn check_names_the_action_that_lists_and_deletes_nothing() -> Result<()> {
 
 #[test]
 fn a_server_is_deleted_with_its_pod_and_a_users_volume_stays() -> Result<()> {
-    let cloud = OnceCell::new();
-    let start = async |testbed: &Testbed, dir: &Path, _: &_| {
+    let start = async |dir: &Path, _: &_| {
         let peer = Ibm::start(&dir.join("ibm"), &ACTIONS).await?;
         let settings = Settings::powervs(&peer, WORKSPACE);
-        let _ = cloud.set(peer);
-        Operator::start(testbed, &OperatorOptions::new(PROGRAM, dir.join("operator"), settings)).await
+        Ok((peer, settings))
     };
-    alone_with(start, async |alone| {
-        let (scene, peer) = (alone.scene(), cloud.get().context("the cloud was started")?);
+    alone_beside(start, async |alone, peer| {
+        let scene = alone.scene();
         let (owner, name) = (scene.pods.run("web").await?, vm_name("web"));
         let id = peer.make_server(&Server { user_data: true, ..Server::named(&name) }).await?;
         let peerpod = scene.caa.record(&owner, "ibmcloud-powervs", &id).await?.name_any();

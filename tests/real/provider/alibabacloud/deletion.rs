@@ -1,6 +1,6 @@
 //! Deletions by the provider and by the operator, and refusals.
 
-use std::{cell::OnceCell, path::Path};
+use std::path::Path;
 
 use anyhow::{Context as _, Result, ensure};
 use kube::ResourceExt as _;
@@ -10,14 +10,14 @@ use peerpod_operator::provider::{
 };
 use peers::alibaba::{Alibaba, Feature, Instance, Left, REGION};
 use testbed::{
-    Operator, OperatorOptions, Settings, Testbed, vm_name,
+    Settings, vm_name,
     wait::{self, DEADLINE},
 };
 
 use super::Cloud;
 use crate::{
     provider::own,
-    support::{PROGRAM, alone_with, run},
+    support::{alone_beside, run},
 };
 
 #[test]
@@ -71,15 +71,13 @@ fn a_vm_that_is_locked_for_security_and_one_that_cannot_be_deleted_now_stay() ->
 
 #[test]
 fn a_vm_of_ecs_is_deleted_with_its_pod_and_foreign_vms_and_disks_stay() -> Result<()> {
-    let cloud = OnceCell::new();
-    let start = async |testbed: &Testbed, dir: &Path, _: &_| {
+    let start = async |dir: &Path, _: &_| {
         let peer = Alibaba::start(&dir.join("alibaba"), POLICY).await?;
         let settings = Settings::alibabacloud(&peer, REGION);
-        let _ = cloud.set(peer);
-        Operator::start(testbed, &OperatorOptions::new(PROGRAM, dir.join("operator"), settings)).await
+        Ok((peer, settings))
     };
-    alone_with(start, async |alone| {
-        let (scene, peer) = (alone.scene(), cloud.get().context("the cloud was started")?);
+    alone_beside(start, async |alone, peer| {
+        let scene = alone.scene();
         let other = peer.make(&Instance::named("podvm-other-1a2b3c4d")).await?;
         let (owner, name) = (scene.pods.run("web").await?, vm_name("web"));
         let id = peer

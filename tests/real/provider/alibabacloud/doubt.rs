@@ -1,6 +1,6 @@
 //! Answers, regions and accounts that never count as absence.
 
-use std::{cell::OnceCell, path::Path};
+use std::path::Path;
 
 use anyhow::{Context as _, Result, ensure};
 use peerpod_operator::provider::{
@@ -12,12 +12,12 @@ use peers::{
     Does,
     alibaba::{ACCOUNT, Alibaba, Instance, OTHER_ACCOUNT, OTHER_REGION, Owner, REGION, actions},
 };
-use testbed::{Operator, OperatorOptions, Settings, Testbed, vm_name};
+use testbed::{Settings, vm_name};
 
 use super::Cloud;
 use crate::{
     provider::{former::Former, places::until_recorded},
-    support::{PROGRAM, alone_with, run},
+    support::{alone_beside, run},
 };
 
 /// The answer about an instance that does not exist.
@@ -135,17 +135,13 @@ fn a_vm_of_another_region_or_account_is_not_absent() -> Result<()> {
 
 #[test]
 fn a_vm_in_the_former_region_holds_its_peerpod_until_the_region_is_named_again() -> Result<()> {
-    let cloud = OnceCell::new();
-    let start = async |testbed: &Testbed, dir: &Path, _: &_| {
+    let start = async |dir: &Path, _: &_| {
         let peer = Alibaba::start(&dir.join("alibaba"), POLICY).await?;
         let before = Settings::alibabacloud(&peer, OTHER_REGION);
         let here = Settings::alibabacloud(&peer, REGION);
-        let options = OperatorOptions::new(PROGRAM, dir.join("operator"), before.clone());
-        let _ = cloud.set((peer, before, here));
-        Operator::start(testbed, &options).await
+        Ok(((peer, before.clone(), here), before))
     };
-    alone_with(start, async |alone| {
-        let (peer, before, here) = cloud.get().context("the cloud was started")?;
+    alone_beside(start, async |alone, (peer, before, here)| {
         until_recorded(alone, 1).await?;
         let name = vm_name("web");
         let id = peer.make(&Instance { region: OTHER_REGION, ..Instance::named(&name) }).await?;

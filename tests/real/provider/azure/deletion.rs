@@ -1,20 +1,20 @@
 //! Deletions by the provider and by the operator, and refusals.
 
-use std::{cell::OnceCell, path::Path};
+use std::path::Path;
 
 use anyhow::{Context as _, Result, ensure};
 use kube::ResourceExt as _;
 use peerpod_operator::provider::{Claim, ErrorClass, InstanceId, Provider, Stage, azure::CLOUD};
 use peers::azure::{Azure, Behavior, GROUP, OTHER_SUBSCRIPTION, SUBSCRIPTION, TENANT, Vm};
 use testbed::{
-    Operator, OperatorOptions, Settings, Testbed, vm_name,
+    Settings, vm_name,
     wait::{self, DEADLINE},
 };
 
 use super::Stand;
 use crate::{
     provider::own,
-    support::{PROGRAM, alone_with, run},
+    support::{alone_beside, run},
 };
 
 /// Waits until the provider says that nothing is left.
@@ -113,15 +113,13 @@ fn a_locked_vm_stays_and_the_refusal_gives_the_reason() -> Result<()> {
 
 #[test]
 fn a_vm_of_any_subscription_is_deleted_with_its_pod() -> Result<()> {
-    let cloud = OnceCell::new();
-    let start = async |testbed: &Testbed, dir: &Path, _: &_| {
+    let start = async |dir: &Path, _: &_| {
         let peer = Azure::start(&dir.join("azure")).await?;
         let settings = Settings::azure(&peer.url());
-        let _ = cloud.set(peer);
-        Operator::start(testbed, &OperatorOptions::new(PROGRAM, dir.join("operator"), settings)).await
+        Ok((peer, settings))
     };
-    alone_with(start, async |alone| {
-        let (scene, peer) = (alone.scene(), cloud.get().context("the cloud was started")?);
+    alone_beside(start, async |alone, peer| {
+        let scene = alone.scene();
         let data = "data-of-web";
         let mut recorded = Vec::new();
         let pods = ["web", "far", "left"];

@@ -1,8 +1,8 @@
 //! Deletions by the provider and by the operator.
 
-use std::{cell::OnceCell, path::Path};
+use std::path::Path;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Result, ensure};
 use kube::ResourceExt as _;
 use peerpod_operator::provider::{
     Claim, ErrorClass, InstanceId,
@@ -10,14 +10,14 @@ use peerpod_operator::provider::{
 };
 use peers::ibm::{Ibm, Instance, REGION};
 use testbed::{
-    Operator, OperatorOptions, Settings, Testbed, vm_name,
+    Settings, vm_name,
     wait::{self, DEADLINE},
 };
 
 use super::{OTHER_VM, start};
 use crate::{
     provider::own,
-    support::{PROGRAM, alone_with, run},
+    support::{alone_beside, run},
 };
 
 #[test]
@@ -42,15 +42,13 @@ fn a_deletion_takes_three_requests_and_each_further_check_takes_one() -> Result<
 
 #[test]
 fn a_vm_of_vpc_is_deleted_with_its_pod_and_foreign_vms_and_volumes_stay() -> Result<()> {
-    let cloud = OnceCell::new();
-    let start = async |testbed: &Testbed, dir: &Path, _: &_| {
+    let start = async |dir: &Path, _: &_| {
         let peer = Ibm::start(&dir.join("ibm"), &ACTIONS).await?;
         let settings = Settings::ibmcloud(&peer, REGION);
-        let _ = cloud.set(peer);
-        Operator::start(testbed, &OperatorOptions::new(PROGRAM, dir.join("operator"), settings)).await
+        Ok((peer, settings))
     };
-    alone_with(start, async |alone| {
-        let (scene, peer) = (alone.scene(), cloud.get().context("the cloud was started")?);
+    alone_beside(start, async |alone, peer| {
+        let scene = alone.scene();
         let other = peer.make(&Instance::named(OTHER_VM)).await?;
         let (owner, name) = (scene.pods.run("web").await?, vm_name("web"));
         let id = peer.make(&Instance { user_data: true, ..Instance::named(&name) }).await?;

@@ -1,6 +1,6 @@
 //! Answers, rights and regions that never count as absence.
 
-use std::{cell::OnceCell, collections::HashSet, path::Path};
+use std::{collections::HashSet, path::Path};
 
 use anyhow::{Context as _, Result, ensure};
 use peerpod_operator::provider::{
@@ -12,12 +12,12 @@ use peers::{
     Does,
     ibm::{ACCOUNT, GROUP, Ibm, Instance, OTHER_ACCOUNT, OTHER_GROUP, OTHER_REGION, Principal, REGION},
 };
-use testbed::{Operator, OperatorOptions, Settings, Testbed, vm_name};
+use testbed::{Settings, vm_name};
 
 use super::{OTHER_VM, start};
 use crate::{
     provider::{former::Former, places::until_recorded},
-    support::{PROGRAM, alone_with, run},
+    support::{alone_beside, run},
 };
 
 #[test]
@@ -173,17 +173,13 @@ fn a_list_has_the_tags_of_every_pod_vm_or_fails() -> Result<()> {
 
 #[test]
 fn a_vm_in_the_former_region_holds_its_peerpod_until_the_region_is_named_again() -> Result<()> {
-    let cloud = OnceCell::new();
-    let start = async |testbed: &Testbed, dir: &Path, _: &_| {
+    let start = async |dir: &Path, _: &_| {
         let peer = Ibm::start(&dir.join("ibm"), &ACTIONS).await?;
         let before = Settings::ibmcloud(&peer, OTHER_REGION);
         let here = Settings::ibmcloud(&peer, REGION);
-        let options = OperatorOptions::new(PROGRAM, dir.join("operator"), before.clone());
-        let _ = cloud.set((peer, before, here));
-        Operator::start(testbed, &options).await
+        Ok(((peer, before.clone(), here), before))
     };
-    alone_with(start, async |alone| {
-        let (peer, before, here) = cloud.get().context("the cloud was started")?;
+    alone_beside(start, async |alone, (peer, before, here)| {
         until_recorded(alone, 1).await?;
         // This VM proves that the credentials can see pod VMs in the region that the settings will name.
         peer.make(&Instance::named(&vm_name("other"))).await?;

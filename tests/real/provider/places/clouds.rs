@@ -1,37 +1,29 @@
 //! Another project or another region of a cloud.
 
-use std::{cell::OnceCell, path::Path};
+use std::path::Path;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Result, ensure};
 use peerpod_operator::provider::aws;
 use peers::{
     aws::Moto,
     gcp::{ComputeEngine, Instance, OTHER_PROJECT, OTHER_ZONE, PERMISSIONS},
-    libvirt::Libvirtd,
 };
-use testbed::{Operator, OperatorOptions, Settings, Testbed, vm_name};
+use testbed::{Settings, vm_name};
 
 use super::until_recorded;
-use crate::{
-    provider::former::Former,
-    support::{PROGRAM, alone_with},
-};
+use crate::{provider::former::Former, support::alone_beside};
 
 #[test]
 fn a_vm_in_the_former_project_holds_its_peerpod_until_the_project_is_named_again() -> Result<()> {
-    let cloud = OnceCell::new();
-    let start = async |testbed: &Testbed, dir: &Path, _: &Libvirtd| {
+    let start = async |dir: &Path, _: &_| {
         let peer = ComputeEngine::start(&dir.join("gcp")).await?;
         let key = peer.account("operator@peer-pods", &PERMISSIONS, peer.address()).await?;
         let here = Settings::gcp(peer.address(), Some(key));
         let mut before = here.clone();
         before.config_map.insert("GCP_PROJECT_ID".into(), OTHER_PROJECT.into());
-        let options = OperatorOptions::new(PROGRAM, dir.join("operator"), before.clone());
-        let _ = cloud.set((peer, before, here));
-        Operator::start(testbed, &options).await
+        Ok(((peer, before.clone(), here), before))
     };
-    alone_with(start, async |alone| {
-        let (peer, before, here) = cloud.get().context("the cloud was started")?;
+    alone_beside(start, async |alone, (peer, before, here)| {
         until_recorded(alone, 1).await?;
         let name = vm_name("web");
         let instance = Instance { project: OTHER_PROJECT, zone: OTHER_ZONE, ..Instance::running(&name) };
@@ -44,18 +36,14 @@ fn a_vm_in_the_former_project_holds_its_peerpod_until_the_project_is_named_again
 
 #[test]
 fn a_vm_in_the_former_region_holds_its_peerpod_until_the_region_is_named_again() -> Result<()> {
-    let cloud = OnceCell::new();
-    let start = async |testbed: &Testbed, dir: &Path, _: &Libvirtd| {
+    let start = async |dir: &Path, _: &_| {
         let moto = Moto::start(&dir.join("aws")).await?;
         let before = Settings::aws(moto.api(), Some(moto.user(aws::POLICY).await?));
         let mut here = before.clone();
         here.config_map.insert("AWS_REGION".into(), "us-east-1".into());
-        let options = OperatorOptions::new(PROGRAM, dir.join("operator"), before.clone());
-        let _ = cloud.set((moto, before, here));
-        Operator::start(testbed, &options).await
+        Ok(((moto, before.clone(), here), before))
     };
-    alone_with(start, async |alone| {
-        let (moto, before, here) = cloud.get().context("the cloud was started")?;
+    alone_beside(start, async |alone, (moto, before, here)| {
         until_recorded(alone, 1).await?;
         // The VM has an elastic address and an interface of its own.
         let id = moto.make(&vm_name("web"), "running").await?;

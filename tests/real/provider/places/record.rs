@@ -1,6 +1,6 @@
 //! The record of places.
 
-use std::{cell::OnceCell, path::Path};
+use std::path::Path;
 
 use anyhow::{Context as _, Result, ensure};
 use kube::api::{DeleteParams, Patch, PatchParams};
@@ -12,12 +12,12 @@ use peerpod_operator::{
 use peers::libvirt::Libvirtd;
 use serde_json::json;
 use testbed::{
-    Operator, OperatorOptions, Settings, Testbed,
+    Settings,
     wait::{self, DEADLINE},
 };
 
 use super::{another, entries, forget, libvirt, records, until_recorded};
-use crate::support::{PROGRAM, Scene, alone, alone_with};
+use crate::support::{Scene, alone, alone_beside};
 
 #[test]
 fn nothing_is_decided_while_the_places_cannot_be_read() -> Result<()> {
@@ -83,17 +83,15 @@ fn a_place_for_which_there_is_no_room_is_not_used_until_an_administrator_makes_s
 
 #[test]
 fn of_two_places_that_the_settings_name_the_one_of_the_config_map_is_recorded() -> Result<()> {
-    let (dir, cloud) = (tempfile::tempdir()?, OnceCell::new());
-    let start = async |testbed: &Testbed, home: &Path, libvirtd: &Libvirtd| {
+    let dir = tempfile::tempdir()?;
+    let start = async |_: &Path, libvirtd: &Libvirtd| {
         let (other, mut of_secret) = another(dir.path()).await?;
         of_secret.secret.extend(of_secret.config_map.remove_entry("LIBVIRT_URI"));
         let here = Settings::libvirt(&libvirtd.host().uri().to_string());
         let both = Settings { secret: of_secret.secret.clone(), ..here };
-        let _ = cloud.set((other, of_secret));
-        Operator::start(testbed, &OperatorOptions::new(PROGRAM, home.join("operator"), both)).await
+        Ok(((other, of_secret), both))
     };
-    alone_with(start, async |alone| {
-        let (_other, of_secret) = cloud.get().context("the other libvirtd was started")?;
+    alone_beside(start, async |alone, (_other, of_secret)| {
         until_recorded(alone, 1).await?;
         // cloud-api-adaptor uses the ConfigMap's value.
         let vm = alone.scene().pod_with_vm("web").await?;
