@@ -18,7 +18,7 @@ use testbed::{Settings, vm_name};
 
 use super::{
     check::{check, findings, outcomes},
-    own,
+    is_doubt, own,
 };
 use crate::support::run;
 
@@ -120,10 +120,7 @@ fn ambiguous_answers_do_not_count_as_absence() -> Result<()> {
         let aws = Aws::start().await?;
         let id = aws.moto.make(&vm_name("web"), "bare").await?;
         let doubted = async |what: &str, class: ErrorClass| -> Result<()> {
-            match aws.describe(&id).await? {
-                Err(error) if error.class == class => {}
-                described => anyhow::bail!("{what}: {described:?}"),
-            }
+            is_doubt(what, aws.describe(&id).await?, class)?;
             aws.relay.forget_rules();
             Ok(())
         };

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Result, ensure};
 use kube::ResourceExt as _;
 use peerpod_operator::provider::{
     Claim, Error, ErrorClass, InstanceId, Stage, cloud::RecordedPlace, docker::CLOUD,
@@ -19,7 +19,7 @@ use testbed::{
 
 use super::{
     check::{check, outcomes},
-    own,
+    is_doubt, own,
 };
 use crate::support::{alone_beside, run};
 
@@ -99,10 +99,7 @@ fn ambiguous_answers_do_not_count_as_absence() -> Result<()> {
             ("a plugin", 403, r#"{"message":"denied"}"#.to_owned(), ErrorClass::Unauthorized),
         ] {
             docker.relay.rule(|_| true, Does::Answer { status, headers: Vec::new(), body });
-            match docker.describe(&id).await? {
-                Err(error) if error.class == class => {}
-                described => bail!("{what}: {described:?}"),
-            }
+            is_doubt(what, docker.describe(&id).await?, class)?;
             docker.relay.forget_rules();
         }
         for part in [&name, &id[..12]] {

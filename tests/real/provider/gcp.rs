@@ -17,7 +17,7 @@ use testbed::{Settings, vm_name};
 
 use super::{
     check::{check, findings, outcomes},
-    own,
+    is_doubt, own,
 };
 use crate::support::run;
 
@@ -96,10 +96,7 @@ fn ambiguous_answers_do_not_count_as_absence() -> Result<()> {
             gcp.peer.make(&Instance::running(name)).await?;
         }
         let doubted = async |what: &str, id: &str, class: ErrorClass| -> Result<()> {
-            match gcp.describe(id).await? {
-                Err(error) if error.class == class => Ok(()),
-                described => anyhow::bail!("{what}: {described:?}"),
-            }
+            is_doubt(what, gcp.describe(id).await?, class)
         };
 
         // The settings do not name its zone, and it is not on the first page.

@@ -22,7 +22,7 @@ use testbed::{
 use super::{
     check::{check, findings, outcomes},
     ibm::Stand,
-    own,
+    is_doubt, own,
 };
 use crate::support::{alone_beside, run};
 
@@ -80,10 +80,7 @@ fn ambiguous_answers_do_not_count_as_absence() -> Result<()> {
         let cloud = start().await?;
         let id = cloud.peer.make_server(&Server::named(&vm_name("web"))).await?;
         let doubted = async |what: &str, class: ErrorClass| -> Result<()> {
-            match cloud.describe(&id).await? {
-                Err(error) if error.class == class => {}
-                described => anyhow::bail!("{what}: {described:?}"),
-            }
+            is_doubt(what, cloud.describe(&id).await?, class)?;
             cloud.peer.relay().forget_rules();
             Ok(())
         };

@@ -16,7 +16,7 @@ use testbed::{Settings, vm_name};
 
 use super::Cloud;
 use crate::{
-    provider::{former::Former, places::until_recorded},
+    provider::{former::Former, is_doubt, places::until_recorded},
     support::{alone_beside, run},
 };
 
@@ -38,10 +38,7 @@ fn ambiguous_answers_do_not_count_as_absence() -> Result<()> {
         let cloud = Cloud::start().await?;
         let id = cloud.peer.make(&Instance::named(&vm_name("web"))).await?;
         let doubted = async |what: &str, id: &str, class: ErrorClass| -> Result<()> {
-            match cloud.describe(id).await? {
-                Err(error) if error.class == class => {}
-                described => anyhow::bail!("{what}: {described:?}"),
-            }
+            is_doubt(what, cloud.describe(id).await?, class)?;
             cloud.peer.relay().forget_rules();
             Ok(())
         };

@@ -5,12 +5,14 @@ mod deletion;
 mod doubt;
 mod identity;
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use peerpod_operator::provider::{Claim, Error, ErrorClass, InstanceId, Provider, Stage, azure::CLOUD};
 use peers::{Does, azure::Azure};
 use serde_json::json;
 use tempfile::TempDir;
 use testbed::Settings;
+
+use super::is_doubt;
 
 /// The start of the paths of Resource Manager.
 const API: &str = "/subscriptions/";
@@ -56,10 +58,7 @@ impl Stand {
     }
 
     async fn doubted(&self, what: &str, id: &str, class: ErrorClass) -> Result<()> {
-        match self.describe(id).await? {
-            Err(error) if error.class == class => Ok(()),
-            described => bail!("{what}: {described:?}"),
-        }
+        is_doubt(what, self.describe(id).await?, class)
     }
 
     /// Fails unless the VM is in doubt while requests for such a path get one of these answers.
