@@ -4,14 +4,14 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use peerpod_operator::names::PLACES;
-use peers::libvirt::{QemuLibvirtd, Relay};
+use peers::libvirt::Relay;
 use serde_json::Value;
 use testbed::{
-    Request, Settings,
+    Request,
     wait::{self, DEADLINE},
 };
 
-use super::{another, entries, forget, libvirt, until_recorded};
+use super::{TwoHosts, another, entries, forget, libvirt, until_recorded};
 use crate::{
     process::leadership::{elected, standby, until_leads},
     support::{ABANDON, Alone, Scene, alone},
@@ -154,22 +154,13 @@ fn a_vm_in_the_former_place_holds_its_peerpod_under_any_leader() -> Result<()> {
 #[test]
 fn an_address_that_leads_to_another_host_makes_no_vm_absent() -> Result<()> {
     alone(async |alone| {
-        let dirs = [tempfile::tempdir()?, tempfile::tempdir()?, tempfile::tempdir()?];
-        let (before, after) =
-            tokio::try_join!(QemuLibvirtd::start(dirs[0].path()), QemuLibvirtd::start(dirs[1].path()))?;
-        let address = Relay::start(before.host(), dirs[2].path(), Duration::ZERO)?;
-        alone.operator.mount(&Settings::libvirt(&address.uri().to_string()))?;
-        let key = until_recorded(alone, 2).await?;
-        let on_former = Scene { host: before.host(), ..alone.scene() };
-        let stays = on_former.pod_with_vm("stays").await?;
-        // The operator knows the former host, and has connections to it.
-        let known = on_former.pod_with_vm("known").await?;
-        on_former.pods.delete("known").await?;
-        on_former.released(&known.name()).await?;
+        let hosts = TwoHosts::start().await?;
+        let (key, stays) = hosts.until_known(alone).await?;
+        let (before, after) = (hosts.before.host(), hosts.after.host());
 
-        drop(address);
-        let _address = Relay::start(after.host(), dirs[2].path(), Duration::ZERO)?;
-        let scene = Scene { host: after.host(), ..alone.scene() };
+        drop(hosts.relay);
+        let _relay = Relay::start(after, hosts.dirs[2].path(), Duration::ZERO)?;
+        let scene = Scene { host: after, ..alone.scene() };
         scene.pods.delete("stays").await?;
         let condition = scene.held(&stays.name(), "InvalidSettings").await?;
         for says in ["another host, account or pool answers there than before", key.as_str(), PLACES, ABANDON]
@@ -178,7 +169,7 @@ fn an_address_that_leads_to_another_host_makes_no_vm_absent() -> Result<()> {
         }
         let uuid = |entry: &Value| entry["host"]["named"].as_str().map(ToOwned::to_owned);
         let found = entries(alone).await?.into_iter().find(|(it, _)| *it == key).context("it is recorded")?.1;
-        let expected = after.host().client().host_uuid().await?.map(|uuid| uuid.to_string());
+        let expected = after.client().host_uuid().await?.map(|uuid| uuid.to_string());
         ensure!(uuid(&found) == expected && found.get("moved").is_some(), "{found}");
 
         // The operator still deletes VMs on the host that answers now.
@@ -196,7 +187,7 @@ fn an_address_that_leads_to_another_host_makes_no_vm_absent() -> Result<()> {
         alone.scene().pods.delete("later").await?;
         let later = later.metadata.name.context("it has a name")?;
         alone.scene().held(&later, "InvalidSettings").await?;
-        Scene { host: before.host(), ..alone.scene() }.lives(&stays).await?;
+        Scene { host: before, ..alone.scene() }.lives(&stays).await?;
 
         forget(alone, &key).await?;
         alone.scene().released(&stays.name()).await?;

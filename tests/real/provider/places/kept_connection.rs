@@ -12,7 +12,7 @@ use testbed::{Settings, vm_name};
 use tokio::sync::Notify;
 use uuid::Uuid;
 
-use super::{forget, until_recorded};
+use super::{TwoHosts, forget};
 use crate::{
     provider::own,
     support::{Scene, alone, run},
@@ -35,20 +35,18 @@ async fn missing(provider: &dyn Provider, id: &InstanceId) -> Option<ErrorClass>
 #[test]
 fn an_answer_of_a_former_host_proves_no_absence() -> Result<()> {
     run(async {
-        let dirs = [tempfile::tempdir()?, tempfile::tempdir()?, tempfile::tempdir()?];
-        let (before, after) =
-            tokio::try_join!(QemuLibvirtd::start(dirs[0].path()), QemuLibvirtd::start(dirs[1].path()))?;
-        let relay = Relay::start(before.host(), dirs[2].path(), Duration::ZERO)?;
-        let (provider, host_changed) = open(&relay, before.host()).await?;
+        let hosts = TwoHosts::start().await?;
+        let (relay, before, after) = (&hosts.relay, hosts.before.host(), hosts.after.host());
+        let (provider, host_changed) = open(relay, before).await?;
         let provider = &*provider;
-        let uuid = before.host().start_pod_vm(&vm_name("web")).await?.domain.uuid.to_string();
+        let uuid = before.start_pod_vm(&vm_name("web")).await?.domain.uuid.to_string();
         let deleted = InstanceId::of(&CLOUD, &uuid)?;
-        let uuid = before.host().start_pod_vm(&vm_name("stays")).await?.domain.uuid.to_string();
+        let uuid = before.start_pod_vm(&vm_name("stays")).await?.domain.uuid.to_string();
         let stays = InstanceId::of(&CLOUD, &uuid)?;
         provider.delete(&own(provider, &CLOUD, deleted.as_str(), "web").await?).await?;
         provider.list(&mut |_| {}).await?;
 
-        relay.lead_to(after.host())?;
+        relay.lead_to(after)?;
         assert_eq!(missing(provider, &deleted).await, Some(ErrorClass::NotFound), "it was deleted there");
         assert_eq!(missing(provider, &stays).await, None, "the connection to the former host is open");
         ensure!(host_changed.notified().now_or_never().is_none(), "another host was asked");
@@ -60,7 +58,7 @@ fn an_answer_of_a_former_host_proves_no_absence() -> Result<()> {
         });
         ensure!(is_of_other_host, "{listed:?}");
 
-        relay.lead_to(before.host())?;
+        relay.lead_to(before)?;
         assert_eq!(missing(provider, &deleted).await, Some(ErrorClass::NotFound));
         provider.list(&mut |_| {}).await?;
         Ok(())
@@ -95,22 +93,13 @@ fn one_connection_proves_the_absence_of_many_vms() -> Result<()> {
 #[test]
 fn a_vm_on_the_host_to_which_the_address_leads_now_is_not_absent() -> Result<()> {
     alone(async |alone| {
-        let dirs = [tempfile::tempdir()?, tempfile::tempdir()?, tempfile::tempdir()?];
-        let (before, after) =
-            tokio::try_join!(QemuLibvirtd::start(dirs[0].path()), QemuLibvirtd::start(dirs[1].path()))?;
-        let relay = Relay::start(before.host(), dirs[2].path(), Duration::ZERO)?;
-        alone.operator.mount(&Settings::libvirt(&relay.uri().to_string()))?;
-        let key = until_recorded(alone, 2).await?;
-        let on_former = Scene { host: before.host(), ..alone.scene() };
-        let stays = on_former.pod_with_vm("stays").await?;
-        // The operator knows the former host, and has a connection to it.
-        let known = on_former.pod_with_vm("known").await?;
-        on_former.pods.delete("known").await?;
-        on_former.reaped(&known).await?;
+        let hosts = TwoHosts::start().await?;
+        let (key, stays) = hosts.until_known(alone).await?;
+        let on_former = Scene { host: hosts.before.host(), ..alone.scene() };
 
         // As after a restart of cloud-api-adaptor: it makes VMs on the other host.
-        relay.lead_to(after.host())?;
-        let scene = Scene { host: after.host(), ..alone.scene() };
+        hosts.relay.lead_to(hosts.after.host())?;
+        let scene = Scene { host: hosts.after.host(), ..alone.scene() };
         let later = scene.pod_with_vm("later").await?;
         scene.pods.delete("later").await?;
         scene.reaped(&later).await?;
@@ -123,6 +112,6 @@ fn a_vm_on_the_host_to_which_the_address_leads_now_is_not_absent() -> Result<()>
 
         forget(alone, &key).await?;
         alone.scene().released(&stays.name()).await?;
-        Scene { host: before.host(), ..alone.scene() }.lives(&stays).await
+        on_former.lives(&stays).await
     })
 }

@@ -6,7 +6,7 @@ mod kept_connection;
 mod record;
 mod vcenters;
 
-use std::path::Path;
+use std::{path::Path, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
 use cluster::process::Lifetime;
@@ -16,14 +16,15 @@ use kube::{
     api::{Patch, PatchParams},
 };
 use peerpod_operator::{NAMESPACE, names::PLACES};
-use peers::libvirt::Libvirtd;
+use peers::libvirt::{Libvirtd, QemuLibvirtd, Relay};
 use serde_json::{Value, json};
+use tempfile::TempDir;
 use testbed::{
-    Settings,
+    Settings, Vm,
     wait::{self, DEADLINE},
 };
 
-use crate::support::Alone;
+use crate::support::{Alone, Scene};
 
 fn libvirt(alone: &Alone<'_>) -> Settings {
     Settings::libvirt(&alone.libvirtd.host().uri().to_string())
@@ -64,4 +65,36 @@ async fn another(dir: &Path) -> Result<(Libvirtd, Settings)> {
     let libvirtd = Libvirtd::start(&dir.join("l"), Lifetime::Owned).await?;
     let settings = Settings::libvirt(&libvirtd.host().uri().to_string());
     Ok((libvirtd, settings))
+}
+
+/// Two hosts, and an address that leads to the first of them.
+struct TwoHosts {
+    relay: Relay,
+    before: QemuLibvirtd,
+    after: QemuLibvirtd,
+    /// The folders of the hosts and of the relay.
+    dirs: [TempDir; 3],
+}
+
+impl TwoHosts {
+    async fn start() -> Result<Self> {
+        let dirs = [tempfile::tempdir()?, tempfile::tempdir()?, tempfile::tempdir()?];
+        let (before, after) =
+            tokio::try_join!(QemuLibvirtd::start(dirs[0].path()), QemuLibvirtd::start(dirs[1].path()))?;
+        let relay = Relay::start(before.host(), dirs[2].path(), Duration::ZERO)?;
+        Ok(Self { relay, before, after, dirs })
+    }
+
+    /// Makes the settings name the address. Waits until the operator knows the first host and has connections to it. Returns the key of
+    /// the place, and the VM of a Pod `stays` on this host.
+    async fn until_known(&self, alone: &mut Alone<'_>) -> Result<(String, Vm)> {
+        alone.operator.mount(&Settings::libvirt(&self.relay.uri().to_string()))?;
+        let key = until_recorded(alone, 2).await?;
+        let scene = Scene { host: self.before.host(), ..alone.scene() };
+        let stays = scene.pod_with_vm("stays").await?;
+        let known = scene.pod_with_vm("known").await?;
+        scene.pods.delete("known").await?;
+        scene.reaped(&known).await?;
+        Ok((key, stays))
+    }
 }
