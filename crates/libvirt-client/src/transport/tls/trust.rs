@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use tokio_rustls::rustls::client::WebPkiServerVerifier;
 use tokio_rustls::rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use tokio_rustls::rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
+use tokio_rustls::rustls::crypto::{
+    CryptoProvider, WebPkiSupportedAlgorithms, verify_tls12_signature, verify_tls13_signature,
+};
 use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use tokio_rustls::rustls::{DigitallySignedStruct, Error as TlsError, RootCertStore, SignatureScheme};
 
@@ -18,7 +20,7 @@ pub(super) fn verifier(
     provider: &Arc<CryptoProvider>,
 ) -> Result<Arc<dyn ServerCertVerifier>, Error> {
     if !tls.verify {
-        return Ok(Arc::new(Anybody(provider.clone())));
+        return Ok(Arc::new(Anybody(provider.signature_verification_algorithms)));
     }
     let file = credentials.authority_file.display();
     let Some(authorities) = &credentials.authorities else {
@@ -43,7 +45,7 @@ pub(super) fn verifier(
 
 /// Trusts any server that has the key of its certificate: `no_verify=1`.
 #[derive(Debug)]
-struct Anybody(Arc<CryptoProvider>);
+struct Anybody(WebPkiSupportedAlgorithms);
 
 impl ServerCertVerifier for Anybody {
     fn verify_server_cert(
@@ -63,8 +65,7 @@ impl ServerCertVerifier for Anybody {
         certificate: &CertificateDer<'_>,
         signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, TlsError> {
-        let algorithms = &self.0.signature_verification_algorithms;
-        verify_tls12_signature(message, certificate, signature, algorithms)
+        verify_tls12_signature(message, certificate, signature, &self.0)
     }
 
     fn verify_tls13_signature(
@@ -73,11 +74,10 @@ impl ServerCertVerifier for Anybody {
         certificate: &CertificateDer<'_>,
         signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, TlsError> {
-        let algorithms = &self.0.signature_verification_algorithms;
-        verify_tls13_signature(message, certificate, signature, algorithms)
+        verify_tls13_signature(message, certificate, signature, &self.0)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.signature_verification_algorithms.supported_schemes()
+        self.0.supported_schemes()
     }
 }
