@@ -9,7 +9,6 @@ use serde::{Deserialize, Serialize};
 
 use super::Cluster;
 use crate::component::{Component, Plan};
-use crate::node::Leftovers;
 use crate::pki;
 use crate::process::{Identity, Lifetime, Process};
 
@@ -40,7 +39,7 @@ impl Cluster {
                 processes.insert(*component, process);
             }
         }
-        Ok(Some(Self { plan: state.plan, processes, leftovers: Leftovers(None) }))
+        Ok(Some(Self::of(state.plan, processes)))
     }
 
     /// Writes the record by which a detached cluster is found again.

@@ -9,11 +9,14 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use serde_json::json;
+use tokio::sync::OnceCell;
 use tokio::time::sleep;
+use tokio_rustls::rustls::ClientConfig;
 
 use self::detached::STATE_FILE;
 pub(crate) use self::fake_nodes::is_ready;
@@ -47,6 +50,8 @@ pub(crate) async fn asked<T>(pause: Duration, answer: impl Future<Output = Resul
 pub struct Cluster {
     pub(crate) plan: Plan,
     processes: BTreeMap<Component, Process>,
+    /// TLS with the administrator's certificate, from the first request on.
+    tls: OnceCell<Arc<ClientConfig>>,
     /// Dropped after the processes, as these must be gone before.
     pub(crate) leftovers: Leftovers,
 }
@@ -82,7 +87,7 @@ impl Cluster {
             unplayed_pods: options.unplayed_pods.clone(),
         };
         plan.create_files()?;
-        let mut cluster = Self { plan, processes: BTreeMap::new(), leftovers: Leftovers(None) };
+        let mut cluster = Self::of(plan, BTreeMap::new());
         match cluster.start_all(options.fake_nodes, prepare).await {
             Ok(()) => Ok(cluster),
             Err(error) => {
@@ -91,6 +96,10 @@ impl Cluster {
                 Err(error.context(format!("starting a cluster in {}", cluster.plan.dir.display())))
             }
         }
+    }
+
+    fn of(plan: Plan, processes: BTreeMap<Component, Process>) -> Self {
+        Self { plan, processes, tls: OnceCell::new(), leftovers: Leftovers(None) }
     }
 
     async fn start_all(

@@ -51,7 +51,8 @@ impl Cluster {
     async fn exchange(&self, method: Method, path: &str, body: String) -> Result<(StatusCode, String)> {
         let address = (self.plan.server_ip(), self.plan.address.api_server);
         let stream = TcpStream::connect(address).await?;
-        let stream = self.tls()?.connect(ServerName::from(address.0), stream).await?;
+        let tls = self.tls.get_or_try_init(async || self.read_tls()).await?;
+        let stream = TlsConnector::from(Arc::clone(tls)).connect(ServerName::from(address.0), stream).await?;
         let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
         let request = Request::builder().method(method).uri(path).header("host", address.0.to_string());
         let request =
@@ -68,8 +69,7 @@ impl Cluster {
         Ok((status, String::from_utf8(body.into())?))
     }
 
-    /// TLS with the administrator's certificate.
-    fn tls(&self) -> Result<TlsConnector> {
+    fn read_tls(&self) -> Result<Arc<ClientConfig>> {
         let dir = self.plan.dir.join("pki");
         let pki = Pki::at(&dir);
         let mut roots = RootCertStore::empty();
@@ -80,6 +80,6 @@ impl Cluster {
             .with_safe_default_protocol_versions()?
             .with_root_certificates(roots)
             .with_client_auth_cert(vec![certificate], key)?;
-        Ok(TlsConnector::from(Arc::new(config)))
+        Ok(Arc::new(config))
     }
 }
