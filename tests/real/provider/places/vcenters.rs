@@ -105,8 +105,8 @@ fn an_answer_of_a_former_vcenter_proves_no_absence() -> Result<()> {
         let before = searches(&two.before);
         two.name.lead_to(two.after.relay().address());
         ensure!(!is_absent().await?, "the VM may be in the other vCenter");
-        let searched = (searches(&two.before), searches(&two.after));
-        assert_eq!(searched, (before + 1, 0), "the session with the former vCenter goes on");
+        let counts = (searches(&two.before), searches(&two.after));
+        assert_eq!(counts, (before + 1, 0), "the session with the former vCenter goes on");
         let is_noticed = host_changed.notified().now_or_never().is_some();
         ensure!(is_noticed, "nothing says that another vCenter answers");
         let listed = provider.list(&mut |_| {}).await;
