@@ -17,21 +17,21 @@ pub struct CloudSettings {
 
 /// Which cloud the settings may be for. Two settings of a process must not be for the same cloud, as each cloud has one account
 /// and one record of the places of its VMs. A program with several settings names the cloud of all but one.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServedCloud(Which);
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 enum Which {
     Only(&'static Cloud),
     AnyBut(Arc<[&'static Cloud]>),
 }
 
-/// Where VMs may be by settings that the operator cannot use.
-#[derive(Clone, Debug)]
-pub(super) enum Unplaced {
+/// Where VMs may be by settings that are or were mounted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum PossiblePlace {
     /// The operator cannot read where, in one of these clouds.
     Unknown(ServedCloud),
-    /// In the cloud of this name, where the settings of another source have their place: these conflict with them.
+    /// In the cloud of this name, at this endpoint.
     At(&'static str, Endpoint),
 }
 
@@ -107,14 +107,15 @@ impl CloudSettings {
     }
 
     /// Where cloud-api-adaptor may make VMs by settings that the operator cannot use.
-    pub(super) fn unplaced(&self, state: &State) -> Option<Unplaced> {
+    pub(super) fn unplaced(&self, state: &State) -> Option<PossiblePlace> {
         if let Some(problem) = state.unusable() {
-            return problem.may_have_place().then(|| Unplaced::Unknown(self.clouds.clone()));
+            return problem.may_have_place().then(|| PossiblePlace::Unknown(self.clouds.clone()));
         }
         let current = state.current.as_ref().filter(|_| self.named(state).is_none())?;
         Some(match &current.endpoint {
-            Ok(endpoint) => Unplaced::At(current.cloud(), endpoint.clone()),
-            Err(_) => Unplaced::Unknown(ServedCloud::only(Cloud::named(current.cloud())?)),
+            // They conflict with the settings of another source, which are for that cloud.
+            Ok(endpoint) => PossiblePlace::At(current.cloud(), endpoint.clone()),
+            Err(_) => PossiblePlace::Unknown(ServedCloud::only(Cloud::named(current.cloud())?)),
         })
     }
 
@@ -190,8 +191,8 @@ mod tests {
             let unplaced = settings.unplaced(&state);
             let may_be = |cloud: &str| match &unplaced {
                 None => false,
-                Some(Unplaced::Unknown(clouds)) => clouds.may_be(cloud),
-                Some(Unplaced::At(at, endpoint)) => {
+                Some(PossiblePlace::Unknown(clouds)) => clouds.may_be(cloud),
+                Some(PossiblePlace::At(at, endpoint)) => {
                     *at == cloud && endpoint.address == "qemu+ssh://kvm-1:22/system"
                 }
             };

@@ -13,7 +13,7 @@ use kube::{
 use operator_kit::{
     Backoff, Leadership,
     api_call::{ApiError, bounded},
-    watch::{backing_off, code as watch_code},
+    watch::backing_off,
 };
 use serde_json::json;
 use tokio::{
@@ -26,11 +26,12 @@ use tracing::warn;
 use super::{
     Answer, FormerPlace, KnownPlaces, messages,
     records::{Host, Records, key},
+    term::{Asked, TermState},
 };
 use crate::{
     api::v1alpha1::FIELD_MANAGER,
     names::PLACES,
-    provider::{CloudSettings, Error, Provider, cloud_settings::Unplaced},
+    provider::{CloudSettings, Error, Provider, cloud_settings::PossiblePlace},
     settings::{Endpoint, Snapshot, State},
 };
 
@@ -78,25 +79,6 @@ pub(super) struct KeeperContext {
     /// Notified if the address leads to another host.
     pub(super) host_changed: Arc<Notify>,
 }
-
-/// What one term of leadership has seen so far.
-#[derive(Default)]
-struct TermState {
-    /// The `ConfigMap`, once it was read. An empty one without a version if it does not exist.
-    object: Option<ConfigMap>,
-    /// Why it cannot be read.
-    unreadable: Option<Error>,
-    /// When to ask the host for its identity again: it may be another one than is recorded.
-    doubt: Option<Instant>,
-    /// Where VMs may be by settings that the operator cannot use, until that is recorded: the settings may be set back before.
-    unplaced: Option<Unplaced>,
-    /// The settings and the provider that the cloud refused. The provider remembers the refusal. A new one would try the same
-    /// password again and again, until the cloud locks the user out.
-    refused: Option<Asked>,
-}
-
-/// Settings, and the provider opened with them.
-type Asked = (Arc<Snapshot>, Arc<dyn Provider>);
 
 /// Opens the provider of settings, to be asked which host it is.
 pub(super) type Open = Box<dyn Fn(&Snapshot) -> Result<Arc<dyn Provider>, Error> + Send + Sync>;
@@ -152,16 +134,20 @@ impl Keeper {
         if named.is_none() {
             self.withdraw();
         }
-        term.unplaced = self.settings.unplaced(&state).or(term.unplaced.take());
-        let found = match (self.record_unplaced(term).await, &named) {
-            (Err(not_yet), _) => Err(not_yet),
-            // The settings report their own problem. Nothing is decided by them.
-            (Ok(()), None) => return LONGEST_PAUSE,
-            (Ok(()), Some((snapshot, endpoint))) => tokio::select! {
-                found = self.find_out(term, snapshot, endpoint) => found,
-                // The result would be for former settings.
-                Ok(()) = settings.changed() => return Duration::ZERO,
-            },
+        let in_force =
+            named.as_ref().map(|(snapshot, endpoint)| PossiblePlace::At(snapshot.cloud(), endpoint.clone()));
+        in_force.into_iter().chain(self.settings.unplaced(&state)).for_each(|place| term.note(place));
+        let work = async {
+            self.record(term, named.as_ref()).await?;
+            match &named {
+                Some((snapshot, endpoint)) => self.find_out(term, snapshot, endpoint).await.map(Some),
+                None => Ok(None),
+            }
+        };
+        let found = tokio::select! {
+            found = work => found,
+            // The result would be for former settings.
+            Ok(()) = settings.changed() => return Duration::ZERO,
         };
         // A watch that fails brings nothing to wait for.
         let found = found.map_err(|not_yet| match (not_yet, &term.unreadable) {
@@ -169,7 +155,9 @@ impl Keeper {
             (not_yet, _) => not_yet,
         });
         let (outcome, pause) = match found {
-            Ok(known) => {
+            // The settings report their own problem. Nothing is decided by them.
+            Ok(None) => return LONGEST_PAUSE,
+            Ok(Some(known)) => {
                 self.backoff.succeeded(&());
                 let until = |at: Instant| at.saturating_duration_since(Instant::now());
                 (Ok(Arc::new(known)), term.doubt.map_or(LONGEST_PAUSE, |at| LONGEST_PAUSE.min(until(at))))
@@ -198,32 +186,47 @@ impl Keeper {
         pause
     }
 
-    /// Writes where VMs may be by settings that the operator cannot use, if such were mounted.
-    async fn record_unplaced(&self, term: &mut TermState) -> Result<(), NotYet> {
-        let Some(unplaced) = &term.unplaced else { return Ok(()) };
+    /// Writes the place that the settings name, and wherever else VMs may be, if that is not recorded. It asks no host first: that takes
+    /// time, in which the settings may be set back.
+    async fn record(
+        &self,
+        term: &mut TermState,
+        named: Option<&(Arc<Snapshot>, Endpoint)>,
+    ) -> Result<(), NotYet> {
+        if term.unrecorded.is_empty() {
+            return Ok(());
+        }
         let Some(object) = &term.object else { return Err(NotYet::Watch) };
-        let before = self.read(object)?;
-        let records = match unplaced {
-            Unplaced::Unknown(clouds) => before.with_unknown(|cloud| clouds.may_be(cloud), Timestamp::now()),
-            Unplaced::At(cloud, endpoint) => before.with_former(cloud, &endpoint.address, Timestamp::now()),
-        };
-        if records != before {
+        let (before, now) = (self.read(object)?, Timestamp::now());
+        let mut records = term.with_unrecorded(&before, now);
+        if let Some((snapshot, endpoint)) = named {
+            records = records.naming(snapshot.cloud(), endpoint, None, now);
+        }
+        let is_news = records != before;
+        if is_news {
             self.withdraw();
             let written = self.save(object, &records, &before).await?;
-            let changed = records.changed_since(&before).unwrap_or_default();
-            messages::announce_unplaced(&self.name, changed.into_keys());
-            term.object = Some(written);
+            messages::announce_former(&self.name, &before, &records);
+            term.wrote(written);
         }
-        term.unplaced = None;
+        term.unrecorded.clear();
+        // Also if another leader wrote it, or if the answer to the write was lost: administrators wait for this line.
+        if let Some((snapshot, endpoint)) = named
+            && (is_news || term.announced.as_ref() != Some(endpoint))
+        {
+            messages::announce(&self.name, &key(snapshot.cloud(), &endpoint.address), endpoint);
+            term.announced = Some(endpoint.clone());
+        }
         Ok(())
     }
 
-    /// Takes back the last answer: it does not have that place, and would count as soon as the settings are set back.
+    /// Takes back the last answer: it does not have that place, and would count as soon as the settings are set back. By an error nothing
+    /// is decided. It stays, so that it is reported once while attempts fail.
     fn withdraw(&self) {
-        self.answer.send_if_modified(|answer| answer.take().is_some());
+        self.answer.send_if_modified(|answer| answer.take_if(|it| it.outcome.is_ok()).is_some());
     }
 
-    /// The places, which are written first if they changed.
+    /// The places. The host of the one that the settings name is written first if it is new.
     async fn find_out(
         &self,
         term: &mut TermState,
@@ -243,9 +246,11 @@ impl Keeper {
         let records = before.naming(cloud, endpoint, host.as_ref().ok(), Timestamp::now());
         if records != before {
             let written = self.save(object, &records, &before).await?;
-            let change = messages::Change { before: &before, after: &records, cloud, key: &key, endpoint };
-            messages::announce(&self.name, &change);
-            term.object = Some(written);
+            let moved_at = |records: &Records| records.of(&key).and_then(|it| it.moved_at);
+            if moved_at(&records) != moved_at(&before) {
+                messages::announce_move(&self.name, &key, endpoint);
+            }
+            term.wrote(written);
         }
         // Only now: VMs may be in the place that is one too many, also after the settings were set back.
         if records.is_full(cloud) {
@@ -329,24 +334,6 @@ fn known(records: &Records, cloud: &str, key: String, host: &Host) -> KnownPlace
         moved_at: records.of(&key).and_then(|record| record.moved_at),
         former: former.collect(),
         key,
-    }
-}
-
-impl TermState {
-    /// Takes in what the watch brought.
-    fn take(&mut self, object: watcher::Result<Option<ConfigMap>>, name: &str) {
-        match object {
-            Ok(object) => (self.object, self.unreadable) = (Some(object.unwrap_or_default()), None),
-            // What was read before still counts: this process alone writes it.
-            Err(error) => self.unreadable = Some(messages::failed("read", name, watch_code(&error), &error)),
-        }
-    }
-
-    /// Notes that the time for the first read has passed.
-    fn waited(&mut self, name: &str) {
-        if self.object.is_none() && self.unreadable.is_none() {
-            self.unreadable = Some(messages::failed("read", name, None, &"the API server does not answer"));
-        }
     }
 }
 

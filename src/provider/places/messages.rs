@@ -5,59 +5,50 @@ use std::{fmt::Display, time::Duration};
 use operator_kit::Message;
 use tracing::{info, warn};
 
-use super::records::{MOST_FORMER, Records, Unreadable};
+use super::records::{MOST_FORMER, Record, Records, Unreadable};
 use crate::{
     names::PLACES,
     provider::{Error, ErrorClass},
     settings::Endpoint,
 };
 
-/// How the places of a cloud changed.
-pub(super) struct Change<'a> {
-    pub(super) before: &'a Records,
-    pub(super) after: &'a Records,
-    pub(super) cloud: &'a str,
-    /// The key of the place that the settings name.
-    pub(super) key: &'a str,
-    /// The endpoint that the settings name.
-    pub(super) endpoint: &'a Endpoint,
-}
-
-/// Logs how the places changed.
-pub(super) fn announce(places: &str, change: &Change<'_>) {
-    let &Change { before, after, cloud, key, endpoint: Endpoint { setting, address } } = change;
+/// Logs that the record has the place that the settings name.
+pub(super) fn announce(places: &str, key: &str, Endpoint { setting, address }: &Endpoint) {
     info!(places, key, setting, address, "the place that the settings name is recorded");
-    if after.of(key).and_then(|it| it.moved_at) != before.of(key).and_then(|it| it.moved_at) {
-        warn!(
-            places,
-            key,
-            setting,
-            address,
-            "another host, account or pool answers than before: a VM that is not there is not absent, and holds its PeerPod. If \
-             no VM is left in the former one, or only the UUID of the host changed, delete the entry"
-        );
-    }
-    for (former, record) in before.former(cloud, key).filter(|(_, record)| record.until.is_none()) {
-        warn!(
-            places,
-            key = former,
-            setting,
-            address = record.address,
-            "the settings named another place before: the operator does not delete a VM that is there, and the VM holds its \
-             PeerPod. If no VM is there any more, delete the entry"
-        );
-    }
 }
 
-/// Logs that these entries are new, of places of settings that the operator cannot use.
-pub(super) fn announce_unplaced<'a>(places: &str, keys: impl IntoIterator<Item = &'a str>) {
-    for key in keys {
-        warn!(
-            places,
-            key,
-            "the operator cannot use the mounted settings, by which cloud-api-adaptor may make VMs. From now on a VM that is in no \
-             other place holds its PeerPod. After a correction of the settings, delete the VMs that were made there, and then the entry"
-        );
+/// Logs that another host answers at the place that the settings name.
+pub(super) fn announce_move(places: &str, key: &str, Endpoint { setting, address }: &Endpoint) {
+    warn!(
+        places,
+        key,
+        setting,
+        address,
+        "another host, account or pool answers than before: the operator does not count a VM as absent because it is not there; its \
+         PeerPod stays. If no VM is left in the former one, or only the UUID of the host changed, delete the entry"
+    );
+}
+
+/// Logs which places that the settings do not name the record has since `before`.
+pub(super) fn announce_former(places: &str, before: &Records, after: &Records) {
+    for (key, Record { address, .. }) in after.newly_former(before) {
+        if address.is_empty() {
+            warn!(
+                places,
+                key,
+                "the operator cannot use the mounted settings, by which cloud-api-adaptor may make VMs. Until this entry is deleted, a \
+                 PeerPod stays if the operator finds its VM in no known place and has not seen it before. After a correction of the \
+                 settings, delete the VMs that were made there, and then the entry"
+            );
+        } else {
+            warn!(
+                places,
+                key,
+                address,
+                "the settings named another place before: the operator does not delete a VM that is there, and the VM holds its \
+                 PeerPod. If no VM is there any more, delete the entry"
+            );
+        }
     }
 }
 

@@ -7,7 +7,8 @@
 //!
 //! ```text
 //! records.rs   the entries, and what changes when the settings name a place (pure)
-//! keeper.rs    the leader reads the ConfigMap, asks which host is there, and writes the entry
+//! keeper.rs    the leader reads the ConfigMap, writes the entry, asks which host is there, and adds it
+//! term.rs      what it has seen since it leads, and has not written yet
 //! messages.rs  what it logs, and its errors
 //! ```
 //!
@@ -18,12 +19,14 @@
 //! cloud-api-adaptor may use settings that the operator cannot use, and make VMs where they point. If the operator cannot read where
 //! that is, the record gets a place without an address. A VM that no place has may be there until an administrator deletes that entry.
 //!
-//! A place is written before the operator decides anything by it. While it cannot read or write the places, it deletes nothing,
-//! and it releases nothing unless an administrator says so.
+//! A place is written before the operator decides anything by it, and before it asks which host is there. A write that fails is tried
+//! again, also after the settings have been set back: cloud-api-adaptor may have started meanwhile. While the operator cannot read or write
+//! the places, it deletes nothing, and it releases nothing unless an administrator says so.
 
 mod keeper;
 mod messages;
 mod records;
+mod term;
 
 use std::sync::Arc;
 

@@ -136,7 +136,8 @@ impl Records {
         next
     }
 
-    /// The entries to keep if VMs of this cloud may be at this address, which the settings in force do not name.
+    /// The entries to keep if VMs of this cloud may be at this address. If the settings in force name it, [`naming`](Self::naming) has to
+    /// follow.
     pub(super) fn with_former(&self, cloud: &str, address: &str, now: Timestamp) -> Self {
         let now = now.round(Unit::Second).unwrap_or(now);
         let mut next = self.clone();
@@ -148,6 +149,17 @@ impl Records {
     pub(super) fn is_full(&self, cloud: &str) -> bool {
         let known = self.0.values().filter(|record| record.cloud == cloud && !record.address.is_empty());
         known.count() > MOST_FORMER + 1
+    }
+
+    /// The entries of places that the settings do not name, and that they still named `before` or that were not recorded then.
+    pub(super) fn newly_former<'a>(
+        &'a self,
+        before: &'a Self,
+    ) -> impl Iterator<Item = (&'a str, &'a Record)> {
+        let all = self.0.iter().map(|(key, record)| (key.as_str(), record));
+        all.filter(move |(key, record)| {
+            record.until.is_some() && before.of(key).is_none_or(|it| it.until.is_none())
+        })
     }
 
     /// The entries that differ from `before`, as they are written.
@@ -256,6 +268,21 @@ mod tests {
         let current = key("libvirt", "a");
         let former: Vec<_> = set_back.former("libvirt", &current).map(|(key, _)| key.to_owned()).collect();
         assert_eq!(former, [key("libvirt", "")]);
+    }
+
+    #[test]
+    fn a_place_becomes_a_former_one_once() {
+        let before = after(&[("a", None)]);
+        let next = before.with_former("libvirt", "b", second(2)).with_unknown(|_| true, second(2));
+        let next = next.naming("libvirt", &at("c"), None, second(2));
+        let mut addresses: Vec<_> = next.newly_former(&before).map(|(_, it)| &*it.address).collect();
+        addresses.sort_unstable();
+        assert_eq!(addresses, ["", "a", "b"]);
+        let later = next.naming("libvirt", &at("c"), Some(&Host::Unnamed), second(3));
+        assert_eq!(later.newly_former(&next).count(), 0);
+        let set_back = later.naming("libvirt", &at("a"), None, second(4));
+        let addresses: Vec<_> = set_back.newly_former(&later).map(|(_, it)| &*it.address).collect();
+        assert_eq!(addresses, ["c"]);
     }
 
     #[test]

@@ -1,12 +1,19 @@
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::{
+    future::pending,
+    sync::atomic::{AtomicU32, Ordering::Relaxed},
+};
 
+use async_trait::async_trait;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use operator_kit::testing::{Answer as Reply, ApiServer, Call};
 use secrecy::SecretString;
 
 use super::*;
 use crate::{
-    provider::{CATALOGUE, ErrorClass},
+    provider::{
+        Accepted, CATALOGUE, Claim, ErrorClass, Finding, InstanceId, OwnVm, Pages, Vm,
+        contract::memory::Memory,
+    },
     settings::Raw,
 };
 
@@ -20,21 +27,59 @@ fn docker(host: &str) -> State {
     State { current: Some(Arc::new(snapshot)), generation: 1, ..State::default() }
 }
 
+/// The place that these settings name.
+fn endpoint(state: &State) -> &Endpoint {
+    state.current.as_ref().unwrap().endpoint().unwrap()
+}
+
 /// The record of the place that these settings name.
 fn records(state: &State) -> Records {
-    let endpoint = state.current.as_ref().unwrap().endpoint().unwrap();
-    Records::default().naming("docker", endpoint, Some(&Host::Unnamed), Timestamp::now())
+    Records::default().naming("docker", endpoint(state), Some(&Host::Unnamed), Timestamp::now())
+}
+
+/// What is written for a record that differs from `before`.
+fn data(records: &Records, before: &Records) -> BTreeMap<String, String> {
+    let changed = records.changed_since(before).unwrap();
+    changed.into_iter().map(|(key, text)| (key.to_owned(), text)).collect()
 }
 
 /// The `ConfigMap` with this record.
 fn object(records: &Records) -> ConfigMap {
-    let data = records.changed_since(&Records::default()).unwrap();
-    let data = data.into_iter().map(|(key, text)| (key.to_owned(), text)).collect();
     let metadata = ObjectMeta { resource_version: Some("1".to_owned()), ..ObjectMeta::default() };
-    ConfigMap { metadata, data: Some(data), ..ConfigMap::default() }
+    let data = Some(data(records, &Records::default()));
+    ConfigMap { metadata, data, ..ConfigMap::default() }
 }
 
-/// A keeper of a cloud that does not answer.
+/// A cloud that never answers.
+struct Silent;
+
+#[async_trait]
+impl Provider for Silent {
+    async fn describe(&self, _: &InstanceId, _: &Claim) -> Result<Vm, Error> {
+        pending().await
+    }
+
+    async fn delete(&self, _: &OwnVm) -> Result<Accepted, Error> {
+        pending().await
+    }
+
+    async fn list(&self, _: Pages<'_>) -> Result<(), Error> {
+        pending().await
+    }
+
+    async fn host(&self) -> Result<Option<String>, Error> {
+        pending().await
+    }
+
+    async fn examine(&self) -> Result<Vec<Finding>, Error> {
+        pending().await
+    }
+}
+
+/// The addresses of the former places, if they are known, or the kind of problem.
+type Known = Option<Result<Vec<String>, ErrorClass>>;
+
+/// A keeper of the places of a cloud.
 struct Stage {
     keeper: Keeper,
     settings: watch::Sender<State>,
@@ -44,12 +89,22 @@ struct Stage {
 }
 
 impl Stage {
+    /// A cloud that does not answer.
     fn new(server: &ApiServer, state: State) -> Self {
+        Self::of(server, state, || Err(Error::new(ErrorClass::Transient, "it does not answer")))
+    }
+
+    /// A cloud that is opened so.
+    fn of(
+        server: &ApiServer,
+        state: State,
+        cloud: impl Fn() -> Result<Arc<dyn Provider>, Error> + Send + Sync + 'static,
+    ) -> Self {
         let asked = Arc::new(AtomicU32::new(0));
         let count = Arc::clone(&asked);
-        let open = move |_: &Snapshot| -> Result<Arc<dyn Provider>, Error> {
+        let open = move |_: &Snapshot| {
             count.fetch_add(1, Relaxed);
-            Err(Error::new(ErrorClass::Transient, "it does not answer"))
+            cloud()
         };
         let (settings, state) = watch::channel(state);
         let (sender, answer) = watch::channel(None);
@@ -67,6 +122,20 @@ impl Stage {
 
     async fn step(&self, term: &mut TermState) -> Duration {
         self.keeper.step(term, &mut self.settings.subscribe()).await
+    }
+
+    /// The addresses of the former places that are known after a step under these settings.
+    async fn former(&self, term: &mut TermState, state: &State) -> Known {
+        self.settings.send_replace(state.clone());
+        self.step(term).await;
+        self.known()
+    }
+
+    /// The addresses of the former places that are known now.
+    fn known(&self) -> Known {
+        let answer = self.answer.borrow().clone()?;
+        let addresses = |known: Arc<KnownPlaces>| known.former.iter().map(|it| it.address.clone()).collect();
+        Some(answer.outcome.map(addresses).map_err(|error| error.class))
     }
 }
 
@@ -111,15 +180,118 @@ async fn that_settings_could_not_be_read_is_recorded_even_if_they_are_set_back_b
     ]);
     let stage = Stage::new(&server, good.clone());
     let mut term = TermState { object: Some(object(&records)), ..TermState::default() };
-    let mut former = async |settings: &State| {
-        stage.settings.send_replace(settings.clone());
-        stage.step(&mut term).await;
-        let answer = stage.answer.borrow().clone();
-        let addresses =
-            |known: &KnownPlaces| known.former.iter().map(|it| it.address.clone()).collect::<Vec<_>>();
-        answer.map(|it| addresses(&it.outcome.unwrap()))
+    assert_eq!(stage.former(&mut term, &good).await, Some(Ok(vec![])));
+    let known = stage.former(&mut term, &unreadable).await;
+    assert_eq!(known, None, "what was known does not count any more");
+    assert_eq!(stage.former(&mut term, &good).await, Some(Ok(vec![String::new()])));
+}
+
+/// Settings, and others that are in force for a short time.
+fn for_a_short_time() -> [State; 2] {
+    ["tcp://10.0.0.1:2375", "tcp://10.0.0.2:2375"].map(docker)
+}
+
+#[tokio::test]
+async fn a_place_is_recorded_even_if_the_settings_are_set_back_while_its_host_is_asked() {
+    let [here, there] = for_a_short_time();
+    let (before, now) = (records(&here), Timestamp::now());
+    let named = before.naming("docker", endpoint(&there), None, now);
+    let set_back = named.naming("docker", endpoint(&here), None, now);
+    let none = Records::default();
+    let new = data(&none.naming("docker", endpoint(&there), None, now), &none);
+    let server = ApiServer::expecting([
+        Call::patch(RECORD).body_with(json!({ "data": new })).answer(Reply::object(&object(&named))),
+        Call::patch(RECORD).answer(Reply::object(&object(&set_back))),
+    ]);
+    let stage = Stage::of(&server, here.clone(), || Ok(Arc::new(Silent)));
+    let mut term = TermState { object: Some(object(&before)), ..TermState::default() };
+    assert_eq!(stage.former(&mut term, &here).await, Some(Ok(vec![])));
+
+    stage.settings.send_replace(there.clone());
+    let mut settings = stage.settings.subscribe();
+    let set_back_while_asked = async {
+        while stage.asked.load(Relaxed) == 0 {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(stage.known(), None, "what was known does not count any more");
+        stage.settings.send_replace(here.clone());
     };
-    assert_eq!(former(&good).await, Some(vec![]));
-    assert_eq!(former(&unreadable).await, None, "what was known does not count any more");
-    assert_eq!(former(&good).await, Some(vec![String::new()]));
+    let (pause, ()) = tokio::join!(stage.keeper.step(&mut term, &mut settings), set_back_while_asked);
+    assert_eq!(pause, Duration::ZERO);
+    assert_eq!(stage.known(), None);
+    let address = endpoint(&there).address.clone();
+    assert_eq!(stage.former(&mut term, &here).await, Some(Ok(vec![address])));
+}
+
+#[tokio::test]
+async fn a_place_is_recorded_even_if_its_first_write_fails_and_the_settings_are_set_back() {
+    let [here, there] = for_a_short_time();
+    let before = records(&here);
+    let address = &endpoint(&there).address;
+    let after = before.with_former("docker", address, Timestamp::now());
+    let cases: [(Reply, Known); 3] = [
+        (Reply::error(500, "InternalError", ""), Some(Err(ErrorClass::Transient))),
+        (Reply::error(403, "Forbidden", ""), Some(Err(ErrorClass::Unauthorized))),
+        // The keeper of another cloud wrote to the same ConfigMap.
+        (Reply::conflict("configmaps", PLACES), None),
+    ];
+    for (answer, known) in cases {
+        let server = ApiServer::expecting([
+            Call::patch(RECORD).answer(answer),
+            Call::patch(RECORD).answer(Reply::object(&object(&after))),
+        ]);
+        let stage = Stage::new(&server, here.clone());
+        let mut term = TermState { object: Some(object(&before)), ..TermState::default() };
+        assert_eq!(stage.former(&mut term, &here).await, Some(Ok(vec![])));
+        assert_eq!(stage.former(&mut term, &there).await, known);
+        assert_eq!(stage.former(&mut term, &here).await, Some(Ok(vec![address.clone()])));
+    }
+}
+
+#[tokio::test]
+async fn a_place_that_cannot_be_written_is_reported_once() {
+    let [here, there] = for_a_short_time();
+    let fails = || Call::patch(RECORD).answer(Reply::error(500, "InternalError", ""));
+    let server = ApiServer::expecting([fails(), fails()]);
+    let stage = Stage::new(&server, there);
+    let mut answer = stage.answer.clone();
+    let mut term = TermState { object: Some(object(&records(&here))), ..TermState::default() };
+    stage.step(&mut term).await;
+    assert!(answer.borrow_and_update().is_some());
+    stage.step(&mut term).await;
+    assert!(!answer.has_changed().unwrap());
+}
+
+#[tokio::test]
+async fn a_place_is_recorded_even_if_the_settings_are_set_back_before_the_record_is_read() {
+    let [here, there] = for_a_short_time();
+    let before = records(&here);
+    let address = &endpoint(&there).address;
+    let after = before.with_former("docker", address, Timestamp::now());
+    let server = ApiServer::expecting([Call::patch(RECORD).answer(Reply::object(&object(&after)))]);
+    let stage = Stage::new(&server, here.clone());
+    let mut term = TermState::default();
+    assert_eq!(stage.former(&mut term, &there).await, None);
+    term.take(Ok(Some(object(&before))), "operator/places");
+    assert_eq!(stage.former(&mut term, &here).await, Some(Ok(vec![address.clone()])));
+}
+
+#[tokio::test]
+async fn a_new_place_is_written_once_before_its_host_is_asked_and_once_with_its_host() {
+    let here = docker("tcp://10.0.0.1:2375");
+    let (none, known) = (Records::default(), records(&here));
+    let named = none.naming("docker", endpoint(&here), None, Timestamp::now());
+    let server = ApiServer::expecting([
+        Call::patch(RECORD).answer(Reply::as_sent()),
+        Call::patch(RECORD).body_with(json!({ "data": data(&named, &none) })).answer(Reply::as_sent()),
+        Call::patch(RECORD).body_with(json!({ "data": data(&known, &none) })).answer(Reply::as_sent()),
+    ]);
+    let stage = Stage::of(&server, here.clone(), || Ok(Arc::new(Memory::default())));
+    let mut term = TermState { object: Some(ConfigMap::default()), ..TermState::default() };
+    assert_eq!(stage.former(&mut term, &here).await, None);
+    term.take(Ok(Some(object(&none))), "operator/places");
+    for _ in 0..3 {
+        assert_eq!(stage.former(&mut term, &here).await, Some(Ok(vec![])));
+    }
+    assert_eq!(stage.asked.load(Relaxed), 1);
 }

@@ -24,6 +24,16 @@ fn writes(alone: &Alone<'_>) -> Result<Vec<Request>> {
     Ok(requests)
 }
 
+/// Waits until the audit log shows so many writes. It shows a write a little later.
+async fn until_written(alone: &Alone<'_>, count: usize) -> Result<()> {
+    wait::eventually("the audit log shows the writes to the record", DEADLINE, async || {
+        let writes = writes(alone)?;
+        ensure!(writes.len() == count, "{writes:?}");
+        Ok(())
+    })
+    .await
+}
+
 #[test]
 fn a_machine_in_the_former_place_holds_its_peerpod_until_the_place_is_named_again() -> Result<()> {
     alone(async |alone| {
@@ -93,13 +103,8 @@ fn a_machine_is_not_absent_while_its_possible_former_place_is_unreachable() -> R
 fn a_vm_in_the_former_place_holds_its_peerpod_until_the_place_is_forgotten() -> Result<()> {
     alone(async |alone| {
         let first = until_recorded(alone, 1).await?;
-        // One write creates the ConfigMap, the other one fills it. The audit log shows a write a little later.
-        let written = 2;
-        wait::eventually("the audit log shows the writes of the first place", DEADLINE, async || {
-            ensure!(writes(alone)?.len() == written, "{:?}", writes(alone)?);
-            Ok(())
-        })
-        .await?;
+        // One write creates the ConfigMap. Each place is written before its host is asked, and again with its host.
+        until_written(alone, 3).await?;
         let (here, gone) =
             (alone.scene().pod_with_vm("here").await?, alone.scene().pod_with_vm("gone").await?);
         let dir = tempfile::tempdir()?;
@@ -107,7 +112,8 @@ fn a_vm_in_the_former_place_holds_its_peerpod_until_the_place_is_forgotten() -> 
         alone.operator.mount(&elsewhere)?;
         let second = until_recorded(alone, 2).await?;
         ensure!(second != first);
-        ensure!(writes(alone)?.len() == written + 1, "{:?}", writes(alone)?);
+        let written = 5;
+        until_written(alone, written).await?;
 
         alone.operator.kill().await?;
         alone.operator.start_again()?;
@@ -120,7 +126,7 @@ fn a_vm_in_the_former_place_holds_its_peerpod_until_the_place_is_forgotten() -> 
         let condition = scene.held(&here.name(), "InvalidSettings").await?;
         ensure!(condition.message.contains("the VM is there"), "{condition:?}");
         scene.lives(&here).await?;
-        ensure!(writes(alone)?.len() == written + 1, "{:?}", writes(alone)?);
+        ensure!(writes(alone)?.len() == written, "{:?}", writes(alone)?);
 
         forget(alone, &first).await?;
         alone.scene().released(&here.name()).await?;
