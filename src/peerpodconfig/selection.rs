@@ -13,48 +13,27 @@ pub const WORKER_LABEL: &str = "node.kubernetes.io/worker";
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Selection(Vec<Requirement>);
 
+/// What the label of a key must be.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Requirement {
     key: String,
-    demand: Demand,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Demand {
-    In(Vec<String>),
-    NotIn(Vec<String>),
-    Exists,
-    DoesNotExist,
+    /// In, `NotIn`, Exists or `DoesNotExist`. The latter two have no values.
+    operator: String,
+    values: Vec<String>,
 }
 
 /// A selector that Kubernetes does not accept. The selected nodes are unknown until it is corrected.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadSelector {
-    /// An expression has no such operator.
-    #[error(
-        "spec.labelSelector: \"{operator}\" of the key \"{key}\" is no operator: use In, NotIn, Exists or DoesNotExist"
-    )]
-    UnknownOperator {
+    /// An expression that has no such operator, or not the values that its operator needs.
+    #[error("spec.labelSelector: {operator:?} of the key {key:?} {problem}")]
+    Expression {
         /// The expression's key.
         key: String,
-        /// The text in the place of an operator.
+        /// Its operator, or the text in the place of one.
         operator: String,
-    },
-    /// In or `NotIn` without a value.
-    #[error("spec.labelSelector: {operator} of the key \"{key}\" needs at least one value")]
-    NoValues {
-        /// The expression's key.
-        key: String,
-        /// Its operator.
-        operator: String,
-    },
-    /// Exists or `DoesNotExist` with values.
-    #[error("spec.labelSelector: {operator} of the key \"{key}\" can have no values")]
-    Values {
-        /// The expression's key.
-        key: String,
-        /// Its operator.
-        operator: String,
+        /// What is wrong.
+        problem: &'static str,
     },
     /// A label without a name.
     #[error("a key of spec.nodeSelector or spec.labelSelector is empty")]
@@ -70,7 +49,7 @@ impl Selection {
         let equal = labels
             .into_iter()
             .chain(matched.into_iter().flatten())
-            .map(|(key, value)| Ok(Requirement { key, demand: Demand::In(vec![value]) }));
+            .map(|(key, value)| Ok(Requirement { key, operator: "In".to_owned(), values: vec![value] }));
         let expressions = selector.and_then(|selector| selector.match_expressions.as_ref());
         let requirements: Vec<_> =
             equal.chain(expressions.into_iter().flatten().map(requirement)).collect::<Result<_, _>>()?;
@@ -97,20 +76,20 @@ impl Selection {
 
     /// Labels that make a node selected, as kubectl accepts them; `None` if labels alone cannot do it.
     fn labels(&self) -> Option<Vec<String>> {
-        let candidates = |demand: &'_ Demand| match demand {
-            Demand::In(values) => values.clone(),
-            Demand::Exists => vec![String::new()],
-            Demand::NotIn(_) | Demand::DoesNotExist => Vec::new(),
+        let candidates = |it: &Requirement| match &*it.operator {
+            "In" => it.values.clone(),
+            "Exists" => vec![String::new()],
+            _ => Vec::new(),
         };
-        let mut demands: BTreeMap<&str, Vec<&Demand>> = BTreeMap::new();
-        for Requirement { key, demand } in &self.0 {
-            demands.entry(key).or_default().push(demand);
+        let mut requirements: BTreeMap<&str, Vec<&Requirement>> = BTreeMap::new();
+        for requirement in &self.0 {
+            requirements.entry(&requirement.key).or_default().push(requirement);
         }
         let mut labels = Vec::new();
-        for (key, demands) in demands {
-            if demands.iter().any(|demand| !demand.is_met(None)) {
-                let mut values = demands.iter().flat_map(|demand| candidates(demand));
-                let value = values.find(|value| demands.iter().all(|demand| demand.is_met(Some(value))))?;
+        for (key, all) in requirements {
+            if all.iter().any(|it| !it.is_met(None)) {
+                let mut values = all.iter().flat_map(|it| candidates(it));
+                let value = values.find(|value| all.iter().all(|it| it.is_met(Some(value))))?;
                 labels.push(format!("{key}={value}"));
             }
         }
@@ -119,7 +98,7 @@ impl Selection {
 
     /// Whether a node is selected, by the value of each of its labels.
     pub fn matches<'a>(&self, label: impl Fn(&str) -> Option<&'a str>) -> bool {
-        self.0.iter().all(|Requirement { key, demand }| demand.is_met(label(key)))
+        self.0.iter().all(|it| it.is_met(label(&it.key)))
     }
 }
 
@@ -131,15 +110,10 @@ pub(super) fn required_labels(spec: &PeerPodConfigSpec) -> BTreeMap<String, Stri
     }
 }
 
-impl Demand {
-    /// Whether a label of this value, or none, meets the demand.
-    fn is_met(&self, value: Option<&str>) -> bool {
-        match self {
-            Self::In(values) => holds("In", values, value),
-            Self::NotIn(values) => holds("NotIn", values, value),
-            Self::Exists => holds("Exists", &[], value),
-            Self::DoesNotExist => holds("DoesNotExist", &[], value),
-        }
+impl Requirement {
+    /// Whether a label of this value, or none, meets it.
+    fn is_met(&self, label: Option<&str>) -> bool {
+        holds(&self.operator, &self.values, label)
     }
 }
 
@@ -162,14 +136,15 @@ pub(super) fn holds(operator: &str, values: &[String], label: Option<&str>) -> b
 /// As kubectl takes it after `--selector`.
 impl fmt::Display for Selection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (index, Requirement { key, demand }) in self.0.iter().enumerate() {
+        for (index, Requirement { key, operator, values }) in self.0.iter().enumerate() {
             f.write_str(if index > 0 { "," } else { "" })?;
-            match demand {
-                Demand::In(values) if let [value] = &values[..] => write!(f, "{key}={value}")?,
-                Demand::In(values) => write!(f, "{key} in ({})", values.join(","))?,
-                Demand::NotIn(values) => write!(f, "{key} notin ({})", values.join(","))?,
-                Demand::Exists => f.write_str(key)?,
-                Demand::DoesNotExist => write!(f, "!{key}")?,
+            match (&**operator, &values[..]) {
+                ("In", [value]) => write!(f, "{key}={value}")?,
+                ("In", values) => write!(f, "{key} in ({})", values.join(","))?,
+                ("NotIn", values) => write!(f, "{key} notin ({})", values.join(","))?,
+                ("Exists", _) => f.write_str(key)?,
+                // DoesNotExist: there are no others.
+                _ => write!(f, "!{key}")?,
             }
         }
         Ok(())
@@ -177,19 +152,17 @@ impl fmt::Display for Selection {
 }
 
 fn requirement(expression: &LabelSelectorRequirement) -> Result<Requirement, BadSelector> {
-    let LabelSelectorRequirement { key, operator, values } = expression;
-    let values = values.clone().unwrap_or_default();
-    let (key, operator) = (key.clone(), operator.clone());
-    let demand = match (operator.as_str(), values.is_empty()) {
-        ("In", false) => Demand::In(values),
-        ("NotIn", false) => Demand::NotIn(values),
-        ("Exists", true) => Demand::Exists,
-        ("DoesNotExist", true) => Demand::DoesNotExist,
-        ("In" | "NotIn", true) => return Err(BadSelector::NoValues { key, operator }),
-        ("Exists" | "DoesNotExist", false) => return Err(BadSelector::Values { key, operator }),
-        _ => return Err(BadSelector::UnknownOperator { key, operator }),
+    let LabelSelectorRequirement { key, operator, values } = expression.clone();
+    let values = values.unwrap_or_default();
+    let problem = match (&*operator, values.is_empty()) {
+        ("In" | "NotIn", false) | ("Exists" | "DoesNotExist", true) => {
+            return Ok(Requirement { key, operator, values });
+        }
+        ("In" | "NotIn", true) => "needs at least one value",
+        ("Exists" | "DoesNotExist", false) => "can have no values",
+        _ => "is no operator: use In, NotIn, Exists or DoesNotExist",
     };
-    Ok(Requirement { key, demand })
+    Err(BadSelector::Expression { key, operator, problem })
 }
 
 #[cfg(test)]
@@ -308,15 +281,15 @@ mod tests {
 
     #[test]
     fn selectors_that_kubernetes_would_refuse_are_errors() {
-        let (key, of) = ("zone".to_owned(), |operator: &str| operator.to_owned());
         for (operator, values, expected) in [
-            ("In", &[][..], BadSelector::NoValues { key: key.clone(), operator: of("In") }),
-            ("NotIn", &[], BadSelector::NoValues { key: key.clone(), operator: of("NotIn") }),
-            ("Exists", &["x"], BadSelector::Values { key: key.clone(), operator: of("Exists") }),
-            ("DoesNotExist", &["x"], BadSelector::Values { key: key.clone(), operator: of("DoesNotExist") }),
-            ("Gt", &["1"], BadSelector::UnknownOperator { key: key.clone(), operator: of("Gt") }),
+            ("In", &[][..], r#""In" of the key "zone" needs at least one value"#),
+            ("NotIn", &[], r#""NotIn" of the key "zone" needs at least one value"#),
+            ("Exists", &["x"], r#""Exists" of the key "zone" can have no values"#),
+            ("DoesNotExist", &["x"], r#""DoesNotExist" of the key "zone" can have no values"#),
+            ("Gt", &["1"], r#""Gt" of the key "zone" is no operator: use In, NotIn, Exists or DoesNotExist"#),
         ] {
-            assert_eq!(selection(expression(operator, values)), Err(expected));
+            let refused = selection(expression(operator, values)).unwrap_err();
+            assert_eq!(refused.to_string(), format!("spec.labelSelector: {expected}"));
         }
         assert_eq!(selection(json!({ "nodeSelector": { "": "" } })), Err(BadSelector::NoKey));
     }
