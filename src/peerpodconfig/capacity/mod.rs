@@ -47,7 +47,6 @@ use std::{
 };
 
 use futures::Stream;
-use jiff::{SignedDuration, Timestamp};
 use kube::{Api, Client};
 use operator_kit::{Permission, api_call::ApiError, projection::reading};
 use tokio::{sync::Mutex, time::Instant};
@@ -77,9 +76,6 @@ pub const PERMISSIONS: &[Permission] = &[
 
 /// After this many counts of single nodes in one pass, the pass counts all Pods, so that it ends.
 const MOST_SINGLE: usize = 2;
-
-/// A new leader recounts the nodes that were written to in the last hour: its predecessor may have stopped before it recounted them.
-const HAND_OVER: SignedDuration = SignedDuration::from_hours(1);
 
 /// Advertises VMs on nodes *(client required)*.
 pub struct Capacity {
@@ -147,7 +143,9 @@ impl Capacity {
         let Some(nodes) = self.nodes.snapshot() else { return Ok(None) };
         let now = Instant::now();
         if self.taken_over.swap(false, Ordering::Relaxed) {
-            recount.schedule(written_by_predecessor(&nodes, Timestamp::now()), now);
+            // A predecessor may have written to any of them and not counted them again.
+            let marked = nodes.iter().filter(|node| node.mark().is_some());
+            recount.schedule(marked.map(|node| node.name().clone()), now);
         }
         let (mut in_use, due) = (recount.all(now), recount.due(now));
         let mut planned = plan(requests, &nodes, &in_use);
@@ -217,16 +215,68 @@ impl Capacity {
     }
 }
 
-/// The nodes that a predecessor may have written to and not recounted. It is unknown which nodes it would have recounted.
-fn written_by_predecessor(nodes: &[Arc<Node>], now: Timestamp) -> impl Iterator<Item = Arc<str>> {
-    let oldest = now - HAND_OVER;
-    let written = nodes.iter().filter(move |node| node.written().is_some_and(|time| time > oldest));
-    written.filter(|node| node.mark().is_some()).map(|node| node.name().clone())
-}
-
 /// Those of the nodes that a write may have reached.
 fn reached(mut nodes: Vec<Arc<str>>, written: &Written) -> Vec<Arc<str>> {
     let reached: HashSet<_> = written.reached.iter().collect();
     nodes.retain(|node| reached.contains(node));
     nodes
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+
+    use futures::StreamExt;
+    use operator_kit::testing::{Answer, ApiServer, Call};
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    const VM: &str = "kata.peerpods.io/vm";
+
+    fn list(path: &str, items: &[Value]) -> Call {
+        let list = json!({
+            "apiVersion": "v1", "kind": "List", "metadata": { "resourceVersion": "1" }, "items": items,
+        });
+        Call::get(path).answer(Answer::object(&list))
+    }
+
+    /// A worker that advertises one VM.
+    fn marked(number: u32) -> Value {
+        let (name, one) = (format!("node-{number}"), json!({ VM: "1" }));
+        json!({
+            "metadata": {
+                "name": name, "uid": name, "labels": { "node.kubernetes.io/worker": "" }, "annotations": { MARK: VM },
+            },
+            "status": { "capacity": one, "allocatable": one },
+        })
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn all_marked_nodes_are_counted_once_after_another_process_may_have_written_to_them() {
+        const PODS: &str = "/api/v1/pods";
+        // Many nodes cost one list, as at any other count.
+        for (nodes, lists) in [(3, 3), (200, 1)] {
+            let mut all: Vec<_> = (0..nodes).map(marked).collect();
+            all.push(json!({ "metadata": { "name": "other", "uid": "other" } }));
+            let mut calls = vec![list("/api/v1/nodes", &all)];
+            calls.extend((0..2 * lists).map(|_| list(PODS, &[])));
+            let server = ApiServer::expecting(calls);
+            let (capacity, changes) = Capacity::watch(&server.client());
+            pin!(changes).next().await.unwrap();
+            let config = serde_json::from_value(json!({
+                "apiVersion": "confidentialcontainers.org/v1alpha1", "kind": "PeerPodConfig",
+                "metadata": { "name": "config" }, "spec": { "limit": nodes },
+            }));
+            let requests = [NodeRequest::of(&config.unwrap())];
+            for _ in 0..2 {
+                for again in [Some(Duration::from_secs(5)), None, None] {
+                    let pass = capacity.pass(&requests).await.unwrap().unwrap();
+                    assert_eq!((pass.again, pass.written.reached.len()), (again, 0), "{pass:?}");
+                    tokio::time::advance(Duration::from_secs(5)).await;
+                }
+                capacity.taken_over();
+            }
+        }
+    }
 }

@@ -5,7 +5,6 @@ use std::{
     sync::Arc,
 };
 
-use jiff::Timestamp;
 use k8s_openapi::{
     api::core::v1::{Node as FullNode, Taint},
     apimachinery::pkg::{api::resource::Quantity, apis::meta::v1::ObjectMeta},
@@ -24,7 +23,6 @@ use super::{
     },
     taints,
 };
-use crate::api::v1alpha1::FIELD_MANAGER;
 
 /// The annotation of a node on which this operator advertises an extended resource; its value is the resource. It survives when a
 /// kubelet or a cloud-api-adaptor resets the resource. By it the operator finds nodes of former configurations, and leaves resources
@@ -36,14 +34,7 @@ const LONGEST_DOMAIN: usize = qualified::LONGEST_DOMAIN - "requests.".len();
 
 /// The fields of a Node that the operator reads. Some nodes have hundreds of labels.
 pub(super) static NODE: Projection = Projection {
-    metadata: &[
-        ("annotations", Part::Only(&[(MARK, Part::All)])),
-        ("labels", Part::All),
-        (
-            "managedFields",
-            Part::Only(&[("manager", Part::All), ("subresource", Part::All), ("time", Part::All)]),
-        ),
-    ],
+    metadata: &[("annotations", Part::Only(&[(MARK, Part::All)])), ("labels", Part::All)],
     rest: &[
         ("spec", Part::Only(&[("taints", Part::All)])),
         (
@@ -94,7 +85,6 @@ pub struct Node {
     /// Those that keep Pods off.
     taints: Box<[Arc<str>]>,
     is_ready: bool,
-    written: Option<Timestamp>,
 }
 
 /// How much of an extended resource a node has. Numbers that this operator never writes, such as those beyond 32 bits, are
@@ -141,7 +131,6 @@ impl Node {
             mark: mark.map(|mark| texts.share(mark)),
             taints: view.spec.taints.iter().filter_map(taints::text).map(|it| texts.share(&it)).collect(),
             is_ready: is_true(conditions, "Ready"),
-            written: written(metadata),
         }
     }
 
@@ -182,14 +171,9 @@ impl Node {
         self.is_ready
     }
 
-    /// When this operator last wrote to it, by the API server's clock; `None`: never, or others have overwritten all of it.
-    pub(super) fn written(&self) -> Option<Timestamp> {
-        self.written
-    }
-
-    /// Whether a stored field differs, except for the version and the time of the last write.
+    /// Whether a stored field differs, except for the version.
     pub(super) fn differs(&self, other: &Self) -> bool {
-        let Self { name, uid, version: _, labels, resources, mark, taints, is_ready, written: _ } = self;
+        let Self { name, uid, version: _, labels, resources, mark, taints, is_ready } = self;
         (name, uid, labels, resources) != (&other.name, &other.uid, &other.labels, &other.resources)
             || (mark, taints, is_ready) != (&other.mark, &other.taints, &other.is_ready)
     }
@@ -198,14 +182,6 @@ impl Node {
     pub(super) fn supersedes(&self, other: &Self) -> bool {
         self.uid != other.uid || !matches!((self.version, other.version), (Some(a), Some(b)) if a < b)
     }
-}
-
-fn written(metadata: &ObjectMeta) -> Option<Timestamp> {
-    let fields = metadata.managed_fields.iter().flatten();
-    let ours = fields.filter(|entry| {
-        entry.manager.as_deref() == Some(FIELD_MANAGER) && entry.subresource.as_deref() == Some("status")
-    });
-    ours.filter_map(|entry| Some(entry.time.as_ref()?.0)).max()
 }
 
 /// Texts that many nodes share, each stored once.

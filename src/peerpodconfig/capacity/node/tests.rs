@@ -30,10 +30,6 @@ fn all_that_is_kept_of_a_node_is_read_of_it() {
         "metadata": {
             "name": "a", "uid": "u", "resourceVersion": "7", "labels": { "zone": "x" },
             "annotations": { (MARK): "x.y/vm", "fat": "x" },
-            "managedFields": [{
-                "manager": FIELD_MANAGER, "operation": "Update", "subresource": "status", "time": "2026-01-01T00:00:03Z",
-                "fieldsV1": { "f:status": {} },
-            }],
         },
         "spec": { "taints": [{ "key": "t", "value": "v", "effect": "NoSchedule" }], "podCIDR": "x" },
         "status": {
@@ -44,27 +40,9 @@ fn all_that_is_kept_of_a_node_is_read_of_it() {
     let kept = read_and_projected(&NODE, &node).map(|view| Node::new(&view, &mut Texts::default()));
     let [all, projected] = kept.map(|node| format!("{node:?}"));
     assert_eq!(projected, all);
-    for text in ["zone=x", "x.y/vm", "2026-01-01T00:00:03Z", "NoSchedule", "is_ready: true"] {
+    for text in ["zone=x", "x.y/vm", "NoSchedule", "is_ready: true"] {
         assert!(all.contains(text), "{text} of {all}");
     }
-}
-
-#[test]
-fn the_managed_fields_show_when_the_operator_wrote_to_the_node() {
-    let entry = |manager: &str, subresource: Option<&str>, time: &str| json!({ "manager": manager, "operation": "Update", "subresource": subresource, "time": time });
-    let of = |entries: Value| {
-        let mut view = view("a", &json!({}));
-        view.metadata.managed_fields = serde_json::from_value(entries).unwrap();
-        Node::new(&view, &mut Texts::default()).written().map(|time| time.to_string())
-    };
-    let others = [
-        entry("kubelet", Some("status"), "2026-01-01T00:00:05Z"),
-        entry(FIELD_MANAGER, None, "2026-01-01T00:00:04Z"),
-    ];
-    assert_eq!(of(json!(others)), None);
-    let mut all = others.to_vec();
-    all.push(entry(FIELD_MANAGER, Some("status"), "2026-01-01T00:00:03Z"));
-    assert_eq!(of(json!(all)).as_deref(), Some("2026-01-01T00:00:03Z"));
 }
 
 #[test]
