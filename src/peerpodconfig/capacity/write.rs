@@ -1,10 +1,6 @@
 //! Writes to nodes *(client required)*.
 
-use std::{
-    collections::{BTreeMap, HashSet},
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use futures::{StreamExt, stream};
 use kube::{
@@ -139,7 +135,7 @@ impl Writer {
                 Err(error) => {
                     warn!(node = %write.node, %error, "writing the node's number of VMs failed");
                     self.conflicts.not_written(&write.node);
-                    self.failures.failed(&write.node, error.to_string(), Instant::now());
+                    self.failures.failed(&write.node, error.to_string());
                     failures += 1;
                     in_a_row += 1;
                     if error.code().is_none_or(|code| code == GATEWAY_TIMEOUT) {
@@ -154,11 +150,9 @@ impl Writer {
 
 /// The writes to nodes that need not wait `now` after a failure.
 fn due(failures: &mut Failures, mut writes: Vec<NodeWrite>, now: Instant) -> Vec<NodeWrite> {
-    // Checked before any failure is forgotten, as at the count: the peer pods of a node that had to wait were not counted.
-    let waiting: HashSet<_> =
-        writes.iter().map(|write| write.node.clone()).filter(|node| failures.delays(node, now)).collect();
     failures.retain(&writes);
-    writes.retain(|write| !waiting.contains(&write.node));
+    // As at the count: the peer pods of a node that must wait were not counted.
+    writes.retain(|write| !failures.delays(&write.node, now));
     // Nodes whose last write succeeded do not wait for others.
     writes.sort_by_key(|write| failures.has(&write.node));
     writes

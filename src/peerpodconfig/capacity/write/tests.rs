@@ -15,7 +15,7 @@ use super::{
 };
 
 #[test]
-fn a_delayed_node_waits_the_whole_pass_although_others_are_forgotten() {
+fn a_delayed_node_waits_although_others_are_forgotten() {
     let (mut failures, now) = (Failures::default(), Instant::now());
     let write = |node: usize| NodeWrite {
         node: node.to_string().into(),
@@ -24,12 +24,14 @@ fn a_delayed_node_waits_the_whole_pass_although_others_are_forgotten() {
         mark: None,
     };
     let all: Vec<_> = (0..failures::MANY).map(write).collect();
-    failures.failed(&all[0].node, "no".into(), now);
+    failures.failed(&all[0].node, "no".into());
     failures.ended(all[1..].iter().map(|write| write.node.clone()), now);
     assert!(all.iter().all(|write| failures.delays(&write.node, now)));
     let fewer = all[1..].to_vec();
-    assert_eq!(due(&mut failures, fewer.clone(), now), []);
-    assert_eq!(due(&mut failures, fewer.clone(), now), fewer);
+    for _ in 0..2 {
+        assert_eq!(due(&mut failures, fewer.clone(), now), []);
+    }
+    assert_eq!(due(&mut failures, fewer.clone(), now + BASE), fewer);
 }
 
 const VM: &str = "kata.peerpods.io/vm";
@@ -81,7 +83,7 @@ async fn a_node_gets_no_more_while_another_cannot_lose_it() {
     let server = ApiServer::expecting([two("full", Answer::error(403, "Forbidden", "not this one"))]);
     let mut writer = Writer::new(server.client());
     // An earlier write to the other node failed, too. That must not request a pass again and again.
-    writer.failures.failed(&"new".into(), "no".into(), Instant::now());
+    writer.failures.failed(&"new".into(), "no".into());
     tokio::time::advance(BASE).await;
     for _ in 0..2 {
         let (Plan { writes, headroom, .. }, now) = (planned(), Instant::now());
