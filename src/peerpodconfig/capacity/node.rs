@@ -13,6 +13,7 @@ use kube::Resource;
 use operator_kit::{
     metadata,
     projection::{Part, Projection},
+    quantity::Amount,
 };
 use serde::Deserialize;
 
@@ -218,22 +219,10 @@ pub(super) fn is_extended(resource: &str) -> bool {
         && is_name(name)
 }
 
-/// Reads the whole number that the quantity of an extended resource is. The API server writes 1000 as 1k.
+/// Reads the quantity of an extended resource, which is a whole number: the API server refuses others, and writes 1000 as 1k.
 pub(super) fn whole(Quantity(text): &Quantity) -> u32 {
-    let (digits, suffix) = text.split_at(text.find(|it: char| !it.is_ascii_digit()).unwrap_or(text.len()));
-    let factor = match suffix {
-        "" => Some(1),
-        "k" => Some(1000),
-        "M" => Some(1_000_000),
-        "G" => Some(1_000_000_000),
-        "Ki" => Some(1 << 10),
-        "Mi" => Some(1 << 20),
-        "Gi" => Some(1 << 30),
-        _ => suffix.strip_prefix(['e', 'E']).and_then(|power| 10_u32.checked_pow(power.parse().ok()?)),
-    };
-    let number =
-        digits.parse::<u32>().ok().zip(factor).and_then(|(number, factor)| number.checked_mul(factor));
-    number.unwrap_or(u32::MAX)
+    let amount = text.parse::<Amount>().ok();
+    amount.and_then(|it| u32::try_from(it.in_units_of(1)).ok()).unwrap_or(u32::MAX)
 }
 
 #[cfg(test)]
