@@ -1,4 +1,6 @@
-//! Texts for people, cut to a limit, and texts that may be empty.
+//! Texts for people, cut to a limit, texts that may be empty, and bytes as text.
+
+use std::fmt::Write as _;
 
 /// The beginning of a text, of at most `limit` bytes.
 pub fn cut(text: &str, limit: usize) -> String {
@@ -24,6 +26,16 @@ pub fn listed<T: AsRef<str>>(names: &[T]) -> String {
     }
 }
 
+/// Bytes, such as a digest, in lower-case hexadecimal digits.
+pub fn hex(bytes: &[u8]) -> String {
+    let mut digits = String::with_capacity(2 * bytes.len());
+    for byte in bytes {
+        // Writing to a String cannot fail.
+        let _ = write!(digits, "{byte:02x}");
+    }
+    digits
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -37,6 +49,11 @@ mod tests {
     #[test]
     fn an_empty_text_is_none() {
         assert_eq!([None, Some(""), Some(" ")].map(non_empty), [None, None, Some(" ")]);
+    }
+
+    #[test]
+    fn each_byte_has_two_hexadecimal_digits() {
+        assert_eq!((hex(&[]), hex(&[0, 10, 255])), (String::new(), "000aff".to_owned()));
     }
 
     #[test]

@@ -1,12 +1,11 @@
 //! The parts of cloud-api-adaptor's `ConfigMap` and Secret that concern its DaemonSet.
 
-use std::fmt::Write as _;
-
 use k8s_openapi::api::{
     apps::v1::DaemonSet,
     core::v1::{ConfigMap, Secret},
 };
 use kube::ResourceExt as _;
+use operator_kit::text::hex;
 use ring::digest::{Context, SHA256};
 use serde::{Deserialize, Serialize};
 
@@ -145,12 +144,7 @@ fn hash(config_map: Option<&ConfigMap>, secret: Option<&Secret>) -> String {
         add(key.as_bytes());
         add(&value.0);
     }
-    let mut digits = String::new();
-    for byte in sum.finish().as_ref() {
-        // Writing to a String cannot fail.
-        let _ = write!(digits, "{byte:02x}");
-    }
-    digits
+    hex(sum.finish().as_ref())
 }
 
 #[cfg(test)]

@@ -1,8 +1,7 @@
 //! Reads certificates in PEM *(no client)*.
 
-use std::fmt::Write;
-
 use jiff::Timestamp;
+use operator_kit::text::hex;
 use ring::digest::{SHA256, digest};
 use tokio_rustls::rustls::pki_types::{CertificateDer, pem::PemObject};
 use x509_parser::{certificate::X509Certificate, prelude::FromDer};
@@ -30,11 +29,7 @@ pub(super) fn is_signed_by(pem: &[u8], authority: &[u8]) -> bool {
 
 /// SHA-256 of these bytes, in lower-case hexadecimal digits.
 pub(super) fn fingerprint(bytes: &[u8]) -> String {
-    digest(&SHA256, bytes).as_ref().iter().fold(String::new(), |mut text, byte| {
-        // Writing to a string never fails.
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
+    hex(digest(&SHA256, bytes).as_ref())
 }
 
 fn parsed<T>(pem: &[u8], look: impl FnOnce(&X509Certificate) -> Option<T>) -> Option<T> {
