@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use secrecy::{ExposeSecret, SecretString};
+use serde::{Serialize, Serializer};
 
 use super::snapshot::{Rejected, given};
 use super::tls::{TlsError, TlsOptions};
@@ -52,7 +53,7 @@ pub enum Shown {
 }
 
 /// Something to say of a setting.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Remark {
     /// What kind of thing it is.
     pub verdict: Verdict,
@@ -73,6 +74,24 @@ pub enum Verdict {
     Malformed,
     /// The folders give two different values.
     Conflicting,
+}
+
+impl Verdict {
+    /// Its name in reports.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Unknown => "unknown",
+            Self::Missing => "missing",
+            Self::Malformed => "malformed",
+            Self::Conflicting => "conflicting",
+        }
+    }
+}
+
+impl Serialize for Verdict {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.as_str())
+    }
 }
 
 impl Inspection {

@@ -5,6 +5,7 @@ use std::fmt;
 
 use operator_kit::Message;
 use secrecy::{ExposeSecret, SecretString};
+use serde::Serialize;
 
 use super::{Catalogue, Common, Endpoint, Raw, Schema, SettingsError, Values};
 
@@ -27,7 +28,8 @@ pub struct Snapshot {
 }
 
 /// Where a setting's value comes from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Source {
     /// The settings folder.
     ConfigMap,

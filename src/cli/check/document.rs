@@ -5,7 +5,7 @@ use serde::Serialize;
 use super::redaction::Redaction;
 use crate::{
     provider::{self, Error, ErrorClass},
-    settings::{self, Folders, Inspection, Shown, Source, Verdict},
+    settings::{Entry, Folders, Inspection, Remark, Shown, Source},
 };
 
 /// The report as a whole.
@@ -47,7 +47,7 @@ pub(super) struct Provider {
 pub(super) struct Setting {
     pub(super) key: String,
     /// `config_map`, `secret` or `default`.
-    pub(super) source: &'static str,
+    pub(super) source: Source,
     /// Null if there is none, or if it is hidden.
     pub(super) value: Option<String>,
     /// Whether there is a value that is not shown.
@@ -56,17 +56,8 @@ pub(super) struct Setting {
     pub(super) used: bool,
     /// `ok`, or the verdict of the first remark.
     pub(super) verdict: &'static str,
+    /// Each has the verdict `unknown`, `missing`, `malformed` or `conflicting`. One that is not wrong is a warning.
     pub(super) remarks: Vec<Remark>,
-}
-
-/// Something to say of a setting.
-#[derive(Debug, Serialize)]
-pub(super) struct Remark {
-    /// `unknown`, `missing`, `malformed` or `conflicting`.
-    pub(super) verdict: &'static str,
-    /// Whether it stops deletions; otherwise it is a warning.
-    pub(super) wrong: bool,
-    pub(super) text: String,
 }
 
 /// What became of the cloud.
@@ -113,38 +104,19 @@ impl Document {
 }
 
 impl Setting {
-    fn new(entry: settings::Entry) -> Self {
-        let remark = |remark: settings::Remark| Remark {
-            verdict: verdict(remark.verdict),
-            wrong: remark.wrong,
-            text: remark.text,
-        };
-        let remarks: Vec<_> = entry.remarks.into_iter().map(remark).collect();
+    fn new(Entry { name, source, value, used, remarks }: Entry) -> Self {
         Self {
-            key: entry.name,
-            source: match entry.source {
-                Source::ConfigMap => "config_map",
-                Source::Secret => "secret",
-                Source::Default => "default",
-            },
-            hidden: entry.value == Shown::Hidden,
-            value: match entry.value {
+            key: name,
+            source,
+            hidden: value == Shown::Hidden,
+            value: match value {
                 Shown::Text(text) => Some(text),
                 Shown::None | Shown::Hidden => None,
             },
-            used: entry.used,
-            verdict: remarks.first().map_or("ok", |remark| remark.verdict),
+            used,
+            verdict: remarks.first().map_or("ok", |remark| remark.verdict.as_str()),
             remarks,
         }
-    }
-}
-
-fn verdict(verdict: Verdict) -> &'static str {
-    match verdict {
-        Verdict::Unknown => "unknown",
-        Verdict::Missing => "missing",
-        Verdict::Malformed => "malformed",
-        Verdict::Conflicting => "conflicting",
     }
 }
 
@@ -187,5 +159,45 @@ impl ReportedFinding {
             provider::Outcome::Untried(why) => ("untried", None, why),
         };
         Self { subject: finding.subject, outcome, class, text: redaction.apply(&text) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::settings::Verdict;
+
+    #[test]
+    fn a_setting_has_the_verdict_of_its_first_remark() {
+        let setting = |source, value, remarks| {
+            json!(Setting::new(Entry { name: "KEY".into(), source, value, used: true, remarks }))
+        };
+        let remark = |verdict, wrong| Remark { verdict, wrong, text: "what to do".into() };
+        assert_eq!(
+            setting(Source::Default, Shown::Text("x".into()), Vec::new()),
+            json!({
+                "key": "KEY", "source": "default", "value": "x", "hidden": false, "used": true, "verdict": "ok",
+                "remarks": [],
+            })
+        );
+        for (source, verdict, texts) in [
+            (Source::ConfigMap, Verdict::Unknown, ["config_map", "unknown"]),
+            (Source::Secret, Verdict::Malformed, ["secret", "malformed"]),
+            (Source::Secret, Verdict::Conflicting, ["secret", "conflicting"]),
+        ] {
+            let remarks = vec![remark(verdict, true), remark(Verdict::Missing, false)];
+            assert_eq!(
+                setting(source, Shown::Hidden, remarks),
+                json!({
+                    "key": "KEY", "source": texts[0], "value": null, "hidden": true, "used": true, "verdict": texts[1],
+                    "remarks": [
+                        { "verdict": texts[1], "wrong": true, "text": "what to do" },
+                        { "verdict": "missing", "wrong": false, "text": "what to do" },
+                    ],
+                })
+            );
+        }
     }
 }

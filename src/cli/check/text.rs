@@ -3,7 +3,10 @@
 use std::fmt::Write as _;
 
 use super::document::{Cloud, Document, Outcome, Provider, ReportedFinding, Setting};
-use crate::cli::terminal::{BAD, BOLD, DIM, GOOD, ODD, clean};
+use crate::{
+    cli::terminal::{BAD, BOLD, DIM, GOOD, ODD, clean},
+    settings::Source,
+};
 
 /// The most settings that are shown. A folder with more is probably the wrong one.
 const ROWS: usize = 100;
@@ -55,7 +58,7 @@ fn section(out: &mut String, provider: &Provider) -> std::fmt::Result {
 
 /// The settings that the operator uses, that are set, or that have remarks.
 fn table(out: &mut String, settings: &[Setting]) -> std::fmt::Result {
-    let matters = |it: &&Setting| it.used || it.source != "default" || !it.remarks.is_empty();
+    let matters = |it: &&Setting| it.used || it.source != Source::Default || !it.remarks.is_empty();
     let shown: Vec<_> = settings.iter().filter(matters).collect();
     let hidden = settings.len() - shown.len();
     let rows: Vec<_> = shown.iter().take(ROWS).map(|it| (it, clean(&it.key), value(it))).collect();
@@ -63,9 +66,9 @@ fn table(out: &mut String, settings: &[Setting]) -> std::fmt::Result {
     let values = rows.iter().map(|(_, _, value)| value.chars().count()).max().unwrap_or(0);
     for (setting, key, value) in &rows {
         let source = match setting.source {
-            "config_map" => "ConfigMap",
-            "secret" => "Secret",
-            other => other,
+            Source::ConfigMap => "ConfigMap",
+            Source::Secret => "Secret",
+            Source::Default => "default",
         };
         let (style, verdict) = match setting.remarks.first() {
             Some(remark) if remark.wrong => (BAD, setting.verdict),

@@ -1,9 +1,9 @@
 use anstream::adapter::strip_str;
 
-use super::super::document::Remark;
 use super::*;
+use crate::settings::{Remark, Verdict};
 
-fn setting(key: &str, source: &'static str, value: Option<&str>, used: bool) -> Setting {
+fn setting(key: &str, source: Source, value: Option<&str>, used: bool) -> Setting {
     let value = value.map(str::to_owned);
     Setting { key: key.to_owned(), source, value, hidden: false, used, verdict: "ok", remarks: Vec::new() }
 }
@@ -33,14 +33,14 @@ fn relevant_settings_are_shown_in_columns_and_the_others_are_counted() {
     let unknown = Setting {
         hidden: true,
         verdict: "unknown",
-        remarks: vec![Remark { verdict: "unknown", wrong: false, text: "X is not a setting".into() }],
-        ..setting("X", "secret", None, false)
+        remarks: vec![Remark { verdict: Verdict::Unknown, wrong: false, text: "X is not a setting".into() }],
+        ..setting("X", Source::Secret, None, false)
     };
     let settings = vec![
-        setting("LIBVIRT_URI", "config_map", Some("qemu:///system"), true),
-        setting("LIBVIRT_POOL", "default", Some("default"), true),
-        setting("VXLAN_PORT", "default", Some("4789"), false),
-        setting("TUNNEL_TYPE", "config_map", Some("vxlan"), false),
+        setting("LIBVIRT_URI", Source::ConfigMap, Some("qemu:///system"), true),
+        setting("LIBVIRT_POOL", Source::Default, Some("default"), true),
+        setting("VXLAN_PORT", Source::Default, Some("4789"), false),
+        setting("TUNNEL_TYPE", Source::ConfigMap, Some("vxlan"), false),
         unknown,
     ];
     let findings = vec![finding("pool", "works", "it is active"), finding("delete", "untried", "no dry run")];
@@ -85,8 +85,8 @@ fn the_report_says_why_a_folder_is_unreadable_or_a_cloud_unreached() {
 
 #[test]
 fn others_texts_neither_steer_the_terminal_nor_flood_it() {
-    let mut settings = vec![setting("A\u{1b}[2J", "config_map", Some(&"\u{9b}é".repeat(1000)), true)];
-    settings.extend((0..2000).map(|n| setting(&format!("N{n}"), "config_map", Some("x"), false)));
+    let mut settings = vec![setting("A\u{1b}[2J", Source::ConfigMap, Some(&"\u{9b}é".repeat(1000)), true)];
+    settings.extend((0..2000).map(|n| setting(&format!("N{n}"), Source::ConfigMap, Some("x"), false)));
     let report = plain(&document(Outcome::Ok, settings, Cloud::NotTried));
     assert!(report.chars().all(|c| c == '\n' || !c.is_control()), "{report}");
     assert!(report.contains(r"A\u{1b}[2J") && report.contains('…'), "{report}");
