@@ -195,13 +195,14 @@ impl Summary {
             }
         };
         if let Some(message) = self.kept_off() {
-            counted =
-                format!("{counted} (nodes with such a taint advertise as many as run there: {message})");
+            counted = format!(
+                "{counted} ({message}; these nodes advertise only as many VMs as peer pods run there)"
+            );
         }
         if self.pods_over_limit > 0 {
             let message = format!(
-                "{counted}: {} more peer pods run than the limit allows; their nodes advertise as many VMs \
-                 until these peer pods have ended",
+                "{counted}: {} more peer pods run than the limit allows; a node advertises as many VMs as peer \
+                 pods run on it until they have ended",
                 self.pods_over_limit
             );
             return Finding::new(Reason::MoreInUse, message);

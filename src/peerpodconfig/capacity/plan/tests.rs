@@ -227,9 +227,12 @@ fn a_limit_for_each_node_is_that_of_each() {
     cluster.pass(&requests);
     assert_eq!(cluster.shares(), [3, 4, 3]);
     let summary = &cluster.pass(&requests).summaries[0];
+    let finding = summary.capacity();
+    assert_eq!((summary.pods_over_limit, summary.is_uneven, finding.reason.as_str()), (1, true, "MoreInUse"));
     assert_eq!(
-        (summary.pods_over_limit, summary.is_uneven, summary.capacity().reason.as_str()),
-        (1, true, "MoreInUse")
+        finding.message,
+        "3 VMs on each of 3 nodes: 1 more peer pods run than the limit allows; a node advertises as many VMs as peer pods \
+         run on it until they have ended"
     );
 }
 
@@ -291,7 +294,12 @@ fn a_node_whose_taint_keeps_the_adaptor_off_has_no_more_than_run_there() {
     assert_eq!((summary.nodes, summary.tainted_own, summary.is_uneven), (3, 1, true));
     let finding = summary.capacity();
     assert_eq!(finding.reason.as_str(), "Advertised");
-    assert!(finding.message.contains("node-1 with for=db:NoSchedule"), "{}", finding.message);
+    assert_eq!(
+        finding.message,
+        "9 VMs on 3 nodes (1 of 3 selected nodes have taints that cloud-api-adaptor's Pods do not tolerate, for example \
+         node-1 with for=db:NoSchedule; tolerate the taints in adaptor.tolerations, or change the selectors; these nodes \
+         advertise only as many VMs as peer pods run there)"
+    );
     cluster.of("node-1").runs = 0;
     let each = request("config", &json!({ "limit": 2, "distribution": "PerNode" }));
     for (requests, expected) in [(&requests[..], [5, 0, 4]), (&[each], [2, 0, 2])] {
