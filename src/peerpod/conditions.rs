@@ -48,7 +48,7 @@ reasons! {
     DeletionSlow => Reconciling, Warning;
     /// The operator cannot reach the cloud, or the cloud failed. The operator tries again with growing pauses.
     CloudUnavailable => Reconciling, Warning;
-    /// The cloud asked for fewer calls. The operator makes none for a while.
+    /// The cloud asked for fewer calls, or many of the operator's requests wait for this cloud. The operator tries again later.
     CloudThrottled => Reconciling, Normal;
     /// The cloud refuses the credentials, or they lack a right. Correct the credentials or the rights. The operator tries
     /// again by itself.
@@ -167,7 +167,8 @@ pub fn condition_update(decision: &Decision) -> Option<ConditionUpdate> {
             let message = match error.class {
                 // The remaining time changes with every reconcile; the text must not.
                 ErrorClass::Throttled { .. } | ErrorClass::Queued { .. } => {
-                    "the cloud asked for fewer calls; the operator tries again later".into()
+                    "the cloud asked for fewer calls, or many requests of the operator wait for it; the operator tries again later"
+                        .into()
                 }
                 _ => error.message.clone(),
             };

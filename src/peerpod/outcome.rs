@@ -121,7 +121,9 @@ impl Outcome<'_> {
                 }
                 ErrorClass::Unsettled { .. } => Some(error.message.map(|error| format!("{tried}: {error}"))),
                 ErrorClass::Throttled { .. } | ErrorClass::Queued { .. } => {
-                    Some(Message::public(format!("{tried}: the cloud asked for fewer calls")))
+                    Some(Message::public(format!(
+                        "{tried}: the cloud asked for fewer calls, or many requests of the operator wait for it"
+                    )))
                 }
                 ErrorClass::Unauthorized
                 | ErrorClass::Refused
