@@ -156,15 +156,15 @@ impl Entry {
         let (label, reason) = (outcome.as_str(), condition.map(|condition| condition.reason));
         let was_slow = self.logged.is_some_and(|(_, reason)| reason == Some(Reason::DeletionSlow));
         if self.logged.replace((label, reason)) == Some((label, reason)) {
-            debug!(outcome = label, reason = reason.map(Reason::as_str), "as before");
+            debug!(result = label, reason = reason.map(Reason::as_str), "as before");
             return;
         }
         match condition.filter(|condition| condition.reason == Reason::DeletionSlow) {
             Some(ConditionUpdate { reason, message }) if was_slow => {
-                debug!(outcome = label, reason = reason.as_str(), "{}", message.for_log());
+                debug!(result = label, reason = reason.as_str(), "{}", message.for_log());
             }
             Some(ConditionUpdate { reason, message }) => {
-                warn!(outcome = label, reason = reason.as_str(), "{}", message.for_log());
+                warn!(result = label, reason = reason.as_str(), "{}", message.for_log());
             }
             None => outcome.log(condition, again),
         }
