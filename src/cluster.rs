@@ -33,7 +33,11 @@ impl Cluster {
             let namespaces: Api<Metadata<Namespace>> = Api::all(self.client.clone());
             let found = api_call::get_opt(&namespaces, NAMESPACE).await;
             let found = found.inspect_err(|error| {
-                warn!(%error, "the UID of the namespace {NAMESPACE} is not known, so nothing proves to be this cluster's");
+                warn!(
+                    %error,
+                    "the UID of the namespace {NAMESPACE} is not known: until it is, the sweep cannot prove that a VM is this \
+                     cluster's"
+                );
             });
             found.ok().flatten().and_then(|it| it.meta().uid.clone()).ok_or(())
         };

@@ -148,8 +148,8 @@ impl Drifts {
         let names: Vec<_> = of_config.map(|key| format!("{} {}", key.kind, key.name)).collect();
         (!names.is_empty()).then(|| {
             let message = format!(
-                "the API server refused {} beside what others had set there, so the operator removed that; set it in this \
-                 PeerPodConfig, if you need it",
+                "the API server refused {} because of fields that others had set, so the operator removed these fields; if you need \
+                 them, set them in this PeerPodConfig",
                 listed(&names)
             );
             Finding::new(Reason::FieldsTakenOver, message)

@@ -123,7 +123,7 @@ impl CloudSettings {
     pub(super) fn refused_for(&self, cloud: &str) -> Option<Error> {
         let is_named = self.state.borrow().current.as_ref().is_some_and(|it| it.cloud() == cloud);
         let Error { class, message } = self.current().err().filter(|_| is_named)?;
-        let place = "the VM may be where settings point that cannot be used";
+        let place = "the VM may be in the place of settings that the operator cannot use";
         Some(Error::new(class, message.map(|why| format!("{place}: {why}"))))
     }
 

@@ -79,7 +79,8 @@ impl Built {
 }
 
 impl Clouds {
-    /// These clouds, each with limits of its own, and with this many calls at once.
+    /// These clouds, each with limits of its own. `calls`: on how many VMs of one cloud the caller works at once, as in
+    /// `peerpod::Options::concurrency`.
     pub fn new(
         served: impl IntoIterator<Item = Served>,
         openers: &Openers,
@@ -216,7 +217,10 @@ impl Source {
     async fn target(&self) -> Option<Target> {
         let (generation, settings) = self.served.settings.current().ok()?;
         let cloud = Cloud::named(settings.cloud())?;
-        let unknown = || Err(Error::new(ErrorClass::Transient, "it is not known yet where its VMs are"));
+        let unknown = || {
+            let message = "the operator does not know yet in which places the VMs of this cloud are";
+            Err(Error::new(ErrorClass::Transient, message))
+        };
         let provider = if self.is_known() { self.provider(Some(cloud.name())).await } else { unknown() };
         let built = self.built();
         let built = built.as_ref().filter(|it| it.generation == generation);

@@ -144,7 +144,10 @@ impl Problems {
 
     fn leader(&mut self, leader: Result<Option<Leader>, String>, now: Timestamp) -> Option<Leader> {
         let Some(leader) = self.unless(leader, "leader")? else {
-            self.error("leader", "no operator holds the Lease of --lease-name, so none acts".to_owned());
+            self.error(
+                "leader",
+                "no operator holds the Lease of --lease-name, so no operator acts".to_owned(),
+            );
             return None;
         };
         let age = leader.renewed.map(|renewed| now.duration_since(renewed));

@@ -84,7 +84,8 @@ fn message(node: &str, pods: &[String]) -> String {
         more => format!(" and {more} more"),
     };
     format!(
-        "on node {node}, cloud-api-adaptor waits for the Pods {named}{more}: it goes on once all are ready, or gone; delete those that have ended, or were ready before"
+        "on node {node}, cloud-api-adaptor waits for the Pods {named}{more}: it becomes ready when each of them has become ready \
+         since it started, or is deleted; delete those that have ended, and those that were ready before"
     )
 }
 

@@ -142,9 +142,9 @@ fn of_claim<'a>(holder: &'a Allocation, claim: &Claim) -> Result<&'a Allocation,
             }
             _ => Err(doubt(
                 ErrorClass::Refused,
-                "by the clock of its node, the pool gave the machine to a Pod of this name after the PeerPod was made, so it may be \
-                 a later Pod's; this ends with that Pod; if there is none, the clock of that node is ahead: correct it, and return \
-                 the machine to the pool by hand",
+                "the pool gave the machine to a Pod of this name after this PeerPod was created, by the clock of that Pod's node, so a \
+                 later Pod may have it; the operator decides again when that Pod has ended; if there is no such Pod, the clock of that \
+                 node is ahead: correct it, and return the machine to the pool by hand",
             )),
         },
     }

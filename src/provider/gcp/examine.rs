@@ -33,7 +33,7 @@ impl Gcp {
             Some(vm) => Finding::tried(DELETE, self.rights(&vm.path).await),
             None => Finding::untried(
                 DELETE,
-                "Compute Engine tells the rights on a VM alone, and the project shows none",
+                "Compute Engine shows permissions for a VM only, and it shows no VM in the project",
             ),
         };
         let shown =

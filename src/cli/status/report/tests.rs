@@ -69,7 +69,10 @@ fn an_operator_that_does_not_act_is_an_error_and_comes_first() {
     let found = problems(Observed { leader: Ok(None), nodes: Err("no".to_owned()), ..observed() });
     assert_eq!(
         found[0],
-        (Severity::Error, "leader: no operator holds the Lease of --lease-name, so none acts".to_owned())
+        (
+            Severity::Error,
+            "leader: no operator holds the Lease of --lease-name, so no operator acts".to_owned()
+        )
     );
     assert_eq!(found[1].0, Severity::Warning);
     let mut stale = observed();

@@ -53,8 +53,9 @@ fn the_pods_that_cloud_api_adaptor_waits_for_are_named_with_their_node() -> Resu
         let params = PatchParams::default();
         own.patch_status(&adaptor.name_any(), &params, &says("False")).await?;
         let told = format!(
-            "on node {node}, cloud-api-adaptor waits for the Pods {}/older (ready since before it started): it goes \
-             on once all are ready, or gone; delete those that have ended, or were ready before; 0 of 1 Pods are ready",
+            "on node {node}, cloud-api-adaptor waits for the Pods {}/older (ready since before it started): it becomes ready when each \
+             of them has become ready since it started, or is deleted; delete those that have ended, and those that were ready before; \
+             0 of 1 Pods are ready",
             alone.namespace
         );
         wait::eventually("the message names the older Pod alone", 3 * DEADLINE, async || {
