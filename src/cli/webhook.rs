@@ -133,8 +133,8 @@ pub struct WebhookArgs {
     )]
     pub sizing: SizingName,
 
-    /// Refuse Pods of other runtime classes. For a registration that sends Pods of this class alone: if it sends others, this
-    /// webhook is being replaced, and would leave them unchanged
+    /// Refuse Pods of other runtime classes instead of leaving them unchanged. For a webhook configuration that selects --runtime-class
+    /// alone: a Pod of another class means that the class has just changed and that this replica is being replaced
     #[arg(
         long,
         value_name = "true|false",

@@ -21,7 +21,7 @@ families! {
     peerpods: Gauge = "peerpods" ["provider"],
     /// PeerPods that changed and wait for their reconcile.
     peerpods_queued: Gauge = "peerpods_queued" ["provider"],
-    /// PeerPods with a condition that is True, by its reason.
+    /// PeerPods whose condition Reconciling or Stalled is True, by its reason.
     peerpods_held: Gauge = "peerpods_held" ["reason"],
     /// PeerPods that are being deleted and still have the finalizer.
     pending_deletions: Gauge = "pending_deletions" ["provider"],

@@ -22,8 +22,8 @@ use crate::{
     provider::Target,
 };
 
-/// The number of PeerPods of each kind that one round inspects. Tenants may write PeerPods that name VMs that do not exist, so
-/// all of them take turns.
+/// The number of PeerPods that one round inspects, of all kinds together. Tenants may write PeerPods that name VMs that do not exist,
+/// so all of them take turns.
 const INSPECTIONS: usize = 32;
 
 /// PeerPods whose VM a listing did not show as expected. The keys are their UIDs as numbers, because tenants may write thousands of

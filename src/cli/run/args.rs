@@ -133,8 +133,8 @@ pub struct RunArgs {
     )]
     pub byom_host_keys_secret: String,
 
-    /// Largest number of VMs that are deleted at once at one cloud, from 1 to 160. Deletions that take longer than 1 s free
-    /// their slot for others; there may be half as many of these
+    /// Largest number of VMs that the operator works on at once at one cloud, from 1 to 160. Work that takes longer than 1 s gives its
+    /// slot to another VM; up to half as many VMs may be in progress beside the limit
     #[arg(
         long,
         value_name = "N",
@@ -144,7 +144,7 @@ pub struct RunArgs {
     )]
     pub concurrency: u16,
 
-    /// After this time, a condition, an event and the log say what a deletion waits for, such as 5m, 90s or 1h 30m
+    /// How long a deletion may take before a condition, an event and the log say what it waits for, such as 5m, 90s or 1h 30m
     #[arg(
         long,
         value_name = "DURATION",

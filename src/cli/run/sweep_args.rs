@@ -26,7 +26,8 @@ pub struct SweepArgs {
     )]
     pub sweep_interval: Duration,
 
-    /// What no PeerPod tracks is reported when it is older. It is deleted when this process has also seen it for so long
+    /// How old a resource that no PeerPod tracks must be before it is reported. Before it is deleted, this process must also have seen it
+    /// for this time
     #[arg(
         long,
         value_name = "DURATION",

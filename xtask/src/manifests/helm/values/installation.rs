@@ -45,7 +45,8 @@ impl Default for Crds {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct Metrics {
     /// Whether operator and webhook serve metrics with TLS, and only to clients with a token whose account may get the path `/metrics`.
-    /// The role `peerpod-metrics-reader` gives that right. The operator and the webhook get the right to ask for tokens.
+    /// The role `peerpod-metrics-reader` gives that right. The operator and the webhook get the right to create a
+    /// `TokenReview` and a `SubjectAccessReview`, by which they check the clients.
     secure: bool,
     /// The Secret with the operator's certificate for metrics, as `tls.crt` and `tls.key`, if they are secure. If empty, the operator
     /// creates a self-signed certificate.

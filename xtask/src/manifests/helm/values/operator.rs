@@ -104,7 +104,7 @@ pub(super) struct Operator {
     annotations: Texts,
     /// Labels of the nodes for the operator, the webhook and helm's Jobs, in addition to `kubernetes.io/os: linux`.
     node_selector: Texts,
-    /// Taints of nodes that the operator and the webhook tolerate.
+    /// Taints of nodes that the operator, the webhook and helm's Jobs tolerate.
     tolerations: List,
     /// Affinity of the operator's Pods. `nodeAffinity` also applies to the webhook and to helm's Jobs.
     affinity: Object,
