@@ -54,18 +54,18 @@ pub(super) const DESCRIPTIONS: [Description; 4] = [READY, ADVERTISED, USED, FREE
 pub struct ConfigCapacity {
     /// Whether all of it is ready.
     pub ready: bool,
-    /// As many they advertise together; `None`: the nodes are not known.
+    /// How many VMs they advertise together; `None`: the nodes are not known.
     pub advertised: Option<u64>,
-    /// What Pods take of it; `None`: unknown.
+    /// How many of them Pods request; `None`: not counted.
     pub usage: Option<Usage>,
 }
 
 /// What Pods take of the capacity of one configuration.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// As many they request.
+    /// How many VMs Pods request.
     pub used: u64,
-    /// As many more can be scheduled.
+    /// How many further VMs Pods can request.
     pub free: u64,
 }
 

@@ -121,7 +121,7 @@ impl Value for bool {
 /// settings! {
 ///     /// What is set.
 ///     pub struct Example {
-///         /// Where the pods' machines are.
+///         /// The pool of the pod VMs.
 ///         pool: String = EXAMPLE_POOL.default("default").concerns_deletion(),
 ///     }
 /// }

@@ -56,6 +56,9 @@ impl State {
 /// Reads `folders`, which are for one of the clouds in `catalogue`, once before it returns. Then keeps the state up to date until
 /// `stop`, or until every receiver is gone.
 ///
+/// Returns the state, which always has a value, and the task that keeps it up to date. The task ends by itself and may be dropped.
+/// Unusable settings are no error: see [`State::rejected`].
+///
 /// Bad settings never replace good ones. Equal content is not a new generation. Every published state, the first included, was
 /// logged and given to `on_change` before. `on_change` must not block.
 ///

@@ -191,7 +191,7 @@ where
 }
 
 /// Whether API servers have objects of this kind. It asks for the served resources, because a 404 to a list may come from a
-/// proxy.
+/// proxy. It has no deadline of its own.
 pub async fn is_served<K: Resource<DynamicType = ()>>(client: &Client) -> kube::Result<bool> {
     let (group, version) = (K::group(&()), K::api_version(&()));
     let groups = client.list_api_groups().await?.groups;
@@ -203,7 +203,7 @@ pub async fn is_served<K: Resource<DynamicType = ()>>(client: &Client) -> kube::
     Ok(resources.iter().any(|it| it.name == K::plural(&())))
 }
 
-/// Waits for a call until the deadline at most.
+/// Waits for a call for at most 20 s, then fails with [`ApiError::TimedOut`].
 pub async fn bounded<T>(call: impl Future<Output = kube::Result<T>>) -> Result<T, ApiError> {
     tokio::time::timeout(DEADLINE, call).await.map_err(|_| ApiError::TimedOut)?.map_err(ApiError::from)
 }
@@ -211,7 +211,8 @@ pub async fn bounded<T>(call: impl Future<Output = kube::Result<T>>) -> Result<T
 /// The number of objects on one page of a list, unless the parameters have another limit.
 const PAGE: u32 = 100;
 
-/// Yields every object of a list that may be long, page by page. It never holds more than one page in memory.
+/// Yields every object of a list that may be long, page by page: 100 objects, or `params.limit`. Each page has 20 s. It never holds
+/// more than one page in memory. After an error the earlier pages have been yielded.
 pub async fn for_each<K>(api: &Api<K>, params: &ListParams, mut take: impl FnMut(K)) -> Result<(), ApiError>
 where
     K: Clone + std::fmt::Debug + DeserializeOwned,

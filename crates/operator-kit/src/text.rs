@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-/// The beginning of a text, of at most `limit` bytes.
+/// The beginning of a text, of at most `limit` bytes. It is cut between characters.
 pub fn cut(text: &str, limit: usize) -> String {
     let end = (0..=text.len().min(limit)).rev().find(|&end| text.is_char_boundary(end)).unwrap_or_default();
     text[..end].to_owned()
@@ -16,7 +16,7 @@ pub fn non_empty<T: AsRef<str>>(text: Option<T>) -> Option<T> {
 /// How many names [`listed`] gives.
 const NAMED: usize = 10;
 
-/// The first of these names, and how many more there are.
+/// The first ten of these names, separated by commas, and how many more there are.
 pub fn listed<T: AsRef<str>>(names: &[T]) -> String {
     let first: Vec<_> = names.iter().take(NAMED).map(AsRef::as_ref).collect();
     let first = first.join(", ");
