@@ -47,11 +47,18 @@ pub(super) struct WithFormerPlaces {
 }
 
 impl WithFormerPlaces {
-    /// Fails unless a VM that is not here is in no other place either.
+    /// Fails unless a VM that is not here is absent.
     async fn absent(&self, id: &InstanceId, claim: &Claim) -> Result<(), Error> {
+        self.absent_elsewhere(id, claim).await?;
+        // Last: the former places of a cloud settle late, too, and must deny the VM twice.
         if self.settles_late {
             self.sightings.ensure_settled(id, claim, Instant::now())?;
         }
+        Ok(())
+    }
+
+    /// Fails unless a VM that is not here is in no other place either.
+    async fn absent_elsewhere(&self, id: &InstanceId, claim: &Claim) -> Result<(), Error> {
         if id.scope().is_some() || self.sightings.has(id, claim) {
             return Ok(());
         }

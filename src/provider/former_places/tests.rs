@@ -150,6 +150,29 @@ async fn a_missing_young_vm_is_unsettled_in_a_late_settling_cloud() {
     assert_eq!(class(deleted(1)).await, ErrorClass::NotFound, "its deletion was accepted");
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_young_vm_that_a_former_place_shows_late_is_not_absent() {
+    let place = former(None, Err(gone())).place;
+    let there = |answer| FormerProvider { place: place.clone(), provider: Ok(Arc::new(Answers(answer))) };
+    let mut late = WithFormerPlaces { settles_late: true, ..after(None, vec![there(Err(gone()))]) };
+    let claim = Claim { recorded: T, deleted: Some(T), ..Claim::default() };
+    let first = late.describe(&id(), &claim).await.unwrap_err().class;
+    let ErrorClass::Unsettled { check_again_after: again } = first else { panic!("{first:?}") };
+    tokio::time::advance(again).await;
+    late.former = vec![there(Ok(vm()))];
+    assert_eq!(late.describe(&id(), &claim).await.unwrap_err().class, ErrorClass::Invalid);
+    late.former = vec![there(Err(gone()))];
+    assert_eq!(late.describe(&id(), &claim).await.unwrap_err().class, ErrorClass::NotFound);
+    // The time begins when all places have denied a VM.
+    let other = InstanceId::scoped("", "i-2");
+    late.former = vec![there(Ok(vm()))];
+    assert_eq!(late.describe(&other, &claim).await.unwrap_err().class, ErrorClass::Invalid);
+    tokio::time::advance(again).await;
+    late.former = vec![there(Err(gone()))];
+    let denied = late.describe(&other, &claim).await.unwrap_err().class;
+    assert!(matches!(denied, ErrorClass::Unsettled { .. }), "{denied:?}");
+}
+
 #[tokio::test]
 async fn remains_of_a_young_vm_may_be_all_that_is_shown_of_it() {
     let vm = Vm { stage: Stage::Remains(crate::provider::Bears::Id), ..vm() };

@@ -72,7 +72,7 @@ impl Vsphere {
         let (_, folder) = self.search_folder().await?;
         folder.filter(|folder| folder.is("Folder")).ok_or_else(|| {
             let public = "vCenter shows no folder of VMs named GOVC_FOLDER in GOVC_DATACENTER: there is none, or the user may \
-                          not see it";
+                          not see it; name a data centre that is in a folder by its path, such as europe/dc";
             Error::new(ErrorClass::Unauthorized, Message::new(public, format!("{public}: {}", self.folder)))
         })
     }
