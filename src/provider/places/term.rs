@@ -118,7 +118,9 @@ mod tests {
             let (mut term, text) = (TermState::default(), format!("{noted:?}"));
             let is_first = |(index, place): &(usize, &PossiblePlace)| !noted[..*index].contains(place);
             let different = noted.iter().enumerate().filter(is_first).count();
-            noted.iter().for_each(|place| term.note(place.clone()));
+            for place in &noted {
+                term.note(place.clone());
+            }
             assert_eq!(term.unrecorded.len(), different, "{text}");
             let records = term.with_unrecorded(&Records::default(), Timestamp::UNIX_EPOCH);
             let mut addresses: Vec<_> = records.former("libvirt", "").map(|(_, it)| &*it.address).collect();
