@@ -1,7 +1,9 @@
 //! Writes the objects of an admission *(client required)*: first the wanted ones. Then it removes those that are no longer
 //! wanted.
 
-use futures::try_join;
+use std::slice;
+
+use futures::{future::join_all, try_join};
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::Deployment;
 use kube::{ResourceExt, api::DeleteParams};
@@ -12,7 +14,7 @@ use super::{
         apply::Objects,
         findings::RoomError,
         resources::{Names, Owner},
-        wanted::{Found, Kind},
+        wanted::{Found, Kind, Wanted},
     },
     desired::{self, Desired},
     findings::{available, certificate_problem},
@@ -33,19 +35,23 @@ impl Applier {
         Ok(self.objects.apply_all(&owner.config.name_any(), &desired.kinds, &wanted).await?)
     }
 
-    /// Writes the webhook: its server, then its registration.
+    /// Writes the webhook: its server, then its registration. If a part of the server cannot be written, the registration waits: it
+    /// would come into force, or change its runtime class, and the server that runs would refuse those Pods. The authorities of an
+    /// existing registration do not wait: see [`WebhookResources::trust`].
     pub(super) async fn webhook(
         &self,
         owner: &Owner<'_>,
         desired: &Desired,
         inputs: &WebhookInputs,
     ) -> Result<Found, RoomError> {
-        self.webhook_resources.acquire(owner.config).await?;
+        let acquired = self.webhook_resources.acquire(owner.config).await;
         let (name, names) = (owner.config.name_any(), Names::of(owner.config));
         let servers = desired::webhook_server(owner, inputs)?;
         let (serving, registrations): (Vec<_>, Vec<_>) =
             desired.kinds.iter().cloned().partition(|kind| servers.iter().any(|server| server.is_a(kind)));
-        let mut found = self.objects.apply_all(&name, &serving, &servers).await?;
+        let served = self.server(&name, &serving, &servers).await;
+        acquired?;
+        let mut found = served?;
         let (watched, authorities) = (self.webhook_resources.watched(), inputs.authorities.as_ref());
         let answers = available(found.get::<Deployment>(&names.webhook).as_ref()) > 0
             && authorities.is_some()
@@ -60,6 +66,16 @@ impl Applier {
         if due {
             let registration = desired::webhook_registration(owner, inputs.authorities.clone())?;
             found.add(self.objects.apply_all(&name, &registrations, &[registration]).await?);
+        }
+        Ok(found)
+    }
+
+    /// Writes the server of a webhook. If one of its objects cannot be written, the others are all the same.
+    async fn server(&self, config: &str, kinds: &[Kind], wanted: &[Wanted]) -> Result<Found, ApiError> {
+        let of_kinds = kinds.iter().map(|kind| self.objects.apply_all(config, slice::from_ref(kind), wanted));
+        let mut found = Found::default();
+        for of_kind in join_all(of_kinds).await {
+            found.add(of_kind?);
         }
         Ok(found)
     }

@@ -143,6 +143,19 @@ impl Admission {
         configs: &[Arc<PeerPodConfig>],
         tls: Option<Result<TlsOptions, TlsError>>,
     ) -> Result<Findings, RoomError> {
+        let set_up = self.set_up(config, configs, tls).await;
+        if set_up.is_err() {
+            self.trust(config).await;
+        }
+        set_up
+    }
+
+    async fn set_up(
+        &self,
+        config: &PeerPodConfig,
+        configs: &[Arc<PeerPodConfig>],
+        tls: Option<Result<TlsOptions, TlsError>>,
+    ) -> Result<Findings, RoomError> {
         let observed = self.observer.observe(config, configs).await?;
         self.apply_successor(config, &observed, configs).await?;
         let desired = Desired::of(config, &observed, &self.namespace);
@@ -166,6 +179,9 @@ impl Admission {
             if desired.means != Means::Webhook {
                 self.applier.without_webhook(config).await?;
             }
+        } else if desired.means != Means::Webhook {
+            // A former registration stays in force until then.
+            self.trust(config).await;
         }
         Ok(admitted.findings(state))
     }
@@ -178,9 +194,31 @@ impl Admission {
     ) -> Result<bool, RoomError> {
         // An object whose kind is unknown now would stay for ever.
         self.doubt_policies();
+        let removed = self.tear_down(config, configs).await;
+        if removed.is_err() {
+            self.trust(config).await;
+        }
+        removed
+    }
+
+    /// Writes the admission that replaces this one, then removes this one. Returns whether anything was left.
+    async fn tear_down(
+        &self,
+        config: &PeerPodConfig,
+        configs: &[Arc<PeerPodConfig>],
+    ) -> Result<bool, RoomError> {
         let observed = self.observer.observe(config, configs).await?;
         self.apply_successor(config, &observed, configs).await?;
         Ok(self.applier.remove(config, &kinds(&self.namespace, observed.supports_policies)).await?)
+    }
+
+    /// Makes a registration that stays as it is trust the webhook's next certificate. What keeps the operator from writing the rest
+    /// may last longer than the present certificate.
+    async fn trust(&self, config: &PeerPodConfig) {
+        if let Err(error) = self.applier.webhook_resources.trust(config).await {
+            let name = config.name_any();
+            warn!(%error, "the webhook's registration of PeerPodConfig {name} may not trust the next certificate");
+        }
     }
 
     /// All cluster-scoped objects that this operator created, for any configuration: the registration of a webhook last.
@@ -261,3 +299,6 @@ impl Admission {
         Owner { config, namespace: &self.namespace }
     }
 }
+
+#[cfg(test)]
+mod tests;

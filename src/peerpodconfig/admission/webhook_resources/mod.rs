@@ -4,7 +4,10 @@
 //! token of any ServiceAccount in the namespace. (The operator's own right is for this name, which only server-side apply can
 //! use.) The configurations that have a webhook own both objects. They are deleted with the last of these configurations, or when
 //! it no longer has a webhook. A Secret with a certificate from another source stays.
+//!
+//! `trust.rs` writes what is in the Secret into a registration, `watched.rs` knows both objects.
 
+mod trust;
 mod watched;
 
 use std::{fmt::Debug, sync::Arc, time::Instant};

@@ -149,6 +149,21 @@ where
 }
 
 #[cfg(test)]
+impl Watched {
+    /// Both objects as the operator creates them for the configuration with this uid, and with these authorities.
+    pub(in super::super) fn learn(&self, owner_uid: &str, authorities: &[u8]) {
+        let seen = |authorities| Seen::There {
+            owner_uids: vec![owner_uid.to_owned()],
+            is_managed: true,
+            authorities,
+            certificate: None,
+        };
+        self.secret.send_replace(seen(Some(ByteString(authorities.to_vec()))));
+        self.lease.send_replace(seen(None));
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
 

@@ -1,0 +1,120 @@
+use operator_kit::testing::{Answer, ApiServer, Call};
+use serde_json::{Value, json};
+
+use super::{
+    super::resources::{CLASS_ANNOTATION, policy, webhook::WEBHOOK},
+    *,
+};
+use crate::api::v1alpha1::FIELD_MANAGER;
+
+const API: &str = "/apis/admissionregistration.k8s.io/v1";
+
+fn config(mode: &str) -> Arc<PeerPodConfig> {
+    let config = serde_json::from_value(json!({
+        "apiVersion": "confidentialcontainers.org/v1alpha1", "kind": "PeerPodConfig",
+        "metadata": { "name": "config", "namespace": "ns", "uid": "config", "generation": 1 },
+        "spec": { "admission": { "mode": mode, "runtimeClassName": "kata" } },
+    }));
+    Arc::new(config.unwrap())
+}
+
+/// The admission, while the Secret of all webhooks has new authorities.
+fn admission(server: &ApiServer) -> Admission {
+    let (client, drifts) = (server.client(), Arc::<Drifts>::default());
+    let objects = Objects::new(client.clone(), drifts.clone());
+    let (admission, _changes) = Admission::watch(&client, objects, drifts, Arc::new(Options::new("ns")));
+    admission.applier.webhook_resources.watched().learn("config", b"new");
+    admission
+}
+
+fn list(path: impl Into<String>, items: &Value) -> Call {
+    let list =
+        json!({ "apiVersion": "v1", "kind": "List", "metadata": { "resourceVersion": "1" }, "items": items });
+    Call::get(path).answer(Answer::json(200, &list))
+}
+
+/// The API server supports no admission policies.
+fn no_policies() -> Call {
+    let resources =
+        json!({ "kind": "APIResourceList", "groupVersion": policy::GROUP_VERSION, "resources": [] });
+    Call::get(API).answer(Answer::json(200, &resources))
+}
+
+fn registration() -> String {
+    format!("{API}/mutatingwebhookconfigurations/peer-pods-config")
+}
+
+/// A registration gets the new authorities, and nothing else.
+fn trusts() -> [Call; 2] {
+    let client = json!({ "caBundle": "b2xk", "service": { "name": "config-webhook", "namespace": "ns" } });
+    let webhook = json!({
+        "name": WEBHOOK, "admissionReviewVersions": ["v1"], "sideEffects": "None", "clientConfig": client,
+    });
+    let metadata =
+        json!({ "name": "peer-pods-config", "uid": "1", "managedFields": [{ "manager": FIELD_MANAGER }] });
+    let trusting = json!({ "name": WEBHOOK, "clientConfig": { "caBundle": "bmV3" } });
+    [
+        Call::get(registration())
+            .answer(Answer::json(200, &json!({ "metadata": metadata, "webhooks": [webhook] }))),
+        Call::patch(registration()).body(json!({ "metadata": { "uid": "1" }, "webhooks": [trusting] })),
+    ]
+}
+
+/// Sets up a webhook whose Deployment the API server refuses. `then`: the calls after those about the server.
+async fn with_refused_deployment(then: impl IntoIterator<Item = Call>) {
+    let kinds = ["apis/apps/v1 deployments", "api/v1 services", "apis/policy/v1 poddisruptionbudgets"];
+    let kinds = kinds.map(|kind| kind.split_once(' ').unwrap());
+    let path = |api: &str, kind: &str| format!("/{api}/namespaces/ns/{kind}");
+    let object = |api: &str, kind: &str| format!("{}/config-webhook", path(api, kind));
+    let missing = |kind: &str| Answer::not_found(kind, "config-webhook");
+    let mut calls = vec![no_policies()];
+    calls.extend(kinds.map(|(api, kind)| list(path(api, kind), &json!([]))));
+    calls.extend(kinds.map(|(api, kind)| Call::get(object(api, kind)).answer(missing(kind))));
+    calls.extend(kinds.map(|(api, kind)| {
+        let refused = Answer::error(403, "Forbidden", "denied by a policy");
+        let answer = if kind == "deployments" { refused } else { Answer::as_sent() };
+        Call::patch(object(api, kind)).answer(answer)
+    }));
+    calls.extend(then);
+    let server = ApiServer::expecting(calls);
+    let config = config("Webhook");
+    let tls = Some(Ok(TlsOptions::default()));
+    let error = admission(&server).reconcile(&config, &[config.clone()], tls).await.unwrap_err();
+    assert!(error.to_string().contains("denied by a policy"), "{error}");
+}
+
+#[tokio::test]
+async fn a_registration_trusts_new_authorities_although_its_server_cannot_be_written() {
+    with_refused_deployment(trusts()).await;
+}
+
+#[tokio::test]
+async fn no_registration_comes_into_force_before_its_server_can_be_written() {
+    let missing = Answer::not_found("mutatingwebhookconfigurations", "peer-pods-config");
+    with_refused_deployment([Call::get(registration()).answer(missing)]).await;
+}
+
+#[tokio::test]
+async fn a_registration_that_cannot_be_removed_trusts_new_authorities() {
+    let down = Call::get(API).answer(Answer::error(500, "InternalError", "down"));
+    let server = ApiServer::expecting([down].into_iter().chain(trusts()));
+    let config = config("Webhook");
+    let error = admission(&server).remove(&config, &[config.clone()]).await.unwrap_err();
+    assert!(error.to_string().contains("down"), "{error}");
+}
+
+#[tokio::test]
+async fn a_former_registration_trusts_new_authorities_until_another_admission_is_ready() {
+    let former = json!([{ "metadata": {
+        "name": "peer-pods-config", "annotations": { (CLASS_ANNOTATION): "former" },
+    } }]);
+    let class = Call::get("/apis/node.k8s.io/v1/runtimeclasses/kata");
+    let calls = [
+        no_policies(),
+        list(format!("{API}/mutatingwebhookconfigurations"), &former),
+        class.answer(Answer::not_found("runtimeclasses", "kata")),
+    ];
+    let server = ApiServer::expecting(calls.into_iter().chain(trusts()));
+    let config = config("Policy");
+    admission(&server).reconcile(&config, &[config.clone()], None).await.unwrap();
+}
