@@ -64,7 +64,7 @@ impl Objects {
                     State::Due(there) => match self.apply(Some(config), wanted, there.as_deref()).await? {
                         Some(object) => {
                             found.objects.insert(key.clone(), object);
-                            found.applied.insert(key);
+                            found.applied.insert(key, there.is_none());
                         }
                         None => found.objects.extend(there.map(|object| (key, *object))),
                     },

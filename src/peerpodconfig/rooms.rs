@@ -53,7 +53,7 @@ impl Rooms {
     /// This process began or ceased to lead: another process may have led meanwhile.
     pub(super) fn taken_over(&self) {
         self.capacity.taken_over();
-        self.admission.doubt_policies();
+        self.admission.taken_over();
     }
 }
 

@@ -1,6 +1,6 @@
 //! Objects that are wanted, and what is found of them *(no client)*.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
 use kube::{
     Api, Client, Resource,
@@ -107,8 +107,8 @@ fn api(client: &Client, resource: &ApiResource, namespace: Option<&str>) -> Api<
 pub(super) struct Found {
     /// The objects as they are now, by kind and name.
     pub(super) objects: HashMap<(String, String), DynamicObject>,
-    /// Those of them that were just created or corrected.
-    pub(super) applied: HashSet<(String, String)>,
+    /// Those of them that were just written, and whether each was missing before.
+    pub(super) applied: HashMap<(String, String), bool>,
     /// Objects with a wanted name that this operator did not create, as `Kind name`. They stay unchanged.
     pub(super) unmanaged: Vec<String>,
 }

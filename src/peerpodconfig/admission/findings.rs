@@ -22,7 +22,7 @@ use super::{
     desired::Desired,
     means::Means,
     observe::{Observed, WebhookInputs, trusted_authorities},
-    propagation::{Age, PROPAGATION_TIME},
+    propagation::PROPAGATION_TIME,
     sharing::is_ready,
     webhook_resources::Watched,
 };
@@ -34,8 +34,8 @@ pub(super) struct Admitted<'a> {
     pub(super) observed: &'a Observed,
     pub(super) desired: &'a Desired,
     pub(super) found: &'a Found,
-    /// Of its registration or policy, if there is one.
-    pub(super) age: Option<Age>,
+    /// Whether API servers may not apply the present policy or registration yet.
+    pub(super) is_settling: bool,
     /// What its webhook is built from, if it has one.
     pub(super) webhook: Option<WebhookInputs>,
     /// Whether the runtime class exists.
@@ -59,8 +59,8 @@ impl Admitted<'_> {
         }
         match self.desired.means {
             Means::None => None,
-            Means::Policy => Some(policy_state(&self.owner, self.is_settling())),
-            Means::Webhook => Some(webhook_state(&self.owner, self.found, watched, self.age)),
+            Means::Policy => Some(policy_state(&self.owner, self.is_settling)),
+            Means::Webhook => Some(webhook_state(&self.owner, self.found, watched, self.is_settling)),
         }
     }
 
@@ -75,7 +75,7 @@ impl Admitted<'_> {
         } else {
             // No watch shows the older configuration's status or what API servers have learnt. Everything else that an admission waits
             // for is watched, except for the validity of a certificate that the operator did not create.
-            (self.observed.older.is_some() || self.is_settling()).then_some(PROPAGATION_TIME)
+            (self.observed.older.is_some() || self.is_settling).then_some(PROPAGATION_TIME)
         };
         let mut all: Vec<_> = self.found.name_taken().into_iter().collect();
         all.extend(self.observed.older.as_deref().and_then(|older| differing(config, older)));
@@ -96,11 +96,6 @@ impl Admitted<'_> {
             Finding::new(Reason::AdmissionElsewhere, "admission.mode is None")
         });
         Findings { all, again }
-    }
-
-    /// Whether API servers may not apply the present policy or registration yet.
-    fn is_settling(&self) -> bool {
-        !self.age.is_some_and(Age::is_propagated)
     }
 }
 
@@ -174,8 +169,8 @@ fn policy_state(owner: &Owner<'_>, is_settling: bool) -> Finding {
     Finding::new(Reason::PolicyInForce, message)
 }
 
-/// The state of the webhook. `age`: of its registration.
-fn webhook_state(owner: &Owner<'_>, found: &Found, watched: &Watched, age: Option<Age>) -> Finding {
+/// The state of the webhook. `is_settling`: API servers may not know of its registration yet.
+fn webhook_state(owner: &Owner<'_>, found: &Found, watched: &Watched, is_settling: bool) -> Finding {
     let names = Names::of(owner.config);
     let remedy = Part::Webhook.diagnosis(owner.config, owner.namespace);
     let registration: Option<MutatingWebhookConfiguration> = found.get(&names.cluster_scoped);
@@ -193,7 +188,7 @@ fn webhook_state(owner: &Owner<'_>, found: &Found, watched: &Watched, age: Optio
             );
             Finding::new(Reason::CertificateUnfit, message)
         }
-        None => serving_state(found, &names, &remedy, watched.is_unmanaged(), age),
+        None => serving_state(found, &names, &remedy, watched.is_unmanaged(), is_settling),
     }
 }
 
@@ -208,8 +203,8 @@ pub(super) fn certificate_problem(
     watched.certificate_problem(&name, authorities, now)
 }
 
-/// `unmanaged`: the operator did not create the certificate in the Secret.
-fn serving_state(found: &Found, names: &Names, remedy: &str, unmanaged: bool, age: Option<Age>) -> Finding {
+/// `unmanaged`: the operator did not create the certificate in the Secret. `is_settling`: as for the webhook's state.
+fn serving_state(found: &Found, names: &Names, remedy: &str, unmanaged: bool, is_settling: bool) -> Finding {
     let deployment: Option<Deployment> = found.get(&names.webhook);
     let registration: Option<MutatingWebhookConfiguration> = found.get(&names.cluster_scoped);
     let trusted = registration.as_ref().and_then(|it| it.webhooks.as_ref()).is_some_and(|webhooks| {
@@ -227,10 +222,7 @@ fn serving_state(found: &Found, names: &Names, remedy: &str, unmanaged: bool, ag
         (_, true) if !deployment.is_some_and(|deployment| is_rolled_out(&deployment)) => {
             starting(&format!("not all Pods of the webhook are up to date; {remedy}"))
         }
-        // API servers need not learn later changes at once: old and new authorities are both valid for a while.
-        (_, true) if !age.is_some_and(Age::is_known) => {
-            starting("the operator registered the webhook a moment ago")
-        }
+        (_, true) if is_settling => starting("the operator registered the webhook a moment ago"),
         (pods, true) => {
             Finding::new(Reason::WebhookRunning, format!("{pods} Pods of the webhook are available"))
         }

@@ -41,7 +41,7 @@ use self::{
     means::{Means, cluster_scoped, kinds},
     observe::{Observed, Observer, WebhookInputs},
     policy_support::PolicySupport,
-    propagation::{Age, Propagation},
+    propagation::{Propagation, wrote},
     sharing::{has_reason, successor},
     webhook_resources::WebhookResources,
 };
@@ -98,6 +98,15 @@ pub(super) struct Admission {
     namespace: String,
 }
 
+/// What was written of an admission.
+struct Applied {
+    found: Found,
+    /// What its webhook is built from, if it has one.
+    webhook: Option<WebhookInputs>,
+    /// Whether API servers may not apply it yet.
+    is_settling: bool,
+}
+
 impl Admission {
     /// The room, and an item for each change of the objects that all webhooks share. The stream must be polled.
     pub(super) fn watch(
@@ -130,6 +139,12 @@ impl Admission {
         names.map(move |name| ObjectRef::new(&name).within(&namespace))
     }
 
+    /// Another process may have led meanwhile, and this one may find another API server.
+    pub(super) fn taken_over(&self) {
+        self.doubt_policies();
+        self.propagation.taken_over();
+    }
+
     /// Asks the API server again whether it supports policies: it may have been restarted, or another one may answer.
     pub(super) fn doubt_policies(&self) {
         self.observer.policies.doubt();
@@ -159,8 +174,7 @@ impl Admission {
         let observed = self.observer.observe(config, configs).await?;
         self.apply_successor(config, &observed, configs).await?;
         let desired = Desired::of(config, &observed, &self.namespace);
-        let (found, webhook) = self.apply(config, &desired, tls).await?;
-        let age = self.age(config, desired.means, &found, configs);
+        let Applied { found, webhook, is_settling } = self.apply(config, &desired, tls).await?;
         let class = &config.spec.admission.runtime_class_name;
         let class_exists = self.observer.runtime_class_exists(class).await?;
         let admitted = Admitted {
@@ -168,7 +182,7 @@ impl Admission {
             observed: &observed,
             desired: &desired,
             found: &found,
-            age,
+            is_settling,
             webhook,
             class_exists,
         };
@@ -194,6 +208,7 @@ impl Admission {
     ) -> Result<bool, RoomError> {
         // An object whose kind is unknown now would stay for ever.
         self.doubt_policies();
+        self.propagation.forget(&config.name_any());
         let removed = self.tear_down(config, configs).await;
         if removed.is_err() {
             self.trust(config).await;
@@ -260,8 +275,31 @@ impl Admission {
         }
     }
 
-    /// Writes the objects of the admission. Returns them, and what a webhook is built from.
+    /// Writes the objects of the admission.
     async fn apply(
+        &self,
+        config: &PeerPodConfig,
+        desired: &Desired,
+        tls: Option<Result<TlsOptions, TlsError>>,
+    ) -> Result<Applied, RoomError> {
+        let was_in_force = match desired.means {
+            Means::None => false,
+            Means::Webhook => has_reason(config, Reason::WebhookRunning),
+            Means::Policy => has_reason(config, Reason::PolicyInForce),
+        };
+        let written = self.write(config, desired, tls).await;
+        let wrote = match &written {
+            Ok((found, _)) => wrote(desired, found),
+            // It may have written before it failed, or without an answer.
+            Err(_) => true,
+        };
+        let name = config.name_any();
+        let is_settling = self.propagation.is_settling(&name, wrote, was_in_force, Instant::now());
+        written.map(|(found, webhook)| Applied { found, webhook, is_settling })
+    }
+
+    /// Writes the objects of the admission. Returns them, and what a webhook is built from.
+    async fn write(
         &self,
         config: &PeerPodConfig,
         desired: &Desired,
@@ -276,23 +314,6 @@ impl Admission {
                 Ok((self.applier.webhook(&owner, desired, &inputs).await?, Some(inputs)))
             }
         }
-    }
-
-    /// The age of a configuration's registration or policy, if there is one.
-    fn age(
-        &self,
-        config: &PeerPodConfig,
-        means: Means,
-        found: &Found,
-        configs: &[Arc<PeerPodConfig>],
-    ) -> Option<Age> {
-        let was_in_force = match means {
-            Means::None => false,
-            Means::Webhook => has_reason(config, Reason::WebhookRunning),
-            Means::Policy => has_reason(config, Reason::PolicyInForce),
-        };
-        let there = configs.iter().map(|config| config.name_any()).collect();
-        self.propagation.observe(&config.name_any(), found, was_in_force, &there, Instant::now())
     }
 
     fn owner<'a>(&'a self, config: &'a PeerPodConfig) -> Owner<'a> {

@@ -3,6 +3,7 @@ use serde_json::{Value, json};
 
 use super::{
     super::resources::{CLASS_ANNOTATION, policy, webhook::WEBHOOK},
+    propagation::PROPAGATION_TIME,
     *,
 };
 use crate::api::v1alpha1::FIELD_MANAGER;
@@ -33,11 +34,25 @@ fn list(path: impl Into<String>, items: &Value) -> Call {
     Call::get(path).answer(Answer::json(200, &list))
 }
 
+/// The API server has resources of these kinds, each with its plural.
+fn has(kinds: &[(&str, &str)]) -> Call {
+    let resources = kinds.iter().map(|(kind, plural)| {
+        json!({ "name": plural, "singularName": "", "namespaced": false, "kind": kind, "verbs": [] })
+    });
+    let resources: Vec<_> = resources.collect();
+    let resources =
+        json!({ "kind": "APIResourceList", "groupVersion": policy::GROUP_VERSION, "resources": resources });
+    Call::get(API).answer(Answer::json(200, &resources))
+}
+
 /// The API server supports no admission policies.
 fn no_policies() -> Call {
-    let resources =
-        json!({ "kind": "APIResourceList", "groupVersion": policy::GROUP_VERSION, "resources": [] });
-    Call::get(API).answer(Answer::json(200, &resources))
+    has(&[])
+}
+
+/// There is no registration that could trust anything.
+fn no_registration() -> Call {
+    Call::get(registration()).answer(Answer::not_found("mutatingwebhookconfigurations", "peer-pods-config"))
 }
 
 fn registration() -> String {
@@ -90,8 +105,7 @@ async fn a_registration_trusts_new_authorities_although_its_server_cannot_be_wri
 
 #[tokio::test]
 async fn no_registration_comes_into_force_before_its_server_can_be_written() {
-    let missing = Answer::not_found("mutatingwebhookconfigurations", "peer-pods-config");
-    with_refused_deployment([Call::get(registration()).answer(missing)]).await;
+    with_refused_deployment([no_registration()]).await;
 }
 
 #[tokio::test]
@@ -117,4 +131,26 @@ async fn a_former_registration_trusts_new_authorities_until_another_admission_is
     let server = ApiServer::expecting(calls.into_iter().chain(trusts()));
     let config = config("Policy");
     admission(&server).reconcile(&config, &[config.clone()], None).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_policy_that_was_just_written_is_in_force_when_api_servers_have_had_time_for_it() {
+    let [policies, bindings] = policy::resources();
+    let has_both = has(&[(&*policies.kind, &*policies.plural), (&*bindings.kind, &*bindings.plural)]);
+    let plurals = [policies.plural, bindings.plural];
+    let object = |plural: &str| format!("{API}/{plural}/peer-pods-config");
+    let missing = |plural: &str| Answer::not_found(plural, "peer-pods-config");
+    let mut calls = vec![has_both];
+    calls.extend(plurals.iter().map(|plural| list(format!("{API}/{plural}"), &json!([]))));
+    calls.extend(plurals.iter().map(|plural| Call::get(object(plural)).answer(missing(plural))));
+    calls.extend(plurals.iter().map(|plural| Call::patch(object(plural)).answer(Answer::as_sent())));
+    let class = json!({ "metadata": { "name": "kata" } });
+    let class = Call::get("/apis/node.k8s.io/v1/runtimeclasses/kata").answer(Answer::json(200, &class));
+    calls.extend([class, no_registration()]);
+    let server = ApiServer::expecting(calls);
+    let config = config("Policy");
+    let Findings { all, again } =
+        admission(&server).reconcile(&config, &[config.clone()], None).await.unwrap();
+    let reasons: Vec<_> = all.iter().map(|finding| finding.reason).collect();
+    assert_eq!((reasons, again), (vec![Reason::PolicyStarting], Some(PROPAGATION_TIME)));
 }
