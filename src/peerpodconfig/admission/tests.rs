@@ -1,3 +1,5 @@
+use std::slice;
+
 use operator_kit::testing::{Answer, ApiServer, Call};
 use serde_json::{Value, json};
 
@@ -94,7 +96,7 @@ async fn with_refused_deployment(then: impl IntoIterator<Item = Call>) {
     let server = ApiServer::expecting(calls);
     let config = config("Webhook");
     let tls = Some(Ok(TlsOptions::default()));
-    let error = admission(&server).reconcile(&config, &[config.clone()], tls).await.unwrap_err();
+    let error = admission(&server).reconcile(&config, slice::from_ref(&config), tls).await.unwrap_err();
     assert!(error.to_string().contains("denied by a policy"), "{error}");
 }
 
@@ -113,7 +115,7 @@ async fn a_registration_that_cannot_be_removed_trusts_new_authorities() {
     let down = Call::get(API).answer(Answer::error(500, "InternalError", "down"));
     let server = ApiServer::expecting([down].into_iter().chain(trusts()));
     let config = config("Webhook");
-    let error = admission(&server).remove(&config, &[config.clone()]).await.unwrap_err();
+    let error = admission(&server).remove(&config, slice::from_ref(&config)).await.unwrap_err();
     assert!(error.to_string().contains("down"), "{error}");
 }
 
@@ -130,7 +132,7 @@ async fn a_former_registration_trusts_new_authorities_until_another_admission_is
     ];
     let server = ApiServer::expecting(calls.into_iter().chain(trusts()));
     let config = config("Policy");
-    admission(&server).reconcile(&config, &[config.clone()], None).await.unwrap();
+    admission(&server).reconcile(&config, slice::from_ref(&config), None).await.unwrap();
 }
 
 #[tokio::test]
@@ -150,7 +152,7 @@ async fn a_policy_that_was_just_written_is_in_force_when_api_servers_have_had_ti
     let server = ApiServer::expecting(calls);
     let config = config("Policy");
     let Findings { all, again } =
-        admission(&server).reconcile(&config, &[config.clone()], None).await.unwrap();
+        admission(&server).reconcile(&config, slice::from_ref(&config), None).await.unwrap();
     let reasons: Vec<_> = all.iter().map(|finding| finding.reason).collect();
     assert_eq!((reasons, again), (vec![Reason::PolicyStarting], Some(PROPAGATION_TIME)));
 }
