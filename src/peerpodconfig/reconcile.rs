@@ -13,7 +13,7 @@ use super::{
     configs::{Configs, has_finalizer},
     finalizer::Finalizer,
     findings::{Findings, RoomError, SLOW_RESYNC},
-    report::{Report, Reporter},
+    report::{READ_BACK, Report, Reporter},
     rooms::{ReconcileError, Rooms},
     sources::Sources,
     watches::CONFIG,
@@ -148,9 +148,10 @@ impl Reconciler {
         let Results { findings: Findings { all, again }, failed } = results;
         self.reporter.report(config, &Report { findings: all, nodes: summary.nodes, advertised }).await?;
         drifts.reported(&name);
+        let read_back = self.reporter.wrote_recently().then_some(READ_BACK);
         match failed {
             Some(error) => Err(error),
-            None => Ok(Action::requeue(again.unwrap_or(SLOW_RESYNC))),
+            None => Ok(Action::requeue(again.into_iter().chain(read_back).min().unwrap_or(SLOW_RESYNC))),
         }
     }
 

@@ -1,5 +1,10 @@
 //! Reports the state of a configuration *(client required)*: the status, and an event for each new reason.
 
+use std::{
+    sync::{Mutex, PoisonError},
+    time::{Duration, Instant},
+};
+
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::runtime::events::EventType;
@@ -12,6 +17,8 @@ use crate::api::v1alpha1::{PeerPodConfig, PeerPodConfigStatus};
 /// Writes statuses and events.
 pub(super) struct Reporter {
     publisher: Publisher,
+    /// When a status was last written.
+    written: Mutex<Option<Instant>>,
 }
 
 /// The report about one configuration.
@@ -24,9 +31,18 @@ pub(super) struct Report {
     pub(super) advertised: u64,
 }
 
+/// How long the watch may take to deliver a written status.
+pub(super) const READ_BACK: Duration = Duration::from_secs(5);
+
 impl Reporter {
     pub(super) fn new(publisher: Publisher) -> Self {
-        Self { publisher }
+        Self { publisher, written: Mutex::default() }
+    }
+
+    /// Whether a status was written recently. A reconcile that began before the watch delivered it compared with the former one.
+    pub(super) fn wrote_recently(&self) -> bool {
+        let written = *self.written.lock().unwrap_or_else(PoisonError::into_inner);
+        written.is_some_and(|written| written.elapsed() < READ_BACK)
     }
 
     /// Writes the status if it changed, and an event for each reason that is new.
@@ -48,9 +64,13 @@ impl Reporter {
             nodes: i64::try_from(report.nodes).unwrap_or(i64::MAX),
             advertised: i64::try_from(report.advertised).unwrap_or(i64::MAX),
         };
+        if status == *before {
+            return Ok(());
+        }
         let news: Vec<_> =
             status.conditions.iter().filter(|condition| is_news(condition, &before.conditions)).collect();
-        self.publisher.status_if_changed(config, &status).await?;
+        *self.written.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+        self.publisher.status(config, &status).await?;
         for condition in news {
             self.announce(config, condition).await;
         }
