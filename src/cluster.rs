@@ -36,7 +36,7 @@ impl Cluster {
                 warn!(
                     %error,
                     "the UID of the namespace {NAMESPACE} is not known: until it is, the sweep cannot prove that a VM is this \
-                     cluster's"
+                     cluster's, and no VM with the tag caa-cluster-uid is deleted"
                 );
             });
             found.ok().flatten().and_then(|it| it.meta().uid.clone()).ok_or(())

@@ -20,8 +20,10 @@ pub(super) fn taken_over(entries: &[ManagedFieldsEntry]) -> Option<Vec<ManagedFi
     let mut own = entries.swap_remove(own);
     let mut fields = own.fields_v1.take()?.0;
     let mut any = false;
-    let others =
-        entries.iter_mut().filter(|it| it.subresource.is_none() && it.api_version == own.api_version);
+    let others = entries.iter_mut().filter(|it| {
+        let is_ours = it.manager.as_deref() == Some(FIELD_MANAGER);
+        !is_ours && it.subresource.is_none() && it.api_version == own.api_version
+    });
     for FieldsV1(theirs) in others.filter_map(|entry| entry.fields_v1.as_mut()) {
         let Value::Object(theirs) = theirs else { continue };
         let metadata = theirs.remove(METADATA);
@@ -70,21 +72,24 @@ mod tests {
         let counted = json!({ "f:metadata": { "f:annotations": {} } });
         let both =
             json!({ "f:metadata": { "f:annotations": {} }, "f:spec": { "f:a": { ".": {}, "f:c": {} } } });
+        // What this operator patched.
+        let patched = entry(FIELD_MANAGER, "Update", None, json!({ "f:spec": { "f:e": {} } }));
         let entries = [
             entry(FIELD_MANAGER, "Apply", None, own.clone()),
             status.clone(),
             entry("controller", "Update", None, both),
             entry("kubectl-patch", "Update", None, json!({ "f:spec": { "f:d": {} } })),
+            patched.clone(),
         ];
         let united = json!({
             "f:metadata": { "f:labels": {} },
             "f:spec": { "f:a": { ".": {}, "f:b": {}, "f:c": {} }, "f:d": {} },
         });
         let taken = taken_over(&entries).unwrap();
-        assert_eq!(taken.len(), 3);
+        assert_eq!(taken.len(), 4);
         assert!(taken.contains(&entry(FIELD_MANAGER, "Apply", None, united)));
         assert!(taken.contains(&entry("controller", "Update", None, counted)), "{taken:?}");
-        assert!(taken.contains(&status));
+        assert!(taken.contains(&status) && taken.contains(&patched));
         assert_eq!(taken_over(&taken), None, "once");
         assert_eq!(taken_over(&[status]), None, "it is not the operator's");
     }

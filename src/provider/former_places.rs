@@ -47,14 +47,11 @@ pub(super) struct WithFormerPlaces {
 }
 
 impl WithFormerPlaces {
-    /// Fails unless a VM that is not here is absent.
-    async fn absent(&self, id: &InstanceId, claim: &Claim) -> Result<(), Error> {
+    /// Fails unless a VM that is not here is absent. `asked`: when the question began.
+    async fn absent(&self, id: &InstanceId, claim: &Claim, asked: Instant) -> Result<(), Error> {
         self.absent_elsewhere(id, claim).await?;
         // Last: the former places of a cloud settle late, too, and must deny the VM twice.
-        if self.settles_late {
-            self.sightings.ensure_settled(id, claim, Instant::now())?;
-        }
-        Ok(())
+        if self.settles_late { self.sightings.ensure_settled(id, claim, asked) } else { Ok(()) }
     }
 
     /// Fails unless a VM that is not here is in no other place either.
@@ -155,6 +152,7 @@ fn forget(key: &str) -> String {
 #[async_trait]
 impl Provider for WithFormerPlaces {
     async fn describe(&self, id: &InstanceId, claim: &Claim) -> Result<Vm, Error> {
+        let asked = Instant::now();
         let described = self.current.describe(id, claim).await;
         match &described {
             Ok(Vm { stage: Stage::Present, .. }) => self.sightings.seen(id, claim),
@@ -164,9 +162,9 @@ impl Provider for WithFormerPlaces {
             }
             // The VM itself may exist, and not be shown yet.
             Ok(Vm { stage: Stage::Remains(_), .. }) if self.settles_late => {
-                self.sightings.ensure_settled(id, claim, Instant::now())?;
+                self.sightings.ensure_settled(id, claim, asked)?;
             }
-            Err(gone) if gone.class == ErrorClass::NotFound => self.absent(id, claim).await?,
+            Err(gone) if gone.class == ErrorClass::NotFound => self.absent(id, claim, asked).await?,
             Ok(_) | Err(_) => {}
         }
         described

@@ -59,9 +59,9 @@ impl Sightings {
     }
 
     /// Notes that a cloud which settles late denies the VM, or shows only its remains. Fails with [`ErrorClass::Unsettled`] while the
-    /// reason may only be that the VM is young: until [`RECHECK_AFTER`] has passed since the first such answer. An earlier sight of
-    /// the VM does not help: not all of the cloud may know the VM yet.
-    pub(super) fn ensure_settled(&self, id: &InstanceId, claim: &Claim, now: Instant) -> Result<(), Error> {
+    /// reason may only be that the VM is young: until a question gets such an answer that was `asked` [`RECHECK_AFTER`] after the first
+    /// such answer. An earlier sight of the VM does not help: not all of the cloud may know the VM yet.
+    pub(super) fn ensure_settled(&self, id: &InstanceId, claim: &Claim, asked: Instant) -> Result<(), Error> {
         let until = claim.deleted.unwrap_or_else(Timestamp::now);
         let is_old =
             Duration::try_from(until.duration_since(claim.recorded)).is_ok_and(|lived| lived >= YOUNG);
@@ -72,11 +72,12 @@ impl Sightings {
         if memory.missing_since.len() >= MOST {
             memory.missing_since.clear();
         }
+        let now = Instant::now();
         let since = *memory.missing_since.entry(id.clone()).or_insert(now);
-        let check_again_after = RECHECK_AFTER.saturating_sub(now.saturating_duration_since(since));
-        if check_again_after.is_zero() {
+        if asked.saturating_duration_since(since) >= RECHECK_AFTER {
             return Ok(());
         }
+        let check_again_after = RECHECK_AFTER.saturating_sub(now.saturating_duration_since(since));
         let message =
             "the cloud does not show the VM, which may be too young to be shown; the operator asks again";
         Err(Error::new(ErrorClass::Unsettled { check_again_after }, Message::public(message)))
@@ -102,6 +103,8 @@ fn remember<T: Eq + Hash>(all: &mut HashSet<T>, one: T) {
 
 #[cfg(test)]
 mod tests {
+    use tokio::time::advance;
+
     use super::*;
 
     fn claim(recorded: i64, deleted: i64) -> Claim {
@@ -119,22 +122,29 @@ mod tests {
         InstanceId::scoped("", &format!("i-{number}"))
     }
 
-    #[test]
-    fn the_second_answer_counts_after_ten_seconds() {
-        let (sightings, start, young) = (Sightings::default(), Instant::now(), claim(0, 5));
-        let missed = |after| {
-            let answer = sightings.ensure_settled(&id(1), &young, start + Duration::from_secs(after));
+    #[tokio::test(start_paused = true)]
+    async fn the_second_answer_counts_after_ten_seconds() {
+        let (sightings, young, early) = (Sightings::default(), claim(0, 5), Instant::now());
+        let missed = |asked| {
+            let answer = sightings.ensure_settled(&id(1), &young, asked);
             answer.map_err(|error| match error.class {
                 ErrorClass::Unsettled { check_again_after } => check_again_after.as_secs(),
                 class => panic!("{class:?}"),
             })
         };
-        assert_eq!([missed(0), missed(4), missed(9)], [Err(10), Err(6), Err(1)]);
-        assert_eq!([missed(10), missed(11)], [Ok(()), Ok(())]);
+        let missed_after = async |seconds| {
+            advance(Duration::from_secs(seconds)).await;
+            missed(Instant::now())
+        };
+        assert_eq!(missed_after(0).await, Err(10));
+        assert_eq!(missed_after(4).await, Err(6));
+        assert_eq!(missed_after(5).await, Err(1));
+        assert_eq!(missed_after(1).await, Ok(()));
+        assert_eq!(missed(early), Err(0), "that was asked together with the first one, and answered late");
         sightings.seen(&id(1), &young);
-        assert_eq!(missed(30), Err(10), "it was there in between");
+        assert_eq!(missed_after(20).await, Err(10), "it was there in between");
         sightings.leaves(&id(1));
-        assert_eq!(missed(31), Ok(()), "the cloud said that it deletes it");
+        assert_eq!(missed_after(1).await, Ok(()), "the cloud said that it deletes it");
     }
 
     #[test]

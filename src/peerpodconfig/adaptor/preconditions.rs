@@ -47,10 +47,7 @@ pub(super) async fn node_requests(
                 Some(finding) => Some(finding.message),
                 None => missing(config, summary),
             },
-            // It may be an outage, which is no reason to take from nodes what they advertise.
-            (_, Err(error)) => {
-                is_withheld(config, summary).then(|| format!("reading the settings failed: {error}"))
-            }
+            (_, Err(error)) => Some(format!("reading the settings failed: {error}")),
         };
         requests[index].withheld = unmet;
     }
@@ -117,12 +114,6 @@ fn missing(config: &PeerPodConfig, summary: &Summary) -> Option<String> {
     Some(format!("the operator cannot create the DaemonSet: {}", failure.message))
 }
 
-/// Whether the nodes of a configuration advertise nothing for it, or the last report says that they are not to.
-fn is_withheld(config: &PeerPodConfig, summary: &Summary) -> bool {
-    let mut reported = config.status.iter().flat_map(|status| &status.conditions);
-    summary.marked_own == 0 || reported.any(|condition| condition.reason == Reason::NoAdaptor.as_str())
-}
-
 /// Whether the DaemonSet was created for the configuration, whatever its labels are now.
 fn is_owned_by(daemon_set: &DaemonSet, config: &PeerPodConfig) -> bool {
     let uid = config.meta().uid.as_ref();
@@ -131,72 +122,7 @@ fn is_owned_by(daemon_set: &DaemonSet, config: &PeerPodConfig) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::pin::pin;
-
-    use futures::StreamExt;
-    use kube::runtime::{reflector, watcher::Event};
-    use operator_kit::testing::{Answer, ApiServer, Call};
-    use serde_json::json;
-
-    use super::{
-        super::super::{
-            capacity::{MARK, Nodes},
-            selection::WORKER_LABEL,
-        },
-        *,
-    };
-
-    const VM: &str = "kata.peerpods.io/vm";
-
-    /// A configuration whose capacity was last reported with this reason.
-    fn config(reported: &str) -> PeerPodConfig {
-        let condition = json!({
-            "type": "CapacityAdvertised", "status": "True", "reason": reported, "message": "",
-            "lastTransitionTime": "2026-01-01T00:00:00Z",
-        });
-        let config = serde_json::from_value(json!({
-            "apiVersion": "confidentialcontainers.org/v1alpha1", "kind": "PeerPodConfig",
-            "metadata": { "name": "config", "namespace": "ns", "uid": "config", "generation": 1 },
-            "spec": { "limit": 1, "admission": { "extendedResource": VM } }, "status": { "conditions": [condition] },
-        }));
-        config.unwrap()
-    }
-
-    /// Why a configuration without DaemonSet is withheld while its Secret cannot be read. `mark`: the resource that its node
-    /// advertises.
-    async fn withheld_unread(mark: Option<&str>, reported: &str) -> Option<String> {
-        let node = json!({ "metadata": {
-            "name": "a", "uid": "a", "labels": { (WORKER_LABEL): "" },
-            "annotations": mark.map(|mark| json!({ (MARK): mark })),
-        } });
-        let nodes = json!({
-            "apiVersion": "v1", "kind": "List", "metadata": { "resourceVersion": "1" }, "items": [node],
-        });
-        let down = Answer::error(500, "InternalError", "down");
-        let server = ApiServer::expecting([
-            Call::get("/api/v1/nodes").answer(Answer::json(200, &nodes)),
-            Call::get("/api/v1/namespaces/ns/configmaps/peer-pods-cm")
-                .answer(Answer::not_found("configmaps", "peer-pods-cm")),
-            Call::get("/api/v1/namespaces/ns/secrets/peer-pods-secret").answer(down),
-        ]);
-        let (nodes, changes) = Nodes::watch(server.client());
-        pin!(changes).next().await.unwrap();
-        let (daemon_sets, mut writer) = reflector::store();
-        writer.apply_watcher_event(&Event::Init);
-        writer.apply_watcher_event(&Event::InitDone);
-        let observer = Observer { client: server.client(), namespace: "ns".to_owned(), daemon_sets, nodes };
-        let requests = node_requests(&observer, &[Arc::new(config(reported))]).await;
-        requests.unwrap().remove(0).withheld
-    }
-
-    #[tokio::test]
-    async fn settings_that_cannot_be_read_change_nothing_on_nodes() {
-        assert_eq!(withheld_unread(Some(VM), "Advertised").await, None);
-        for (mark, reported) in [(None, "Advertised"), (Some(VM), "NoAdaptor")] {
-            let why = withheld_unread(mark, reported).await.unwrap();
-            assert!(why.contains("reading the settings failed") && why.contains("down"), "{why}");
-        }
-    }
+    use super::*;
 
     #[test]
     fn one_that_runs_is_deployed_despite_a_conflict_but_not_without_settings() {

@@ -201,8 +201,8 @@ impl Summary {
         }
         if self.pods_over_limit > 0 {
             let message = format!(
-                "{counted}: {} more peer pods run than the limit allows; a node advertises as many VMs as peer \
-                 pods run on it until they have ended",
+                "{counted}: {} more peer pods run than the limit allows; a node with more of them than its share \
+                 advertises as many VMs as run on it, until they have ended",
                 self.pods_over_limit
             );
             return Finding::new(Reason::MoreInUse, message);

@@ -41,9 +41,9 @@ const CREATOR: &str = "peerpod-operator-places";
 /// How long the first read may take before it counts as failed.
 const READ_PATIENCE: Duration = Duration::from_secs(10);
 
-/// How long a host may take to identify itself. It is longer than the two requests take at most after which a login may be refused: one
-/// that is cut off before leaves no note that the password was refused.
-const HOST_PATIENCE: Duration = Duration::from_secs(50);
+/// How long a host may take to identify itself. It is as long as the three requests of a login take at most: one that is cut off before
+/// leaves no note that the password was refused, and begins anew.
+const HOST_PATIENCE: Duration = Duration::from_secs(60);
 
 /// The longest pause between attempts.
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
@@ -239,13 +239,18 @@ impl Keeper {
         let key = key(cloud, &endpoint.address);
         let doubted = term.doubt.is_some_and(|at| at <= Instant::now());
         let recorded = before.of(&key).and_then(|record| record.host.clone()).filter(|_| !doubted);
-        let host = match recorded {
+        let answered = term.answered.take().filter(|(asked, _)| !doubted && Arc::ptr_eq(asked, snapshot));
+        let host = match recorded.or(answered.map(|(_, host)| host)) {
             Some(host) => Ok(host),
             None => self.ask(&mut term.refused, snapshot).await,
         };
         let records = before.naming(cloud, endpoint, host.as_ref().ok(), Timestamp::now());
         if records != before {
-            let written = self.save(object, &records, &before).await?;
+            let written = self.save(object, &records, &before).await;
+            if let (Err(NotYet::Watch), Ok(host)) = (&written, &host) {
+                term.answered = Some((Arc::clone(snapshot), host.clone()));
+            }
+            let written = written?;
             let moved_at = |records: &Records| records.of(&key).and_then(|it| it.moved_at);
             if moved_at(&records) != moved_at(&before) {
                 messages::announce_move(&self.name, &key, endpoint);

@@ -8,7 +8,10 @@ use kube::runtime::watcher;
 use operator_kit::watch::code as watch_code;
 use tokio::time::Instant;
 
-use super::{messages, records::Records};
+use super::{
+    messages,
+    records::{Host, Records},
+};
 use crate::{
     provider::{Error, Provider, cloud_settings::PossiblePlace},
     settings::{Endpoint, Snapshot},
@@ -31,6 +34,8 @@ pub(super) struct TermState {
     /// and the files of a Pod change about a minute after their `ConfigMap`. So a place is lost only if no leader could write it until the
     /// settings were set back, and the one that saw it has ended before it could.
     pub(super) unrecorded: Vec<PossiblePlace>,
+    /// The settings by which a host was asked, and which one it is, if another process changed the record before that was written.
+    pub(super) answered: Option<(Arc<Snapshot>, Host)>,
     /// The place of which it was logged that it is recorded.
     pub(super) announced: Option<Endpoint>,
     /// The settings and the provider that the cloud refused. The provider remembers the refusal. A new one would try the same

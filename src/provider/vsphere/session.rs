@@ -269,7 +269,13 @@ impl Login {
             vcenter,
             action,
         };
-        self.ensure_identity(&session, &session_manager).await?;
+        if let Err(error) = self.ensure_identity(&session, &session_manager).await {
+            // Best effort: nobody uses that session, and vCenter would keep it for half an hour.
+            let (doing, this) = ("logging out of vCenter", session_manager.element("_this"));
+            let request = self.request(&session.action, Some(&session.cookie), "Logout", &this)?;
+            let _ = session.client.send(Call::new(doing, Pace::Read, request)).await;
+            return Err(error);
+        }
         Ok(session)
     }
 

@@ -2,9 +2,9 @@
 
 use std::time::Instant;
 
-use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
+use k8s_openapi::api::admissionregistration::v1::{MutatingWebhookConfiguration, ServiceReference};
 use kube::{
-    Api, ResourceExt,
+    Api, Resource as _, ResourceExt,
     api::{Patch, PatchParams},
 };
 use operator_kit::api_call::{ApiError, bounded, get_opt};
@@ -20,10 +20,6 @@ use crate::{
     },
 };
 
-/// What is written, as the condition about what others keep changing names it. Writes of the whole object have another key: under
-/// one key, each of the two contents would be new to the other, and new content need not wait.
-const PART: &str = "the caBundle of MutatingWebhookConfiguration";
-
 impl WebhookResources {
     /// If a configuration has a registration: makes it trust the authorities in the Secret, and changes nothing else of it.
     ///
@@ -33,19 +29,20 @@ impl WebhookResources {
         let Some(authorities) = self.watched.authorities() else { return Ok(()) };
         let api: Api<MutatingWebhookConfiguration> = Api::all(self.client.clone());
         let name = Names::of(config).cluster_scoped;
+        let (of, kind) = (Some(config.name_any()), MutatingWebhookConfiguration::kind(&()).into_owned());
+        // Not the key of the whole object: each of the two contents would be new to the other, and new content need not wait.
+        let key = Key { config: of, kind, name: format!("{name} (caBundle)") };
         let Some(present) = get_opt(&api, &name).await? else { return Ok(()) };
         let is_ours = present.managed_fields().iter().any(|it| it.manager.as_deref() == Some(FIELD_MANAGER));
         let mut webhooks = present.webhooks.iter().flatten().filter(|webhook| webhook.name == WEBHOOK);
-        let to_trust = webhooks.find(|webhook| {
-            // In another namespace, another Secret is in use.
-            let service = webhook.client_config.service.as_ref();
-            service.is_some_and(|service| service.namespace == self.namespace)
-                && webhook.client_config.ca_bundle.as_ref() != Some(&authorities)
-        });
-        if !is_ours || to_trust.is_none() {
+        // In another namespace, another Secret is in use.
+        let is_here = |service: &ServiceReference| service.namespace == self.namespace;
+        let own = webhooks.find(|it| is_ours && it.client_config.service.as_ref().is_some_and(is_here));
+        let Some(webhook) = own else { return Ok(()) };
+        if webhook.client_config.ca_bundle.as_ref() == Some(&authorities) {
+            self.drifts.settled(&key);
             return Ok(());
         }
-        let key = Key { config: Some(config.name_any()), kind: PART.to_owned(), name: name.clone() };
         if !self.drifts.admit(&key, &authorities.0, Instant::now()) {
             return Ok(());
         }

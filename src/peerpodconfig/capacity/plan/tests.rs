@@ -231,8 +231,8 @@ fn a_limit_for_each_node_is_that_of_each() {
     assert_eq!((summary.pods_over_limit, summary.is_uneven, finding.reason.as_str()), (1, true, "MoreInUse"));
     assert_eq!(
         finding.message,
-        "3 VMs on each of 3 nodes: 1 more peer pods run than the limit allows; a node advertises as many VMs as peer pods \
-         run on it until they have ended"
+        "3 VMs on each of 3 nodes: 1 more peer pods run than the limit allows; a node with more of them than its share \
+         advertises as many VMs as run on it, until they have ended"
     );
 }
 

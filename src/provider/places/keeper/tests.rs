@@ -249,6 +249,21 @@ async fn a_place_is_recorded_even_if_its_first_write_fails_and_the_settings_are_
 }
 
 #[tokio::test]
+async fn a_host_is_asked_once_although_another_cloud_writes_to_the_record_meanwhile() {
+    let here = docker("tcp://10.0.0.1:2375");
+    let named = Records::default().naming("docker", endpoint(&here), None, Timestamp::now());
+    let server = ApiServer::expecting([
+        Call::patch(RECORD).answer(Reply::conflict("configmaps", PLACES)),
+        Call::patch(RECORD).answer(Reply::as_sent()),
+    ]);
+    let stage = Stage::of(&server, here.clone(), || Ok(Arc::new(Memory::default())));
+    let mut term = TermState { object: Some(object(&named)), ..TermState::default() };
+    assert_eq!(stage.former(&mut term, &here).await, None);
+    assert_eq!(stage.former(&mut term, &here).await, Some(Ok(vec![])));
+    assert_eq!(stage.asked.load(Relaxed), 1);
+}
+
+#[tokio::test]
 async fn a_place_that_cannot_be_written_is_reported_once() {
     let [here, there] = for_a_short_time();
     let fails = || Call::patch(RECORD).answer(Reply::error(500, "InternalError", ""));
