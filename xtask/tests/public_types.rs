@@ -51,8 +51,6 @@ const LIBRARIES: [Library; 3] = [
         shown: &[
             "futures_core",
             "jiff",
-            // The type of a mutation.
-            "json_patch",
             "k8s_openapi",
             "kube_client",
             "kube_core",
