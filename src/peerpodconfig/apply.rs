@@ -168,12 +168,12 @@ impl Objects {
     ) -> Result<bool, ApiError> {
         let mut any = false;
         for kind in kinds {
-            self.drifts.forget(config, &kind.resource.kind);
             let of_kind = kind.api(&self.client);
             for object in api_call::bounded(of_kind.list(&of(config))).await?.into_iter().filter(is_ours) {
                 any = true;
                 remove(&of_kind, &object, how.clone()).await?;
             }
+            self.drifts.forget(config, &kind.resource.kind);
         }
         Ok(any)
     }

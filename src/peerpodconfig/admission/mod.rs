@@ -287,10 +287,15 @@ impl Admission {
             Means::Webhook => has_reason(config, Reason::WebhookRunning),
             Means::Policy => has_reason(config, Reason::PolicyInForce),
         };
-        let (found, webhook) = self.write(config, desired, tls).await?;
-        let (name, wrote) = (config.name_any(), wrote(desired, &found));
+        let written = self.write(config, desired, tls).await;
+        let wrote = match &written {
+            Ok((found, _)) => wrote(desired, found),
+            // It may have written before it failed, or without an answer. What is in force does not become new by that.
+            Err(_) => !was_in_force,
+        };
+        let name = config.name_any();
         let is_settling = self.propagation.is_settling(&name, wrote, was_in_force, Instant::now());
-        Ok(Applied { found, webhook, is_settling })
+        written.map(|(found, webhook)| Applied { found, webhook, is_settling })
     }
 
     /// Writes the objects of the admission. Returns them, and what a webhook is built from.

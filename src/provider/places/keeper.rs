@@ -41,9 +41,9 @@ const CREATOR: &str = "peerpod-operator-places";
 /// How long the first read may take before it counts as failed.
 const READ_PATIENCE: Duration = Duration::from_secs(10);
 
-/// How long a host may take to identify itself. It is as long as the three requests of a login take at most: one that is cut off before
-/// leaves no note that the password was refused, and begins anew.
-const HOST_PATIENCE: Duration = Duration::from_secs(60);
+/// How long a host may take to identify itself. It is longer than the two requests take at most after which a login may be refused: one
+/// that is cut off before leaves no note that the password was refused. It is shorter than the time that any call may take.
+const HOST_PATIENCE: Duration = Duration::from_secs(55);
 
 /// The longest pause between attempts.
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);

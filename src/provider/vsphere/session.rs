@@ -269,13 +269,7 @@ impl Login {
             vcenter,
             action,
         };
-        if let Err(error) = self.ensure_identity(&session, &session_manager).await {
-            // Best effort: nobody uses that session, and vCenter would keep it for half an hour.
-            let (doing, this) = ("logging out of vCenter", session_manager.element("_this"));
-            let request = self.request(&session.action, Some(&session.cookie), "Logout", &this)?;
-            let _ = session.client.send(Call::new(doing, Pace::Read, request)).await;
-            return Err(error);
-        }
+        self.ensure_identity(&session, &session_manager).await?;
         Ok(session)
     }
 
@@ -294,6 +288,10 @@ impl Login {
         if vcenter.as_ref() == Some(&session.vcenter) {
             return Ok(());
         }
+        // Best effort: the session is not used, and vCenter would keep it for half an hour.
+        let (doing, this) = ("logging out of vCenter", session_manager.element("_this"));
+        let request = self.request(&session.action, Some(&session.cookie), "Logout", &this)?;
+        let _ = session.client.send(Call::new(doing, Pace::Read, request)).await;
         let message = "another vCenter answers than the one that the operator has just logged in to: GOVC_URL leads to several, or has \
                        begun to lead to another one; the operator logs in again";
         Err(Error::new(ErrorClass::Transient, message))

@@ -147,6 +147,8 @@ fn a_login_whose_requests_lead_to_two_vcenters_is_not_used() -> Result<()> {
         ensure!(error.class == ErrorClass::Transient && error.to_string().contains("several"), "{error}");
         let host = two.settings.open()?.host().await;
         ensure!(host.as_ref().is_err_and(|error| error.class == ErrorClass::Transient), "{host:?}");
+        let seen = |method: &str| two.name.seen().iter().filter(|seen| seen.body.contains(method)).count();
+        assert_eq!(seen("<Body><Logout "), seen("<Body><Login "), "no session is left behind");
         Ok(())
     })
 }
