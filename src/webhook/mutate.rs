@@ -185,7 +185,7 @@ fn few_resources(
     place: &dyn Fn() -> String,
 ) -> Result<(), InvalidPod> {
     for list in LISTS {
-        let entries = resources.map_or(&[][..], |resources| resources.list(list));
+        let entries = Resources::list(resources, list);
         if entries.len() > MOST_RESOURCES && !entries.iter().any(|(resource, _)| **resource == *vm) {
             return Err(InvalidPod { path: format!("{}.{list}", place()), problem: Problem::TooMany });
         }
@@ -196,7 +196,7 @@ fn few_resources(
 /// What these resources ask for that becomes the VM's.
 fn demand(resources: Option<&Resources>, place: &dyn Fn() -> String) -> Result<Demand, InvalidPod> {
     let amount = |(list, resource): (&str, &str)| {
-        let entries = resources.map_or(&[][..], |resources| resources.list(list));
+        let entries = Resources::list(resources, list);
         let found = entries.iter().find(|(name, _)| **name == *resource).map(|(_, amount)| amount.parse());
         found.transpose().map_err(|problem: InvalidQuantity| {
             let path = format!("{}.{list}.{resource}", place());
@@ -226,7 +226,7 @@ impl<'p> Mutation<'p> {
             self.patch.set(&[place], Value::Object(Vec::new()));
         }
         for list in LISTS {
-            let entries = resources.map_or(&[][..], |resources| resources.list(list));
+            let entries = Resources::list(resources, list);
             let entries = || entries.iter().map(|(resource, amount)| (&**resource, &**amount));
             let one = asks_for.map(|resource| (resource, "1"));
             if entries().filter(|(resource, _)| moves(resource)).eq(one) {

@@ -1,28 +1,24 @@
 //! Which vCenter knows a session *(no client)*.
 //!
-//! Everyone may ask a vCenter for its identity, and its property collector also answers those who are not logged in. So the identity is
-//! asked for together with the session in which the question comes. A vCenter that does not know the session names none.
+//! The property collector of a vCenter tells its identity also to clients that are not logged in. So the operator asks for the identity
+//! together with the session in which it asks. A vCenter that does not know the session names none.
 
-use super::reference::{Ref, element};
+use super::reference::{Ref, object_set, property_set};
 use crate::provider::http::xml::Node;
 
 /// The identity, a property of the `ServiceInstance`.
 const IDENTITY: &str = "content.about.instanceUuid";
 
-/// The session of the one who asks, a property of the `SessionManager`.
+/// The session in which the question comes, a property of the `SessionManager`.
 const SESSION: &str = "currentSession";
 
 /// Asks for the identity and the session.
 pub(super) fn question(session_manager: &Ref) -> String {
-    let set = |kind: &str, path: &str| {
-        format!("<propSet>{}{}</propSet>", element("type", kind), element("pathSet", path))
-    };
-    let object = |object: &Ref| format!("<objectSet>{}<skip>false</skip></objectSet>", object.element("obj"));
     let parts = [
-        set("ServiceInstance", IDENTITY),
-        set("SessionManager", SESSION),
-        object(&Ref::service_instance()),
-        object(session_manager),
+        property_set("ServiceInstance", &[IDENTITY]),
+        property_set("SessionManager", &[SESSION]),
+        object_set(&Ref::service_instance(), ""),
+        object_set(session_manager, ""),
     ];
     format!("<specSet>{}</specSet><options/>", parts.concat())
 }

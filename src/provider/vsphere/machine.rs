@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use jiff::Timestamp;
 use operator_kit::Message;
 
-use super::reference::{Ref, element};
+use super::reference::{Ref, element, object_set, property_set};
 use crate::provider::{Error, ErrorClass, Listed, PowerState, Resource, http::xml::Node};
 
 /// The properties to read of a VM that must be deleted.
@@ -73,24 +73,29 @@ impl Step {
 /// Asks for a VM and its recent tasks.
 pub(super) fn question(vm: &Ref) -> String {
     let tasks = traversal("VirtualMachine", "recentTask", "");
-    specification(&[("VirtualMachine", &OF_VM), ("Task", &OF_TASK)], vm, false, &tasks)
+    specification(&[("VirtualMachine", &OF_VM), ("Task", &OF_TASK)], vm, &tasks)
 }
 
 /// Asks for a folder, and for all VMs of it and of those in it.
 pub(super) fn list(folder: &Ref) -> String {
     let deeper = "<selectSet><name>deeper</name></selectSet>";
     let children = traversal("Folder", "childEntity", deeper);
-    specification(&[("VirtualMachine", &OF_ENTRY), ("Folder", &OF_FOLDER)], folder, false, &children)
+    specification(&[("VirtualMachine", &OF_ENTRY), ("Folder", &OF_FOLDER)], folder, &children)
+}
+
+/// The object of which vCenter says something.
+fn subject(object: &Node) -> Option<Ref> {
+    object.child("obj").and_then(Ref::of)
 }
 
 /// Whether an object of a list is a folder.
 pub(super) fn is_folder(object: &Node) -> bool {
-    object.child("obj").and_then(Ref::of).is_some_and(|it| it.is("Folder"))
+    subject(object).is_some_and(|it| it.is("Folder"))
 }
 
 /// Whether an object of a list is this folder, of which vCenter shows a property.
 pub(super) fn shows(object: &Node, folder: &Ref) -> bool {
-    object.child("obj").and_then(Ref::of).as_ref() == Some(folder) && object.child("propSet").is_some()
+    subject(object).as_ref() == Some(folder) && object.child("propSet").is_some()
 }
 
 /// As much of vCenter's text as is quoted, on one line.
@@ -98,16 +103,9 @@ fn short(text: &str) -> String {
     text.chars().filter(|it| !it.is_control()).take(200).collect()
 }
 
-fn specification(wanted: &[(&str, &[&str])], from: &Ref, skip: bool, select: &str) -> String {
-    let sets = wanted.iter().map(|(kind, paths)| {
-        let paths: String = paths.iter().map(|path| element("pathSet", path)).collect();
-        format!("<propSet>{}{paths}</propSet>", element("type", kind))
-    });
-    let sets: String = sets.collect();
-    format!(
-        "<specSet>{sets}<objectSet>{}<skip>{skip}</skip>{select}</objectSet></specSet>",
-        from.element("obj")
-    )
+fn specification(wanted: &[(&str, &[&str])], from: &Ref, select: &str) -> String {
+    let sets: String = wanted.iter().map(|(kind, paths)| property_set(kind, paths)).collect();
+    format!("<specSet>{sets}{}</specSet>", object_set(from, select))
 }
 
 fn traversal(kind: &str, path: &str, deeper: &str) -> String {
@@ -149,7 +147,7 @@ pub(super) fn entry(object: &Node) -> Result<Listed, Error> {
     let properties = Properties::read(object)?;
     let name = properties.text("name").to_owned();
     let id = match properties.text("config.uuid") {
-        "" => object.child("obj").and_then(Ref::of).map(Ref::into_id).unwrap_or_default(),
+        "" => subject(object).map(Ref::into_id).unwrap_or_default(),
         uuid => uuid.to_ascii_lowercase(),
     };
     let state = match properties.text("runtime.powerState") {
@@ -163,7 +161,7 @@ pub(super) fn entry(object: &Node) -> Result<Listed, Error> {
 impl Machine {
     /// Reads the answer to [`question`]. None: the VM is not in it.
     pub(super) fn read(reference: Ref, answer: &Node) -> Result<Option<Self>, Error> {
-        let objects = || answer.all("objects").filter_map(|it| Some((Ref::of(it.child("obj")?)?, it)));
+        let objects = || answer.all("objects").filter_map(|it| Some((subject(it)?, it)));
         let Some((_, vm)) = objects().find(|(it, _)| *it == reference) else { return Ok(None) };
         let properties = Properties::read(vm)?;
         // A task may have ended, or be another client's.

@@ -13,8 +13,8 @@
 //!           RetrievePropertiesEx: it is not in that folder
 //! ```
 //!
-//! A login takes three requests. A VM that is off needs five requests less. The four requests after the last search are made once for all VMs whose search has ended
-//! before. Both steps are tasks of vCenter, which the VM itself shows, so a restart of the operator loses nothing. cloud-api-adaptor
+//! A login takes three requests. A VM that is off needs five requests less. The four requests after the last search are made once for
+//! all VMs whose search has ended before. Both steps are tasks of vCenter, which the VM itself shows, so a restart of the operator loses nothing. cloud-api-adaptor
 //! records the BIOS UUID of a VM.
 //!
 //! # Which answers mean absence

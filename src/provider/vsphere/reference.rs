@@ -38,6 +38,17 @@ impl Ref {
     }
 }
 
+/// The part of a question for properties that names these properties of objects of a kind.
+pub(super) fn property_set(kind: &str, paths: &[&str]) -> String {
+    let paths: String = paths.iter().map(|path| element("pathSet", path)).collect();
+    format!("<propSet>{}{paths}</propSet>", element("type", kind))
+}
+
+/// The part of a question for properties that names an object. `select`: how to reach further objects from it.
+pub(super) fn object_set(object: &Ref, select: &str) -> String {
+    format!("<objectSet>{}<skip>false</skip>{select}</objectSet>", object.element("obj"))
+}
+
 /// An element with this text.
 pub(super) fn element(name: &str, text: &str) -> String {
     format!("<{name}>{}</{name}>", escape(text))

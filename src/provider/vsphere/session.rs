@@ -122,7 +122,7 @@ impl VCenter {
     }
 
     /// The same by a connection that is opened for this call. The answer to a search proves that the address led to the vCenter of this
-    /// session after the call began. An answer with properties proves nothing: vCenter gives some to those who are not logged in.
+    /// session after the call began. An answer with properties proves nothing: vCenter gives some to clients that are not logged in.
     pub(super) async fn call_anew(
         &self,
         doing: &'static str,
@@ -140,16 +140,16 @@ impl VCenter {
         method: &str,
         arguments: impl Fn(&Session) -> String,
     ) -> Result<(Arc<Session>, Node), Failure> {
-        let session = self.session().await?;
-        let by = client(&session.client);
-        let first = self.send(&by, &session, doing, pace, method, &arguments(&session)).await;
-        if first.as_ref().is_err_and(|failure| failure.code == ENDED) {
+        let attempt = async || {
             let session = self.session().await?;
             let by = client(&session.client);
-            let second = self.send(&by, &session, doing, pace, method, &arguments(&session)).await;
-            return Ok((session, second?));
+            let answer = self.send(&by, &session, doing, pace, method, &arguments(&session)).await?;
+            Ok::<_, Failure>((session, answer))
+        };
+        match attempt().await {
+            Err(ended) if ended.code == ENDED => attempt().await,
+            answered => answered,
         }
-        Ok((session, first?))
     }
 
     /// Calls a method in this session. One that ended is not used again.

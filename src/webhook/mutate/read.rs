@@ -98,11 +98,12 @@ pub(super) struct Resources<'a> {
 }
 
 impl<'a> Resources<'a> {
-    /// The resources in one of the [`LISTS`], with their amounts.
-    pub(super) fn list(&self, name: &str) -> &[(Text<'a>, Text<'a>)] {
+    /// The resources in one of the [`LISTS`], with their amounts. `None` has none.
+    pub(super) fn list<'p>(resources: Option<&'p Self>, name: &str) -> &'p [(Text<'a>, Text<'a>)] {
         let [requests, _] = LISTS;
-        let list = if name == requests { &self.requests } else { &self.limits };
-        list.as_ref().map_or(&[], |Amounts(entries)| entries)
+        let list =
+            resources.and_then(|it| if name == requests { it.requests.as_ref() } else { it.limits.as_ref() });
+        list.map_or(&[], |Amounts(entries)| entries)
     }
 }
 

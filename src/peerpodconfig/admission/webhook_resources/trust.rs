@@ -29,9 +29,9 @@ impl WebhookResources {
         let Some(authorities) = self.watched.authorities() else { return Ok(()) };
         let api: Api<MutatingWebhookConfiguration> = Api::all(self.client.clone());
         let name = Names::of(config).cluster_scoped;
-        let (of, kind) = (Some(config.name_any()), MutatingWebhookConfiguration::kind(&()).into_owned());
+        let kind = MutatingWebhookConfiguration::kind(&()).into_owned();
         // Not the key of the whole object: each of the two contents would be new to the other, and new content need not wait.
-        let key = Key { config: of, kind, name: format!("{name} (caBundle)") };
+        let key = Key { config: Some(config.name_any()), kind, name: format!("{name} (caBundle)") };
         let Some(present) = get_opt(&api, &name).await? else { return Ok(()) };
         let is_ours = present.managed_fields().iter().any(|it| it.manager.as_deref() == Some(FIELD_MANAGER));
         let mut webhooks = present.webhooks.iter().flatten().filter(|webhook| webhook.name == WEBHOOK);

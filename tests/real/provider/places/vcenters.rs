@@ -1,6 +1,6 @@
 //! A name that leads to another vCenter, while the session with the former one and its connections go on.
 
-use std::{cell::OnceCell, path::Path, sync::Arc};
+use std::{path::Path, sync::Arc};
 
 use anyhow::{Context as _, Result, ensure};
 use futures::FutureExt as _;
@@ -12,17 +12,16 @@ use peerpod_operator::provider::{
 };
 use peers::{
     Does, HttpRelay,
-    libvirt::Libvirtd,
     vsphere::{Machine, PATH, Vsphere},
 };
 use testbed::{
-    Operator, OperatorOptions, Settings, Testbed, vm_name,
+    Settings, vm_name,
     wait::{self, DEADLINE},
 };
 use tokio::sync::Notify;
 
 use super::{forget, until_recorded};
-use crate::support::{Alone, PROGRAM, alone_with, run};
+use crate::support::{Alone, alone_beside, run};
 
 /// The UUID of no VM.
 const NONE: &str = "0dd2f0c5-6a3d-44a7-9b5e-2f7a6c2f9a11";
@@ -172,15 +171,12 @@ async fn comes_and_goes(alone: &Alone<'_>, vcenter: &Vsphere, pod: &str) -> Resu
 
 #[test]
 fn a_vm_in_the_vcenter_to_which_the_name_leads_now_is_not_absent() -> Result<()> {
-    let cloud = OnceCell::new();
-    let start = async |testbed: &Testbed, dir: &Path, _: &Libvirtd| {
+    let start = async |dir: &Path, _: &_| {
         let two = Two::start(dir).await?;
-        let options = OperatorOptions::new(PROGRAM, dir.join("operator"), two.settings.clone());
-        let _ = cloud.set(two);
-        Operator::start(testbed, &options).await
+        let settings = two.settings.clone();
+        Ok((two, settings))
     };
-    alone_with(start, async |alone| {
-        let two = cloud.get().context("the vCenters were started")?;
+    alone_beside(start, async |alone, two| {
         let key = until_recorded(alone, 1).await?;
         let (stays, id) = pod_with_vm(alone, &two.before, "stays").await?;
         // The operator has a session with the former vCenter, and connections to it.

@@ -1,8 +1,8 @@
 //! The steps of a deletion, and refusals.
 
-use std::{cell::OnceCell, path::Path};
+use std::path::Path;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Result, ensure};
 use kube::ResourceExt as _;
 use peerpod_operator::provider::{
     ErrorClass,
@@ -10,14 +10,14 @@ use peerpod_operator::provider::{
 };
 use peers::vsphere::{Behavior, Machine, PATH, Special, Vsphere};
 use testbed::{
-    Operator, OperatorOptions, Settings, Testbed, vm_name,
+    Settings, vm_name,
     wait::{self, DEADLINE},
 };
 
 use super::{Stand, describe, refused};
 use crate::{
     provider::own,
-    support::{PROGRAM, alone_with, run},
+    support::{alone_beside, run},
 };
 
 #[test]
@@ -117,15 +117,13 @@ fn a_failed_deletion_is_reported_and_retried() -> Result<()> {
 
 #[test]
 fn a_vm_of_vsphere_is_deleted_with_its_pod() -> Result<()> {
-    let cloud = OnceCell::new();
-    let start = async |testbed: &Testbed, dir: &Path, _: &_| {
+    let start = async |dir: &Path, _: &_| {
         let peer = Vsphere::start(&dir.join("vsphere"), &PRIVILEGES).await?;
         let settings = Settings::vsphere(&peer);
-        let _ = cloud.set(peer);
-        Operator::start(testbed, &OperatorOptions::new(PROGRAM, dir.join("operator"), settings)).await
+        Ok((peer, settings))
     };
-    alone_with(start, async |alone| {
-        let (scene, peer) = (alone.scene(), cloud.get().context("the vCenter was started")?);
+    alone_beside(start, async |alone, peer| {
+        let scene = alone.scene();
         let (owner, name) = (scene.pods.run("web").await?, vm_name("web"));
         let id = peer.make(&Machine::named(&name)).await?;
         let peerpod = scene.caa.record(&owner, "vsphere", &id).await?.name_any();
