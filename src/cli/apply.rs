@@ -186,16 +186,22 @@ fn rolled_out(
 
 async fn attempt(api: &Api<PeerPodConfig>, config: &Config) -> Result<(), Obstacle> {
     let found = get_opt(api, &config.name).await?;
-    if found.is_some_and(|found| found.metadata.deletion_timestamp.is_some()) {
-        // The operator needs the former spec to restore the nodes.
-        return Err(Obstacle::Later(
-            "the PeerPodConfig is being deleted; apply creates it again when the operator has finished that"
-                .to_owned(),
-        ));
+    // The operator needs the former spec to restore the nodes.
+    if let Some(found) = found {
+        ensure_stays(&found)?;
     }
     let params = PatchParams { force: true, ..PatchParams::apply(FIELD_MANAGER).validation_strict() };
-    bounded(api.patch(&config.name, &params, &Patch::Apply(&config.object))).await?;
-    Ok(())
+    ensure_stays(&bounded(api.patch(&config.name, &params, &Patch::Apply(&config.object))).await?)
+}
+
+fn ensure_stays(config: &PeerPodConfig) -> Result<(), Obstacle> {
+    if config.metadata.deletion_timestamp.is_none() {
+        return Ok(());
+    }
+    Err(Obstacle::Later(
+        "the PeerPodConfig is being deleted; apply creates it again when the operator has finished that"
+            .to_owned(),
+    ))
 }
 
 /// A `PeerPodConfig` as a file has it, with exactly the fields that it names.

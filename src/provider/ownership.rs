@@ -117,12 +117,18 @@ pub fn in_cluster(vm: Vm, uid: Option<&str>) -> Result<Vm, Error> {
     if !vm.is_of_another_cluster(uid) {
         return Ok(vm);
     }
-    let problem = match uid {
-        Some(_) => "is not this cluster's UID: the VM is another cluster's, or the tag in TAGS is wrong",
-        None => "cannot be compared: the UID of the namespace kube-system is not known",
+    let (class, problem) = match uid {
+        Some(_) => (
+            ErrorClass::Refused,
+            "is not this cluster's UID: the VM is another cluster's, or the tag in TAGS is wrong",
+        ),
+        None => (
+            ErrorClass::Transient,
+            "cannot be compared: the API server has not shown the UID of the namespace kube-system yet",
+        ),
     };
     let message = Message::public(format!("the value of the VM's tag {CLUSTER_UID_TAG} {problem}"));
-    Err(Error::new(ErrorClass::Refused, message))
+    Err(Error::new(class, message))
 }
 
 /// Proves that `vm`, as the cloud describes it, is what a list showed, and by `proof` that it is this cluster's. The caller must
@@ -289,9 +295,12 @@ mod tests {
     fn a_vm_of_another_cluster_is_refused() {
         let of = |uid: &str| Vm { cluster_uid: Some(uid.to_owned()), ..vm("podvm-web-1a2b3c4d") };
         assert_eq!(in_cluster(of("uid-1"), Some("uid-1")), Ok(of("uid-1")));
-        for (uid, said) in [(Some("uid-2"), "another cluster's"), (None, "not known")] {
+        for (uid, class, said) in [
+            (Some("uid-2"), ErrorClass::Refused, "another cluster's"),
+            (None, ErrorClass::Transient, "not shown the UID"),
+        ] {
             let error = in_cluster(of("uid-1"), uid).unwrap_err();
-            assert_eq!(error.class, ErrorClass::Refused);
+            assert_eq!(error.class, class);
             assert!(error.message.for_status().contains(said), "{}", error.message.for_status());
         }
     }

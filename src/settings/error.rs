@@ -96,12 +96,12 @@ pub enum SettingsError {
 }
 
 impl SettingsError {
-    /// Whether cloud-api-adaptor may make VMs where the settings say, which the operator cannot read. By a provider that nobody knows it
-    /// makes none. No settings, or settings that are being written, say nothing yet.
+    /// Whether cloud-api-adaptor may make VMs where the settings say, which the operator cannot read. Without a provider that it knows,
+    /// it makes none. No settings, or settings that are being written, say nothing yet.
     pub(crate) fn may_have_place(&self) -> bool {
         match self {
             Self::NoFolder { role, .. } => *role != "settings",
-            Self::Unsteady { .. } | Self::UnknownProvider { .. } => false,
+            Self::Unsteady { .. } | Self::NoProvider { .. } | Self::UnknownProvider { .. } => false,
             _ => true,
         }
     }
@@ -131,6 +131,15 @@ impl SettingsError {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn no_vms_are_made_without_a_provider() {
+        let no_provider =
+            SettingsError::NoProvider { hint: "no other setting identifies the provider", known: Vec::new() };
+        assert!(!no_provider.may_have_place());
+        let not_text = SettingsError::NotText { path: PathBuf::from("/etc/LIBVIRT_URI") };
+        assert!(not_text.may_have_place());
+    }
 
     #[test]
     fn no_error_names_a_folder_or_file_in_its_version_for_a_status() {

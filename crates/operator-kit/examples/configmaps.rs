@@ -20,7 +20,7 @@ const CRDS: Crds = Crds { group: "example.com", install: "" };
 
 /// What it reads of a ConfigMap: far more than usual, so that each key counts. Other fields take no memory, however large they are.
 static READ: Projection =
-    Projection { metadata: &[("labels", KEYS)], rest: &[("data", Part::All)], most: 4 << 20 };
+    Projection { metadata: &[("labels", KEYS)], rest: &[("data", Part::All)], most: usize::MAX };
 const KEYS: Part = Part::Only(&[("example.com/keys", Part::All)]);
 
 #[tokio::main(flavor = "current_thread")]

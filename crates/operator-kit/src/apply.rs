@@ -31,13 +31,15 @@ pub enum Applied {
 /// fields.
 ///
 /// The stored object is read as JSON, because users may write times to its managed fields that the type of the object cannot hold.
+///
+/// It needs the rights to `get`, `create` and `patch` these objects.
 pub async fn apply<K>(client: &Client, wanted: &K, manager: &str) -> Result<Applied, ApiError>
 where
     K: Resource<DynamicType = ()> + Serialize,
 {
     let (name, object) = (wanted.name_any(), document(wanted)?);
     let objects = Request::new(K::url_path(&(), wanted.meta().namespace.as_deref()));
-    // Without force, an object that another program creates meanwhile is a conflict.
+    // Without force, an object that another program creates meanwhile is a conflict, unless no field has another value there.
     let mut params = PatchParams::apply(manager);
     let read = objects.get(&name, &GetParams::default()).map_err(kube::Error::BuildRequest)?;
     match api_call::bounded(client.request::<Value>(read)).await {

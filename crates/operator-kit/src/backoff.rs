@@ -20,7 +20,7 @@ pub fn delay(base: Duration, cap: Duration, failures: u32, draw: f64) -> Duratio
     let doublings = 2_u32.saturating_pow(failures.saturating_sub(1));
     let longest = base.saturating_mul(doublings).min(cap);
     let shortest = (base / 2).min(longest);
-    (shortest + longest.saturating_sub(shortest).mul_f64(draw)).min(longest)
+    (shortest + longest.saturating_sub(shortest).mul_f64(draw.clamp(0.0, 1.0))).min(longest)
 }
 
 /// Counts failures in a row for each object and says how long to leave it alone.

@@ -94,6 +94,8 @@ impl Host {
     /// A cache of these objects, with no more of each than the projection names: what others write to other fields keeps no list from
     /// being read. Yields those of which `part` changes, new and deleted ones among them, and all of them after each list. The process
     /// is not ready before they are listed. The cache is kept up to date while the changes are read.
+    ///
+    /// It covers all namespaces, so it needs a `ClusterRole` that lets the program `list` and `watch` these objects.
     pub fn cached<K, H: Hash + 'static>(
         &self,
         crds: Crds,
@@ -138,7 +140,8 @@ impl Host {
 
     /// Runs a controller until the shutdown, then waits for its running reconciles.
     ///
-    /// It reconciles up to eight objects at once, while this process leads and after everything is listed. An error of a reconcile is
+    /// It reconciles up to eight objects at once, while this process leads and after everything that [`Readiness`] needs is met. So
+    /// nothing that it needs may come from a reconcile. An error of a reconcile is
     /// logged, and the object is reconciled again after a delay of its own. When this process begins to lead, it reconciles every object.
     pub async fn run<K, C, E, F>(
         &self,
@@ -154,11 +157,16 @@ impl Host {
         let (gone, context) = (attempts.clone(), Arc::new(context));
         // Whether everything was listed. What the process lacks later, as during an outage, does not delay reconciles.
         let (listed, readiness) = (Arc::new(OnceCell::new()), self.readiness.clone());
+        let shutdown = self.shutdown.clone();
         let reconcile = move |object: Arc<K>, attempts: Arc<Attempts<K>>| {
             let work = reconcile(object.clone(), context.clone());
-            let (listed, readiness) = (listed.clone(), readiness.clone());
+            let (listed, readiness, shutdown) = (listed.clone(), readiness.clone(), shutdown.clone());
             let work = async move {
-                listed.get_or_init(|| readiness.ready()).await;
+                let until_listed = listed.get_or_init(|| readiness.ready());
+                // Otherwise the end would wait for what may never be listed.
+                if shutdown.run_until_cancelled(until_listed).await.is_none() {
+                    return Ok(Action::await_change());
+                }
                 work.await
             };
             async move { attempts.make(&object, work, |_| ()).await }

@@ -15,13 +15,18 @@ use crate::{
 };
 
 /// Removes the finalizer, if the object is still the one that was read and its finalizers are unchanged since. It does not matter
-/// which program set the finalizer, and by which field manager.
+/// which program set the finalizer, and by which field manager. An object without the finalizer costs no call.
+///
+/// It needs the right to `patch` these objects.
 pub async fn release<K: Resource>(
     api: &Api<Metadata<K>>,
     object: &K,
     finalizer: &str,
     field_manager: &str,
 ) -> Result<Written, ApiError> {
+    if !object.finalizers().iter().any(|it| it == finalizer) {
+        return Ok(Written::Done);
+    }
     let patch = Patch::<()>::Json(release_patch(object, finalizer));
     let params = PatchParams { field_manager: Some(field_manager.to_owned()), ..PatchParams::default() };
     let name = object.name_any();

@@ -36,7 +36,7 @@ pub struct Installed {
 
 impl Installed {
     /// Follows the definition of `K` while the changes that come with it are read. The process is not ready before it is known whether
-    /// it is installed.
+    /// it is installed. It needs the rights to `list` and `watch` `customresourcedefinitions`.
     pub fn follow<K>(host: &Host, crds: Crds) -> (Self, BoxStream<'static, ()>)
     where
         K: Resource<DynamicType = ()>,

@@ -130,6 +130,9 @@ async fn dispatch<M, F: Future<Output = ()>>(
 
 /// Runs an operator until it is stopped: health and metrics, leader election by the Lease `name`, and its controllers. It is an
 /// error if the controllers end before that. A host with a command line of its own calls this instead of [`main`].
+///
+/// The process takes the Lease once everything that its [`http::Readiness`] needs is met, of which there must be at least one:
+/// [`Host::cached`] adds one for each kind.
 pub async fn run<M, F: Future<Output = ()>>(
     name: &str,
     options: &Options,

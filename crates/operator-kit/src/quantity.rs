@@ -29,6 +29,10 @@ pub enum InvalidQuantity {
 
 impl Amount {
     /// How many whole `units` hold this amount; at most the largest signed number of 64 bits.
+    ///
+    /// # Panics
+    ///
+    /// If `units` is zero.
     pub fn in_units_of(self, units: u64) -> u64 {
         let whole = self.0.div_ceil(u128::from(units) * MILLI);
         // Below 2^63.

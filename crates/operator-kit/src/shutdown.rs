@@ -27,6 +27,10 @@ pub fn exit_on_panic() {
 /// shell gives for that signal.
 ///
 /// Signals are caught from the moment that this returns, for the rest of the process's life.
+///
+/// # Panics
+///
+/// Outside of a Tokio runtime.
 pub fn on_signals() -> io::Result<CancellationToken> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;

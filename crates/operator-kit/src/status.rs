@@ -34,6 +34,8 @@ const REMEMBERED_EVENTS: usize = 1000;
 const REMEMBERED_STATUSES: usize = 4096;
 
 /// Writes the status and the events of a controller's objects.
+///
+/// It needs the rights to `patch` their subresource `status`, and to `create` and `patch` `events` of the group `events.k8s.io`.
 pub struct Publisher {
     /// For objects, of which it reads a part.
     client: Client,

@@ -43,7 +43,7 @@ impl Readiness {
         self.add(Item { name: name.into(), needed: false, problem: None })
     }
 
-    /// Whether everything needed is met.
+    /// Whether everything needed is met. A program that needs nothing has not started yet.
     pub fn is_ready(&self) -> bool {
         let items = self.items();
         let mut needed = items.iter().filter(|item| item.needed).peekable();
