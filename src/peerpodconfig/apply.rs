@@ -105,7 +105,9 @@ impl Objects {
         info!(kind = wanted.resource.kind, name = wanted.name, "applying");
         let applied = match (self.write(wanted).await, there) {
             // Fields that others set beside it may make it invalid.
-            (Err(error), Some(there)) if error.invalid().is_some() => {
+            (Err(error), Some(there))
+                if error.invalid().is_some() && self.drifts.may_take_over(&key, Instant::now()) =>
+            {
                 match self.take_over(wanted, there).await {
                     Ok(true) => match self.write(wanted).await {
                         Ok(object) => {
@@ -113,6 +115,7 @@ impl Objects {
                             Ok(object)
                         }
                         Err(error) => {
+                            self.drifts.took_over_in_vain(&key, Instant::now());
                             self.give_back(wanted, there).await;
                             Err(error)
                         }
@@ -319,5 +322,46 @@ mod tests {
         let message = told("config").unwrap();
         assert!(!message.contains("Service a") && message.contains("Deployment a"), "{message}");
         assert!(told("other").is_some_and(|message| message.contains("Service a")));
+    }
+
+    #[tokio::test]
+    async fn fields_that_do_not_make_an_object_invalid_are_taken_over_once() {
+        const SERVICES: &str = "/api/v1/namespaces/ns/services";
+        let entry = |manager: &str, operation: &str, fields: Value| json!({ "manager": manager, "operation": operation, "apiVersion": "v1", "fieldsV1": fields });
+        let fields = json!([
+            entry(FIELD_MANAGER, "Apply", json!({ "f:spec": { "f:clusterIP": {} } })),
+            entry("other", "Update", json!({ "f:spec": { "f:type": {} } })),
+        ]);
+        let there = json!({ "metadata": { "name": "a", "resourceVersion": "1", "managedFields": fields } });
+        let list = json!({
+            "apiVersion": "v1", "kind": "List", "metadata": { "resourceVersion": "1" }, "items": [there],
+        });
+        let list = Call::get(SERVICES).answer(Answer::json(200, &list));
+        let patch = || Call::patch(format!("{SERVICES}/a"));
+        let refused = patch().body_with(json!({ "kind": "Service" })).answer(Answer::error(
+            422,
+            "Invalid",
+            "spec.clusterIP: Invalid value",
+        ));
+        let calls = [
+            list.clone(),
+            refused.clone(),
+            patch().body_with(json!({ "metadata": { "resourceVersion": "1" } })),
+            refused.clone(),
+            patch().body(json!({ "metadata": { "managedFields": fields } })),
+            list,
+            refused,
+        ];
+        let server = ApiServer::expecting(calls);
+        let objects = Objects::new(server.client(), Arc::default());
+        let kinds = [Kind::namespaced::<Service>("ns")];
+        let service = json!({
+            "metadata": { "name": "a", "namespace": "ns" }, "spec": { "clusterIP": "nonsense" },
+        });
+        let wanted = [Wanted::of(&serde_json::from_value::<Service>(service).unwrap()).unwrap()];
+        for _ in 0..2 {
+            let error = objects.apply_all("config", &kinds, &wanted).await.unwrap_err();
+            assert!(error.invalid().is_some(), "{error}");
+        }
     }
 }

@@ -48,11 +48,13 @@ struct Writes {
     is_contested: bool,
     /// It differs, and the operator leaves it for now.
     is_left: bool,
+    /// When the API server refused it although the operator had removed what others had set.
+    took_over_in_vain: Option<Instant>,
 }
 
 impl Writes {
     fn new(content: u64) -> Self {
-        Self { content, times: Vec::new(), is_contested: false, is_left: false }
+        Self { content, times: Vec::new(), is_contested: false, is_left: false, took_over_in_vain: None }
     }
 
     /// For how long it is still reported; `None`: there is nothing to report.
@@ -67,7 +69,11 @@ impl Writes {
         let age = |last: &Instant| now.saturating_duration_since(*last);
         // The operator tries again after one pause, if the object is still wanted.
         let longest = if self.is_left { 2 * PAUSE } else { WINDOW };
-        self.times.last().is_none_or(|last| age(last) >= longest)
+        self.may_take_over(now) && self.times.last().is_none_or(|last| age(last) >= longest)
+    }
+
+    fn may_take_over(&self, now: Instant) -> bool {
+        self.took_over_in_vain.is_none_or(|last| now.saturating_duration_since(last) >= PAUSE)
     }
 }
 
@@ -134,6 +140,20 @@ impl Drifts {
             PAUSE.as_secs()
         );
         Some((Finding::new(Reason::DriftLeft, message), again))
+    }
+
+    /// Whether the operator may remove what others set in this object, for the content that was admitted last. It may not for a while
+    /// after that did not help. The takeover and the return of the fields are writes that succeed, so the watch would request the next
+    /// reconcile at once, without end.
+    pub(super) fn may_take_over(&self, key: &Key, now: Instant) -> bool {
+        self.table().get(key).is_none_or(|writes| writes.may_take_over(now))
+    }
+
+    /// The object could not be written although the operator had removed what others had set in it.
+    pub(super) fn took_over_in_vain(&self, key: &Key, now: Instant) {
+        if let Some(writes) = self.table().get_mut(key) {
+            writes.took_over_in_vain = Some(now);
+        }
     }
 
     /// The operator removed from this object what others had set in it.
@@ -243,6 +263,26 @@ mod tests {
             now += WINDOW / 3;
         }
         assert!(drifts.table().len() < 4, "what was long ago is forgotten");
+    }
+
+    #[test]
+    fn a_takeover_that_did_not_help_waits_unless_the_content_is_new() {
+        let (drifts, now) = (Drifts::default(), Instant::now());
+        let refused = |content: &str, now: Instant| {
+            assert!(drifts.admit(&key("a"), &content, now));
+            let may = drifts.may_take_over(&key("a"), now);
+            drifts.not_written(&key("a"));
+            may
+        };
+        assert!(refused("content", now));
+        assert!(drifts.admit(&key("a"), &"content", now));
+        drifts.took_over_in_vain(&key("a"), now);
+        drifts.not_written(&key("a"));
+        assert!(!refused("content", now) && !refused("content", now + PAUSE - SECOND));
+        assert!(refused("content", now + PAUSE), "what refused it may have changed");
+        assert!(drifts.admit(&key("a"), &"content", now));
+        drifts.took_over_in_vain(&key("a"), now);
+        assert!(refused("another", now));
     }
 
     #[test]

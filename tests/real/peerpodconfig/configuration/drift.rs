@@ -231,3 +231,31 @@ fn fields_of_other_managers_are_taken_over_once_and_block_nothing() -> Result<()
         stage.clear("config").await
     })
 }
+
+#[test]
+fn a_refused_object_with_fields_of_another_manager_is_tried_ever_more_slowly() -> Result<()> {
+    configuring(async |alone| {
+        let stage = Stage::set(alone, 1).await?;
+        stage.configure("config", json!({ "limit": 1 })).await?;
+        stage.until("config", "Ready", "AllReady").await?;
+        let daemon_sets: Api<DaemonSet> = Api::namespaced(stage.client.clone(), NAMESPACE);
+        let params =
+            PatchParams { field_manager: Some("kubectl-patch".to_owned()), ..PatchParams::default() };
+        let theirs = Patch::Merge(json!({ "spec": { "revisionHistoryLimit": 3 } }));
+        daemon_sets.patch("config-cloud-api-adaptor", &params, &theirs).await?;
+        let labels = json!({ "podLabels": { "example.com/label": "no value of a label" } });
+        stage.configure("config", json!({ "limit": 1, "adaptor": labels })).await?;
+        let message = stage.until("config", "AdaptorReady", "InvalidSpec").await?;
+        ensure!(message.contains("no value of a label"), "{message}");
+        let before = stage.reconciles(alone).await?;
+        tokio::time::sleep(Duration::from_secs(20)).await;
+        let passes = stage.reconciles(alone).await? - before;
+        ensure!(passes < 15.0, "{passes} passes in 20 s");
+        // What the other one set was not the cause, so it is left.
+        stage.configure("config", json!({ "limit": 2 })).await?;
+        stage.until("config", "Ready", "AllReady").await?;
+        let limit = stage.daemon_set("config").await?.spec.and_then(|spec| spec.revision_history_limit);
+        assert_eq!(limit, Some(3));
+        stage.clear("config").await
+    })
+}
