@@ -168,6 +168,9 @@ impl WebhookResources {
                 blank.meta_mut().owner_references = Some(vec![owner.clone()]);
                 // Without force: an object that is created at the same time stays.
                 let created = bounded(api.patch_metadata(&name, &params, &Patch::Apply(&blank))).await;
+                if created.is_err() {
+                    self.drifts.not_written(&key);
+                }
                 unless_changed(&name, created)?;
             }
             return Ok(());
@@ -186,6 +189,9 @@ impl WebhookResources {
         }
         let patch = json!({ "metadata": { "uid": present.uid(), "ownerReferences": owners } });
         let patched = bounded(api.patch_metadata(&name, &params, &Patch::Strategic(patch))).await;
+        if is_needed && patched.is_err() {
+            self.drifts.not_written(&key);
+        }
         unless_changed(&name, patched)
     }
 }
@@ -215,7 +221,33 @@ fn unless_changed<T>(name: &str, written: Result<T, ApiError>) -> Result<(), Api
 
 #[cfg(test)]
 mod tests {
+    use operator_kit::testing::{Answer, ApiServer, Call};
+
     use super::*;
+    use crate::api::v1alpha1::PeerPodConfigSpec;
+
+    #[tokio::test]
+    async fn a_write_that_keeps_failing_is_an_error_each_time_and_no_drift() {
+        let path = format!("/apis/coordination.k8s.io/v1/namespaces/ns/leases/{LEASE}");
+        let mut config = PeerPodConfig::new("config", PeerPodConfigSpec::default());
+        config.metadata.uid = Some("own".to_owned());
+        let owner = config.owner_ref(&()).unwrap();
+        let metadata = ObjectMeta { name: Some(LEASE.to_owned()), ..ObjectMeta::default() };
+        let lease = Lease { metadata, ..Lease::default() };
+        for found in [Answer::not_found("leases", LEASE), Answer::object(&lease)] {
+            let denied = Answer::error(403, "Forbidden", "denied by a policy");
+            let calls = [Call::get(&path).answer(found), Call::patch(&path).answer(denied)];
+            let server = ApiServer::expecting((0..5).flat_map(|_| calls.clone()));
+            let drifts = Arc::new(Drifts::default());
+            let (resources, _changes) = WebhookResources::watch(&server.client(), "ns", drifts.clone());
+            for _ in 0..5 {
+                let updated = resources.update(&config, &owner, true, lease.clone(), |_| true).await;
+                let error = updated.unwrap_err();
+                assert!(error.to_string().contains("denied by a policy"), "{error}");
+            }
+            assert!(drifts.finding("config", Instant::now()).is_none());
+        }
+    }
 
     #[test]
     fn an_object_goes_with_its_last_owner_and_one_of_another_source_has_none() {
