@@ -181,10 +181,14 @@ impl Objects {
         Ok(any)
     }
 
-    /// Whether there is an object of these kinds that has the configuration's label and is not being deleted.
-    pub(super) async fn any(&self, config: &str, kinds: &[Kind]) -> Result<bool, ApiError> {
+    /// The objects of these kinds that have the configuration's label and are not being deleted.
+    pub(super) async fn all_staying(
+        &self,
+        config: &str,
+        kinds: &[Kind],
+    ) -> Result<Vec<PartialObjectMeta<DynamicObject>>, ApiError> {
         let staying = try_join_all(kinds.iter().map(|kind| self.staying(config, kind))).await?;
-        Ok(staying.iter().any(|objects| !objects.is_empty()))
+        Ok(staying.into_iter().flatten().collect())
     }
 
     /// The objects of this kind that have the configuration's label and are not being deleted.

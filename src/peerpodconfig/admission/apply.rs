@@ -13,7 +13,7 @@ use super::{
     super::{
         apply::Objects,
         findings::RoomError,
-        resources::{Names, Owner},
+        resources::{CLASS_ANNOTATION, Names, Owner},
         wanted::{Found, Kind, Wanted},
     },
     desired::{self, Desired},
@@ -56,12 +56,17 @@ impl Applier {
         let answers = available(found.get::<Deployment>(&names.webhook).as_ref()) > 0
             && authorities.is_some()
             && certificate_problem(watched, owner, authorities, Timestamp::now()).is_none();
-        // A registered webhook that does not answer refuses Pods. While there is another admission, the registration waits. Without
-        // any admission, Pods would not become peer pods, so the registration does not wait.
+        // A registered webhook that does not answer refuses Pods. While there is another admission of their class, the registration
+        // waits. Without any admission, Pods would not become peer pods, so the registration does not wait.
         let due = answers || {
-            let (is_registered, has_another) =
-                try_join!(self.objects.any(&name, &registrations), self.objects.any(&name, &desired.former))?;
-            is_registered || !has_another
+            let (registered, others) = try_join!(
+                self.objects.all_staying(&name, &registrations),
+                self.objects.all_staying(&name, &desired.former)
+            )?;
+            let class = &owner.config.spec.admission.runtime_class_name;
+            let has_another =
+                others.iter().any(|other| other.annotations().get(CLASS_ANNOTATION) == Some(class));
+            !registered.is_empty() || !has_another
         };
         if due {
             let registration = desired::webhook_registration(owner, inputs.authorities.clone())?;

@@ -77,20 +77,26 @@ fn trusts() -> [Call; 2] {
     ]
 }
 
-/// Sets up a webhook whose Deployment the API server refuses. `then`: the calls after those about the server.
-async fn with_refused_deployment(then: impl IntoIterator<Item = Call>) {
+/// The server of a webhook is missing and is written. `answer`: to the write of an object of this kind.
+fn writes_server(answer: impl Fn(&str) -> Answer) -> Vec<Call> {
     let kinds = ["apis/apps/v1 deployments", "api/v1 services", "apis/policy/v1 poddisruptionbudgets"];
     let kinds = kinds.map(|kind| kind.split_once(' ').unwrap());
     let path = |api: &str, kind: &str| format!("/{api}/namespaces/ns/{kind}");
     let object = |api: &str, kind: &str| format!("{}/config-webhook", path(api, kind));
     let missing = |kind: &str| Answer::not_found(kind, "config-webhook");
-    let mut calls = vec![no_policies()];
+    let mut calls = Vec::new();
     calls.extend(kinds.map(|(api, kind)| list(path(api, kind), &json!([]))));
     calls.extend(kinds.map(|(api, kind)| Call::get(object(api, kind)).answer(missing(kind))));
-    calls.extend(kinds.map(|(api, kind)| {
-        let refused = Answer::error(403, "Forbidden", "denied by a policy");
-        let answer = if kind == "deployments" { refused } else { Answer::as_sent() };
-        Call::patch(object(api, kind)).answer(answer)
+    calls.extend(kinds.map(|(api, kind)| Call::patch(object(api, kind)).answer(answer(kind))));
+    calls
+}
+
+/// Sets up a webhook whose Deployment the API server refuses. `then`: the calls after those about the server.
+async fn with_refused_deployment(then: impl IntoIterator<Item = Call>) {
+    let mut calls = vec![no_policies()];
+    calls.extend(writes_server(|kind| match kind {
+        "deployments" => Answer::error(403, "Forbidden", "denied by a policy"),
+        _ => Answer::as_sent(),
     }));
     calls.extend(then);
     let server = ApiServer::expecting(calls);
@@ -155,4 +161,35 @@ async fn a_policy_that_was_just_written_is_in_force_when_api_servers_have_had_ti
         admission(&server).reconcile(&config, slice::from_ref(&config), None).await.unwrap();
     let reasons: Vec<_> = all.iter().map(|finding| finding.reason).collect();
     assert_eq!((reasons, again), (vec![Reason::PolicyStarting], Some(PROPAGATION_TIME)));
+}
+
+#[tokio::test]
+async fn a_registration_waits_for_its_server_only_while_a_policy_admits_pods_of_its_class() {
+    let [policies, bindings] = policy::resources();
+    let webhooks = format!("{API}/mutatingwebhookconfigurations");
+    for (admitted, waits) in [("kata", true), ("former", false)] {
+        let metadata = json!({ "name": "peer-pods-config", "annotations": { (CLASS_ANNOTATION): admitted } });
+        let there = json!([{ "metadata": metadata }]);
+        let mut calls =
+            vec![has(&[(&*policies.kind, &*policies.plural), (&*bindings.kind, &*bindings.plural)])];
+        calls.extend(writes_server(|_| Answer::as_sent()));
+        calls.extend([
+            list(&webhooks, &json!([])),
+            list(format!("{API}/{}", policies.plural), &there),
+            list(format!("{API}/{}", bindings.plural), &there),
+        ]);
+        if !waits {
+            let registered = Call::patch(registration()).answer(Answer::as_sent());
+            calls.extend([list(&webhooks, &json!([])), no_registration(), registered]);
+        }
+        let class = json!({ "metadata": { "name": "kata" } });
+        let class = Call::get("/apis/node.k8s.io/v1/runtimeclasses/kata").answer(Answer::json(200, &class));
+        calls.push(class);
+        let server = ApiServer::expecting(calls);
+        let config = config("Webhook");
+        let tls = Some(Ok(TlsOptions::default()));
+        let found = admission(&server).reconcile(&config, slice::from_ref(&config), tls).await.unwrap();
+        let reasons: Vec<_> = found.all.iter().map(|finding| finding.reason).collect();
+        assert_eq!(reasons, [Reason::WebhookStarting]);
+    }
 }

@@ -239,6 +239,28 @@ fn one_admission_takes_the_others_place_without_a_gap_and_leaves_nothing() -> Re
 }
 
 #[test]
+fn a_policy_of_another_class_does_not_delay_a_webhook() -> Result<()> {
+    configuring(async |alone| {
+        let stage = Stage::set(alone, 1).await?;
+        forget_certificate(alone).await?;
+        let former = json!({ "mode": "Policy", "runtimeClassName": "former" });
+        stage.configure("config", json!({ "limit": 2, "admission": former })).await?;
+        until_there_is(&stage.client, &POLICY).await?;
+        ensure!(!makes_peer_pods(alone).await?, "the policy is for another class");
+        // There never is a certificate, so the policy stays.
+        stage.configure("config", mode("Webhook")).await?;
+        stage.until("config", "AdmissionReady", "WebhookStarting").await?;
+        until_there_is(&stage.client, &[&WEBHOOK[..], &POLICY].concat()).await?;
+        wait::eventually("Pods are refused, and none is admitted as it is", DEADLINE, async || {
+            ensure!(makes_peer_pods(alone).await.is_err());
+            Ok(())
+        })
+        .await?;
+        stage.clear("config").await
+    })
+}
+
+#[test]
 fn unsupported_policies_are_reported_and_a_working_webhook_stays() -> Result<()> {
     alone_on(OLDEST_KUBERNETES, operator, async |alone| {
         let stage = Stage::set(alone, 1).await?;
