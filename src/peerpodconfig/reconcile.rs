@@ -74,17 +74,33 @@ impl Reconciler {
         let deleted = config.metadata.deletion_timestamp.is_some();
         let outcome = match (self.configs.honours(config), deleted, has_finalizer(config)) {
             (true, false, true) => self.reconcile_spec(config).await,
-            (true, false, false) if self.finalizer.add(config).await? => self.reconcile_spec(config).await,
+            (true, false, false) => self.begin(config).await,
             (true, true, true) => self.cleanup(config).await,
             (false, ..) => self.elsewhere(config).await,
-            // It was removed, or it changed since it was read: the change requeues it.
-            (true, _, false) => Ok(Action::await_change()),
+            // Its deletion does not wait for the operator.
+            (true, true, false) => Ok(Action::await_change()),
         };
         if outcome.as_ref().is_err_and(ReconcileError::is_not_found) {
             // The API server may have been restarted without support for policies.
             self.rooms.admission.doubt_policies();
         }
         outcome
+    }
+
+    /// Sets the finalizer before anything is created for a configuration.
+    async fn begin(&self, config: &PeerPodConfig) -> Result<Action, ReconcileError> {
+        match self.finalizer.add(config).await {
+            Ok(true) => self.reconcile_spec(config).await,
+            // It was removed, or it changed since it was read: the change requeues it.
+            Ok(false) => Ok(Action::await_change()),
+            Err(error) => {
+                let message =
+                    format!("the operator creates nothing, because setting its finalizer fails: {error}");
+                let findings = vec![Finding::new(Reason::AdaptorFailed, message)];
+                self.reporter.report(config, &Report { findings, ..Report::default() }).await?;
+                Err(error.into())
+            }
+        }
     }
 
     async fn reconcile_spec(&self, config: &PeerPodConfig) -> Result<Action, ReconcileError> {
@@ -158,10 +174,14 @@ impl Reconciler {
     /// Removes everything that was created for a configuration that is being deleted, then its finalizer.
     async fn cleanup(&self, config: &PeerPodConfig) -> Result<Action, ReconcileError> {
         let (findings, outcome) = match clean_up(&self.rooms, config, &self.configs.honoured()).await {
-            Ok(None) => {
-                self.finalizer.release(config).await?;
-                return Ok(Action::await_change());
-            }
+            Ok(None) => match self.finalizer.release(config).await {
+                Ok(()) => return Ok(Action::await_change()),
+                Err(error) => {
+                    let message =
+                        format!("nothing is left, but removing the operator's finalizer fails: {error}");
+                    (vec![Finding::new(Reason::Deleting, message)], Err(error.into()))
+                }
+            },
             Ok(Some(Findings { all, again })) => (all, Ok(Action::requeue(again.unwrap_or(NOT_YET_SEEN)))),
             Err(error) => {
                 let message = format!("{error}; the operator tries again");

@@ -85,9 +85,13 @@ fn kinds() -> [String; 6] {
     ]
 }
 
-#[tokio::test]
-async fn one_that_is_deleted_is_released_when_nothing_of_it_is_left() {
-    let config = config("config", 0, true);
+/// The path of a configuration.
+fn path(config: &str) -> String {
+    format!("/apis/confidentialcontainers.org/v1alpha1/namespaces/{NAMESPACE}/peerpodconfigs/{config}")
+}
+
+/// Nothing of a configuration that is being deleted is left.
+fn nothing_left() -> Vec<Call> {
     let account = format!("/api/v1/namespaces/{NAMESPACE}/serviceaccounts/cloud-api-adaptor");
     let mut calls = listed();
     calls.push(policies_are_supported());
@@ -95,14 +99,44 @@ async fn one_that_is_deleted_is_released_when_nothing_of_it_is_left() {
     calls.extend([
         list(&format!("/apis/apps/v1/namespaces/{NAMESPACE}/daemonsets"), &json!([])),
         Call::get(account).answer(Answer::not_found("serviceaccounts", "cloud-api-adaptor")),
-        Call::patch(format!(
-            "/apis/confidentialcontainers.org/v1alpha1/namespaces/{NAMESPACE}/peerpodconfigs/config"
-        ))
-        .answer(Answer::object(&config)),
     ]);
+    calls
+}
+
+/// The API server refuses to change the finalizers of the configuration.
+fn finalizers_are_refused() -> Call {
+    Call::patch(path("config")).answer(Answer::error(403, "Forbidden", "denied by a policy"))
+}
+
+#[tokio::test]
+async fn one_that_is_deleted_is_released_when_nothing_of_it_is_left() {
+    let config = config("config", 0, true);
+    let mut calls = nothing_left();
+    calls.push(Call::patch(path("config")).answer(Answer::object(&config)));
     let server = ApiServer::expecting(calls);
     let action = reconciler(&server, &[&config]).await.reconcile(&config).await.unwrap();
     assert_eq!(action, Action::await_change());
+}
+
+#[tokio::test]
+async fn a_finalizer_that_cannot_be_removed_is_reported() {
+    let config = config("config", 0, true);
+    let mut calls = nothing_left();
+    calls.extend([finalizers_are_refused(), status("config")]);
+    let server = ApiServer::expecting(calls);
+    let error = reconciler(&server, &[&config]).await.reconcile(&config).await.unwrap_err();
+    assert!(error.to_string().contains("denied by a policy"), "{error}");
+}
+
+#[tokio::test]
+async fn a_finalizer_that_cannot_be_set_is_reported_and_nothing_is_created() {
+    let mut config = config("config", 0, false);
+    config.metadata.finalizers = None;
+    let mut calls = listed();
+    calls.extend([finalizers_are_refused(), status("config"), event("AdaptorFailed")]);
+    let server = ApiServer::expecting(calls);
+    let error = reconciler(&server, &[&config]).await.reconcile(&config).await.unwrap_err();
+    assert!(error.to_string().contains("denied by a policy"), "{error}");
 }
 
 #[tokio::test]
@@ -151,8 +185,7 @@ async fn the_successors_admission_is_written_before_the_deleted_one_is_removed()
 
 /// The status of a configuration. It is gone meanwhile, which is no error.
 fn status(config: &str) -> Call {
-    let configs = format!("/apis/confidentialcontainers.org/v1alpha1/namespaces/{NAMESPACE}/peerpodconfigs");
-    Call::patch(format!("{configs}/{config}/status")).answer(Answer::not_found("peerpodconfigs", config))
+    Call::patch(format!("{}/status", path(config))).answer(Answer::not_found("peerpodconfigs", config))
 }
 
 /// An event of the configuration.
