@@ -2,7 +2,7 @@
 
 use std::{
     fs,
-    net::{Ipv4Addr, TcpStream},
+    net::{SocketAddr, TcpStream},
     path::{Path, PathBuf},
     process::{Command, Output},
     time::Duration,
@@ -10,7 +10,7 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use cluster::{
-    address::loopback,
+    address::{loopback, port},
     packages,
     process::{Lifetime, Process},
 };
@@ -25,6 +25,7 @@ use tempfile::TempDir;
 use tokio_rustls::rustls::crypto::ring;
 
 const PACKAGE: &str = "docker-registry";
+/// The usual port.
 const PORT: u16 = 5000;
 const DEADLINE: Duration = Duration::from_secs(30);
 
@@ -36,21 +37,27 @@ const USERS: &str = "me:$2b$04$LGA10si.esj04k0TB6QJEu3lpVUVZbkB1OiHVcEuo7C7JPVVc
 /// A registry at an address of its own.
 struct Registry {
     dir: TempDir,
-    address: Ipv4Addr,
+    address: SocketAddr,
     _process: Process,
+}
+
+/// An address at which nothing listens.
+fn unused() -> Result<SocketAddr> {
+    let ip = loopback();
+    Ok((ip, port(ip, PORT)?).into())
 }
 
 impl Registry {
     /// With TLS it accepts one user, without TLS every client.
     async fn start(tls: bool) -> Result<Self> {
         packages::ensure(&[PACKAGE])?;
-        let (dir, address) = (tempfile::tempdir()?, loopback());
+        let (dir, address) = (tempfile::tempdir()?, unused()?);
         let path = |name: &str| dir.path().join(name);
-        let mut http = json!({ "addr": format!("{address}:{PORT}") });
+        let mut http = json!({ "addr": address });
         let storage = json!({ "filesystem": { "rootdirectory": path("storage") } });
         let mut configuration = json!({ "version": "0.1", "storage": storage });
         if tls {
-            let CertifiedKey { cert, signing_key } = generate_simple_self_signed([address.to_string()])?;
+            let CertifiedKey { cert, signing_key } = generate_simple_self_signed([address.ip().to_string()])?;
             fs::write(path("cert.pem"), cert.pem())?;
             fs::write(path("key.pem"), signing_key.serialize_pem())?;
             http["tls"] = json!({ "certificate": path("cert.pem"), "key": path("key.pem") });
@@ -63,13 +70,13 @@ impl Registry {
         let mut command = Command::new(PACKAGE);
         command.arg("serve").arg(path("config.yml"));
         let process = Process::start(PACKAGE, &command, dir.path(), Lifetime::Owned)?;
-        let probe = || async { Ok(TcpStream::connect((address, PORT))?) };
+        let probe = || async { Ok(TcpStream::connect(address)?) };
         process.wait_until("the registry answers", DEADLINE, probe).await?;
         Ok(Self { dir, address, _process: process })
     }
 
     fn authority(&self) -> String {
-        format!("{}:{PORT}", self.address)
+        self.address.to_string()
     }
 
     fn certificate(&self) -> PathBuf {
@@ -172,7 +179,7 @@ async fn a_registry_without_tls_is_used_only_when_that_is_asked_for() -> Result<
 
 #[test]
 fn an_unreachable_registry_is_reported() -> Result<()> {
-    let (user, authority) = (User::new()?, format!("{}:{PORT}", loopback()));
+    let (user, authority) = (User::new()?, unused()?.to_string());
     let said = user.fails(&["--push", &authority, "--plain-http"])?;
     ensure!(said.contains(&authority) && said.contains("Connection refused"), "{said}");
     let said = user.fails(&["--push", "team/mine"])?;

@@ -38,8 +38,8 @@ pub fn loopback() -> Ipv4Addr {
     Ipv4Addr::new(127, b.max(1), c, d.clamp(1, 254))
 }
 
-/// The usual port, or a higher one if a program listens on the usual port at every address.
-fn port(ip: Ipv4Addr, usual: u16) -> Result<u16> {
+/// The usual port of this address, or a higher one if a program listens on the usual port at every address.
+pub fn port(ip: Ipv4Addr, usual: u16) -> Result<u16> {
     (usual..usual + ATTEMPTS)
         .find(|port| TcpListener::bind((ip, *port)).is_ok())
         .with_context(|| format!("no port of {ip} from {usual} to {} is free", usual + ATTEMPTS))

@@ -10,7 +10,7 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use cluster::{
-    address::loopback,
+    address::{loopback, port},
     packages,
     process::{Lifetime, Process},
 };
@@ -25,6 +25,7 @@ use serde_json::{Value, json};
 /// podman, the runtime of its containers, and a static program for them.
 const PACKAGES: [&str; 3] = ["busybox-static", "podman", "runc"];
 
+/// The usual port.
 const PORT: u16 = 2375;
 const IMAGE: &str = "peer";
 const START_DEADLINE: Duration = Duration::from_secs(60);
@@ -83,7 +84,8 @@ impl Podman {
             .arg(content)
             .arg("."))?;
         run(podman(dir).args(["import", "--quiet"]).arg(&image).arg(IMAGE))?;
-        let address = SocketAddr::new(loopback().into(), PORT);
+        let ip = loopback();
+        let address = SocketAddr::from((ip, port(ip, PORT)?));
         let mut command = podman(dir);
         command.args(["system", "service", "--time=0"]).arg(format!("tcp://{address}"));
         let process = Process::start("podman", &command, dir, Lifetime::Owned)?;

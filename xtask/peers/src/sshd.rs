@@ -8,12 +8,12 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use cluster::address::loopback;
+use cluster::address::{loopback, port};
 use cluster::process::{Lifetime, Process, Signal};
 use tokio::sync::OnceCell;
 
 const PACKAGES: [&str; 3] = ["netcat-openbsd", "openssh-client", "openssh-server"];
-/// The default port.
+/// The usual port.
 const PORT: u16 = 2222;
 
 /// The root folder of sessions that are limited to SFTP. sshd requires that only root can write to the folders above it.
@@ -39,7 +39,7 @@ pub struct Options {
     pub sftp: Option<PathBuf>,
     /// Its address; `None` for a loopback address of its own.
     pub address: Option<Ipv4Addr>,
-    /// Its port, if not 2222.
+    /// Its port; `None` for one that is free.
     pub port: Option<u16>,
     /// Further lines of `sshd_config`, such as `AllowStreamLocalForwarding no`.
     pub configuration: String,
@@ -84,8 +84,9 @@ impl Sshd {
             }
         }
         fs::write(dir.join("authorized_keys"), known)?;
-        let (address, port) = (options.address.unwrap_or_else(loopback), options.port.unwrap_or(PORT));
-        fs::write(dir.join("sshd_config"), configuration(dir, address, options))?;
+        let address = options.address.unwrap_or_else(loopback);
+        let port = options.port.map_or_else(|| port(address, PORT), Ok)?;
+        fs::write(dir.join("sshd_config"), configuration(dir, address, port, options))?;
 
         let mut command = Command::new("unshare");
         command.args(["--mount", "sh", "-c", RUN, "sh"]);
@@ -174,8 +175,8 @@ pub fn keygen(path: &Path, kind: &str, passphrase: &str) -> Result<()> {
     Ok(())
 }
 
-fn configuration(dir: &Path, address: Ipv4Addr, options: &Options) -> String {
-    let (dir, port) = (dir.display(), options.port.unwrap_or(PORT));
+fn configuration(dir: &Path, address: Ipv4Addr, port: u16, options: &Options) -> String {
+    let dir = dir.display();
     let sftp = options.sftp.as_ref().map_or_else(String::new, |_| {
         format!("Subsystem sftp internal-sftp\nForceCommand internal-sftp\nChrootDirectory {ROOT}\n")
     });

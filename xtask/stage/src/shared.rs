@@ -11,6 +11,7 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use cluster::{
     Cluster, ClusterOptions, Component,
+    address::port,
     process::{Lifetime, Process},
     proxies::without_proxies,
 };
@@ -33,9 +34,6 @@ const LIMIT: Duration = Duration::from_secs(180);
 
 /// The time limit until the operator is ready.
 const READY_DEADLINE: Duration = Duration::from_secs(60);
-
-const HEALTH_PORT: u16 = 8081;
-const METRICS_PORT: u16 = 8080;
 
 /// The stage of all tests of a binary. The first test sets it.
 pub struct Shared {
@@ -61,7 +59,8 @@ pub struct Stage {
     audit: Audit,
     operator: Mutex<Process>,
     command: Command,
-    address: Ipv4Addr,
+    metrics: SocketAddr,
+    health: SocketAddr,
     dir: PathBuf,
     /// Keeps the folder from being removed.
     _lock: File,
@@ -116,17 +115,19 @@ impl Stage {
         let own = format!("--namespace={namespace}");
         let token = cluster.kubectl(&["create", "token", name, &own, "--duration=24h"]).await?;
         let kubeconfig = cluster.kubeconfig_for_token(name, token.trim())?;
-        // An address of its own among 16 million, so that its ports are free.
+        // An address of its own among 16 million.
         let address = Ipv4Addr::new(127, fastrand::u8(1..), fastrand::u8(..), fastrand::u8(1..255));
+        // Each port is searched for above the one before, so that no two are the same.
+        let metrics = SocketAddr::from((address, port(address, 8080)?));
+        let health = SocketAddr::from((address, port(address, metrics.port() + 1)?));
         let mut command = Command::new(&plan.program);
         without_proxies(&mut command);
         command.env("KUBECONFIG", kubeconfig).env("POD_NAMESPACE", &namespace).arg("run");
-        command.arg(format!("--health-addr={address}:{HEALTH_PORT}"));
-        command.arg(format!("--metrics-addr={address}:{METRICS_PORT}"));
+        command.arg(format!("--health-addr={health}")).arg(format!("--metrics-addr={metrics}"));
         let operator = Mutex::new(start(&command, &dir)?);
         let client = client(&cluster.kubeconfig()).await?;
         let cluster = RwLock::new(cluster);
-        let stage = Self { cluster, client, audit, operator, command, address, dir, _lock: lock };
+        let stage = Self { cluster, client, audit, operator, command, metrics, health, dir, _lock: lock };
         tokio::try_join!(stage.collect_new_kinds(), stage.ready())?;
         Ok(stage)
     }
@@ -178,8 +179,7 @@ impl Stage {
 
     /// The operator's metrics.
     pub async fn metrics(&self) -> Result<Metrics> {
-        let address = SocketAddr::from((self.address, METRICS_PORT));
-        let (status, text) = http::get(address, "/metrics").await?;
+        let (status, text) = http::get(self.metrics, "/metrics").await?;
         ensure!(status == 200, "/metrics answers {status}: {text}");
         Metrics::parse(text)
     }
@@ -194,9 +194,8 @@ impl Stage {
     }
 
     async fn ready(&self) -> Result<()> {
-        let address = SocketAddr::from((self.address, HEALTH_PORT));
         let probe = || async {
-            let (status, text) = http::get(address, "/readyz").await?;
+            let (status, text) = http::get(self.health, "/readyz").await?;
             ensure!(status == 200, "/readyz answers {status}: {text}");
             Ok(())
         };

@@ -1,7 +1,7 @@
 //! The operator's program, run as in a cluster.
 
 use std::{
-    net::{IpAddr, Ipv4Addr, SocketAddr},
+    net::{Ipv4Addr, SocketAddr},
     path::{Path, PathBuf},
     process::{Command, ExitStatus},
     time::Duration,
@@ -9,6 +9,7 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use cluster::{
+    address::port,
     process::{Lifetime, Process, Signal},
     proxies::without_proxies,
 };
@@ -77,14 +78,12 @@ pub struct Operator {
     command: Command,
     dir: PathBuf,
     lifetime: Lifetime,
-    address: Ipv4Addr,
+    metrics: SocketAddr,
+    health: SocketAddr,
+    status: SocketAddr,
     settings: MountedFolder,
     credentials: MountedFolder,
 }
-
-const HEALTH_PORT: u16 = 8081;
-const METRICS_PORT: u16 = 8080;
-const STATUS_PORT: u16 = 8082;
 
 impl Operator {
     /// Starts the operator under its own `ServiceAccount`, and waits until it is ready.
@@ -101,6 +100,10 @@ impl Operator {
         let credentials = MountedFolder::create(dir.join("credentials"), &settings.secret)?;
         let settings = MountedFolder::create(dir.join("settings"), &settings.config_map)?;
         let address = loopback_address();
+        // Each port is searched for above the one before, so that no two are the same.
+        let metrics = SocketAddr::from((address, port(address, 8080)?));
+        let health = SocketAddr::from((address, port(address, metrics.port() + 1)?));
+        let status = SocketAddr::from((address, port(address, health.port() + 1)?));
         let mut command = Command::new(program);
         without_proxies(&mut command);
         // Only this controller: many operators share a cluster's nodes, and the other controller writes to nodes.
@@ -110,13 +113,14 @@ impl Operator {
         command.env("KUBECONFIG", testbed.kubeconfig_of(install::NAME).await?).arg("run");
         command.arg("--settings-dir").arg(settings.path());
         command.arg("--credentials-dir").arg(credentials.path());
-        command.arg("--health-addr").arg(format!("{address}:{HEALTH_PORT}"));
-        command.arg("--metrics-addr").arg(format!("{address}:{METRICS_PORT}"));
-        command.arg("--status-addr").arg(format!("{address}:{STATUS_PORT}"));
+        command.arg("--health-addr").arg(health.to_string());
+        command.arg("--metrics-addr").arg(metrics.to_string());
+        command.arg("--status-addr").arg(status.to_string());
         command.args(["--log-format", "json"]).args(arguments);
         let process = start(&command, dir, *lifetime)?;
         let dir = dir.clone();
-        Ok(Self { process, command, dir, lifetime: *lifetime, address, settings, credentials })
+        let lifetime = *lifetime;
+        Ok(Self { process, command, dir, lifetime, metrics, health, status, settings, credentials })
     }
 
     /// Starts it again after it has ended, with the presently mounted settings. Does not wait until it is ready.
@@ -138,12 +142,12 @@ impl Operator {
 
     /// Status and text of `/healthz` or `/readyz`.
     pub async fn health(&self, path: &str) -> Result<(u16, String)> {
-        http::get(self.at(HEALTH_PORT), path).await
+        http::get(self.health, path).await
     }
 
     /// The answer of `/sweep`.
     pub async fn sweep(&self) -> Result<Snapshot> {
-        let (status, text) = http::get(self.at(STATUS_PORT), "/sweep").await?;
+        let (status, text) = http::get(self.status, "/sweep").await?;
         ensure!(status == 200, "/sweep answers {status}: {text}");
         serde_json::from_str(&text).with_context(|| format!("/sweep answers {text}"))
     }
@@ -157,7 +161,7 @@ impl Operator {
 
     /// The address of its metrics.
     pub fn metrics_address(&self) -> SocketAddr {
-        self.at(METRICS_PORT)
+        self.metrics
     }
 
     /// Replaces the mounted settings, as a kubelet does after a change of `ConfigMap` and `Secret`. (It replaces one after the other.)
@@ -227,17 +231,13 @@ impl Operator {
     pub fn resume(&self) -> Result<()> {
         self.process.signal(Signal::CONT)
     }
-
-    fn at(&self, port: u16) -> SocketAddr {
-        SocketAddr::new(IpAddr::V4(self.address), port)
-    }
 }
 
 fn start(command: &Command, dir: &Path, lifetime: Lifetime) -> Result<Process> {
     Process::start("operator", command, dir, lifetime)
 }
 
-/// An address of its own among 16 million, so that its ports are free. Other programs use 127.0.0.1.
+/// An address of its own among 16 million. Other programs use 127.0.0.1.
 fn loopback_address() -> Ipv4Addr {
     Ipv4Addr::new(127, fastrand::u8(1..), fastrand::u8(..), fastrand::u8(1..255))
 }
