@@ -36,6 +36,8 @@ use crate::{
 #[derive(Parser)]
 enum Cli {
     /// Runs the operator
+    // The last of several values counts: a user adds flags to those of an installation or of a task.
+    #[command(args_override_self = true)]
     Run(Options),
     /// Writes the files that install the operator
     Manifests(Manifests),
@@ -166,4 +168,20 @@ pub async fn run<M, F: Future<Output = ()>>(
     shutdown.cancel();
     servers.stopped().await;
     if was_asked { Ok(()) } else { Err("the controllers ended before the shutdown".into()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_a_flag_that_is_given_twice_the_last_counts() {
+        let flags = ["--leader-elect=false", "--log-format=json", "--leader-elect=true", "--log-format=text"];
+        let Cli::Run(options) = Cli::try_parse_from(["operator", "run"].into_iter().chain(flags)).unwrap()
+        else {
+            panic!()
+        };
+        assert!(options.leader_elect);
+        assert_eq!(options.log_format, LogFormat::Text);
+    }
 }
