@@ -28,6 +28,11 @@ const KUBERNETES_VERSIONS: [&str; 2] = ["v1_33", "v1_37"];
 const ALLOWED: &str = "--allow=clippy::useless_conversion";
 
 pub(crate) async fn run() -> Result<()> {
+    // Otherwise a user would learn it after a quarter of an hour of builds.
+    ensure!(
+        rustix::process::geteuid().is_root(),
+        "the tests need root, for podman, sshd and addresses of Pods: run this command as root"
+    );
     let mut progress = Progress::new(6);
     progress.step("formatting");
     cargo(&["fmt", "--all", "--check"])?;
