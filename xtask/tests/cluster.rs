@@ -7,6 +7,7 @@ use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
+use cluster::node;
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -120,6 +121,10 @@ fn a_cluster_stays_up_and_is_taken_down_even_if_it_is_partly_dead() -> Result<()
     assert!(clusters.refuses("env")?.contains("cluster up --name test"), "it says what to do");
     assert!(clusters.says("up")?.contains("runs at https://127."));
     assert!(clusters.says("up")?.contains("already running"));
+    if node::obstacle().is_none() {
+        let said = clusters.refuses("up --node")?;
+        assert!(said.contains("without a real node") && said.contains("cluster down --name test"), "{said}");
+    }
 
     let env = String::from_utf8(clusters.run("env")?.stdout)?;
     let line = env.trim_end();

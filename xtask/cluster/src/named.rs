@@ -46,12 +46,20 @@ pub fn find(name: &str) -> Result<Named> {
     })
 }
 
-/// Starts a cluster under this name unless it runs already, with one fake node and, if asked for, a real one.
+/// Starts a cluster under this name unless it runs already, with one fake node and, if asked for, a real one. Fails if it runs without
+/// a real node that is asked for.
 pub async fn up(name: &str, real_node: bool) -> Result<Up> {
     let dir = folder(name)?;
     let _lock = lock(name).await?;
     match find(name)? {
-        Named::Running(cluster) => return Ok(Up::Already(cluster)),
+        Named::Running(cluster) => {
+            ensure!(
+                !real_node || cluster.host_address().is_some(),
+                "cluster {name} runs without a real node, which it gets only at its start: end it first, with \
+                 `cargo xtask cluster down --name {name}`"
+            );
+            return Ok(Up::Already(cluster));
+        }
         Named::Damaged(cluster) => {
             bail!(
                 "{}: clear it away with `cargo xtask cluster down --name {name}`",
