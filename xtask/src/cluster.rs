@@ -88,8 +88,8 @@ fn env(name: &str) -> Result<()> {
     let programs = cluster.kubectl_program().parent().unwrap_or(Path::new("/"));
     writeln!(
         stdout(),
-        // The cluster is on this machine, whatever proxy the environment names.
-        "export KUBECONFIG={} PATH=\"$PATH\":{} NO_PROXY={}${{NO_PROXY:+,$NO_PROXY}}",
+        // A kubectl of another version may be on the PATH. The cluster is on this machine, whatever proxy the environment names.
+        "export KUBECONFIG={} PATH={}:\"$PATH\" NO_PROXY={}${{NO_PROXY:+,$NO_PROXY}}",
         quote(&cluster.kubeconfig()),
         quote(programs),
         cluster.server_ip(),

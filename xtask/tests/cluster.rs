@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::os::unix::fs::symlink;
 use std::path::PathBuf;
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Error, Result, ensure};
 use cluster::node;
 use serde_json::Value;
 use tempfile::TempDir;
@@ -132,6 +133,12 @@ fn a_cluster_stays_up_and_is_taken_down_even_if_it_is_partly_dead() -> Result<()
     let script = format!("{line}; cat \"$KUBECONFIG\"");
     let kubeconfig = Command::new("sh").args(["-c", &script]).output()?.stdout;
     assert!(String::from_utf8(kubeconfig)?.contains("current-context"));
+    let other = clusters.0.path().join("other");
+    fs::create_dir(&other)?;
+    symlink("/bin/true", other.join("kubectl"))?;
+    let line_after_other = format!("PATH='{}':\"$PATH\"; {line}", other.display());
+    let found = shell(&line_after_other, "command -v kubectl")?.map_err(Error::msg)?;
+    assert!(found.ends_with("/kubectl\n") && !found.starts_with(&*other.to_string_lossy()), "{found}");
 
     tasks_work_on_the_current_cluster(line)?;
 
