@@ -6,7 +6,10 @@ use std::path::{Path, PathBuf};
 use anyhow::{Result, bail};
 use clap::{Args, Subcommand};
 use cluster::named::{self, Named};
+use cluster::tools::Tools;
 use cluster::{Cluster, node};
+
+use crate::demo::{INTERRUPTED, interrupted};
 
 /// What to do with the cluster.
 #[derive(Subcommand)]
@@ -61,7 +64,7 @@ async fn up(name: &str, node: bool) -> Result<()> {
     if let Some(obstacle) = &obstacle {
         writeln!(stderr(), "There is only a fake node: {obstacle}.")?;
     }
-    let (cluster, said) = match named::up(name, node && obstacle.is_none()).await? {
+    let (cluster, said) = match start(name, node && obstacle.is_none()).await? {
         named::Up::Started(cluster) => (cluster, "runs"),
         named::Up::Already(cluster) => (cluster, "is already running"),
     };
@@ -81,6 +84,29 @@ async fn up(name: &str, node: bool) -> Result<()> {
         )?;
     }
     Ok(())
+}
+
+/// Starts the cluster of this name, unless it runs. An interrupt ends what this has started.
+pub(crate) async fn start(name: &str, node: bool) -> Result<named::Up> {
+    if matches!(named::find(name)?, Named::Absent) {
+        // An interrupt ends builds at once.
+        Tools::ensure().await?;
+        if node {
+            node::install().await?;
+        }
+    }
+    let interrupted = interrupted()?;
+    let mut starting = Box::pin(named::up(name, node));
+    tokio::select! {
+        up = &mut starting => up,
+        () = interrupted => {
+            // Processes that stay are recorded only once they run, and must be recorded so that they can be ended.
+            if let Ok(named::Up::Started(_)) = starting.await {
+                named::down(name).await?;
+            }
+            bail!(INTERRUPTED);
+        }
+    }
 }
 
 fn env(name: &str) -> Result<()> {

@@ -4,10 +4,7 @@ use std::{os::unix::process::CommandExt as _, path::PathBuf, process::Command};
 
 use anyhow::{Context as _, Result, ensure};
 use clap::{Args, Subcommand, ValueEnum};
-use cluster::{
-    named::{self, Up},
-    tools::Tools,
-};
+use cluster::{named::Up, tools::Tools};
 use operator_kit::installation::Operator;
 
 use crate::{current::developers, demo, repository};
@@ -71,7 +68,7 @@ impl Example {
 
 pub(crate) async fn run(task: Task) -> Result<()> {
     let kubeconfig = match &task.cluster {
-        Some(name) => match named::up(name, false).await? {
+        Some(name) => match crate::cluster::start(name, false).await? {
             Up::Started(cluster) | Up::Already(cluster) => Some(cluster.kubeconfig()),
         },
         None => None,

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::PathBuf;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Error, Result, ensure};
@@ -18,10 +18,15 @@ const NAME: &str = "test";
 struct Clusters(TempDir);
 
 impl Clusters {
-    fn run(&self, task: &str) -> Result<Output> {
+    fn command(&self, task: &str) -> Command {
         let mut xtask = Command::new(env!("CARGO_BIN_EXE_xtask"));
         xtask.arg("cluster").args(task.split(' ')).args(["--name", NAME]);
-        Ok(xtask.env("XDG_STATE_HOME", self.0.path()).output()?)
+        xtask.env("XDG_STATE_HOME", self.0.path());
+        xtask
+    }
+
+    fn run(&self, task: &str) -> Result<Output> {
+        Ok(self.command(task).output()?)
     }
 
     /// The output of a task that succeeds.
@@ -160,6 +165,26 @@ fn a_cluster_stays_up_and_is_taken_down_even_if_it_is_partly_dead() -> Result<()
     assert!(!pids.iter().any(|(_, pid)| runs(*pid)));
     assert!(!clusters.folder().exists());
     assert!(clusters.says("down")?.contains("was not there"));
+    Ok(())
+}
+
+#[test]
+fn a_start_that_is_interrupted_leaves_nothing() -> Result<()> {
+    let clusters = Clusters(tempfile::tempdir()?);
+    let up = clusters.command("up").stderr(Stdio::piped()).spawn()?;
+    // The programs may have to be built.
+    let until = Instant::now() + Duration::from_secs(3600);
+    while clusters.pids().is_err() {
+        ensure!(Instant::now() < until, "it starts no process");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let pids = clusters.pids()?;
+    ensure!(Command::new("kill").args(["-INT", &up.id().to_string()]).status()?.success());
+    let ended = up.wait_with_output()?;
+    let said = String::from_utf8(ended.stderr)?;
+    assert!(!ended.status.success() && said.contains("interrupted"), "{said}");
+    assert!(!pids.is_empty() && !pids.iter().any(|(_, pid)| runs(*pid)), "{pids:?}");
+    assert!(!clusters.folder().exists());
     Ok(())
 }
 

@@ -68,6 +68,8 @@ const WITH_NODE: &str = "Real: etcd, API server, scheduler, controller manager w
 const WITHOUT_NODE: &str = "Real: etcd, API server, scheduler, controller manager with its garbage collector, libvirtd, and \
     the operator under its own ServiceAccount's token.";
 
+pub(crate) const INTERRUPTED: &str = "interrupted: everything that was started has ended";
+
 pub(crate) async fn run(task: &Task) -> Result<()> {
     if task.down {
         let _lock = kept::lock().await?;
@@ -139,7 +141,6 @@ async fn perform(
     mut progress: Progress,
     paint: Paint,
 ) -> Result<Played> {
-    const INTERRUPTED: &str = "interrupted: everything that was started has ended";
     progress.step("starting libvirtd, the control plane and the operator");
     let mut interrupted = pin!(interrupted()?);
     let stage = tokio::select! {
@@ -160,7 +161,7 @@ async fn perform(
 }
 
 /// Resolves when the user interrupts.
-fn interrupted() -> Result<impl Future<Output = ()>> {
+pub(crate) fn interrupted() -> Result<impl Future<Output = ()>> {
     let mut interrupt = signal(SignalKind::interrupt()).context("listening for Ctrl-C")?;
     let mut terminate = signal(SignalKind::terminate()).context("listening for SIGTERM")?;
     let mut hangup = signal(SignalKind::hangup()).context("listening for the end of the terminal")?;
