@@ -5,12 +5,21 @@ use std::fs::{self, File};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 use crate::progress::Progress;
 use anyhow::{Context as _, Result, bail, ensure};
 
-/// Keeps apt and the packages' scripts from asking questions and from starting services.
-const QUIET: [(&str, &str); 2] = [("DEBIAN_FRONTEND", "noninteractive"), ("RUNLEVEL", "1")];
+/// Keeps apt and the packages' scripts from asking questions, from starting services, and from translating [`LOCKED`].
+const QUIET: [(&str, &str); 3] =
+    [("DEBIAN_FRONTEND", "noninteractive"), ("RUNLEVEL", "1"), ("LC_ALL", "C.UTF-8")];
+
+/// The message of apt-get while another program has one of its locks. By `DPkg::Lock::Timeout` it would wait for dpkg's lock alone.
+const LOCKED: &str = "Could not get lock";
+/// How long to wait for that program, and how often to try. A new VM updates its packages when it starts.
+const LOCKED_DEADLINE: Duration = Duration::from_secs(600);
+const LOCKED_PAUSE: Duration = Duration::from_secs(1);
 
 /// The lock of those that install, and the output of apt-get. Both are root's alone: in `/tmp`, not even root may open the file of
 /// another user.
@@ -78,8 +87,23 @@ fn install_command(packages: &[&str]) -> String {
     format!("apt-get install --yes --no-install-recommends {}", packages.join(" "))
 }
 
-/// Runs apt-get. Shows its output only if it fails.
+/// Runs apt-get, once no other program has its locks.
 fn apt_get(arguments: &[&str]) -> Result<()> {
+    retry_while_locked(LOCKED_PAUSE, || try_apt_get(arguments))
+}
+
+fn retry_while_locked(pause: Duration, mut attempt: impl FnMut() -> Result<()>) -> Result<()> {
+    let until = Instant::now() + LOCKED_DEADLINE;
+    loop {
+        match attempt() {
+            Err(error) if error.to_string().contains(LOCKED) && Instant::now() < until => sleep(pause),
+            outcome => return outcome,
+        }
+    }
+}
+
+/// Runs apt-get. Shows its output only if it fails.
+fn try_apt_get(arguments: &[&str]) -> Result<()> {
     let what = format!("apt-get {}", arguments.join(" "));
     let output = File::create(LOG).with_context(|| format!("creating the log {LOG}"))?;
     let status = Command::new("apt-get")
@@ -107,6 +131,19 @@ mod tests {
     #[test]
     fn nothing_is_done_when_nothing_is_missing() {
         ensure(&["dpkg", "coreutils"]).unwrap();
+    }
+
+    #[test]
+    fn apt_is_tried_again_only_while_it_is_locked() {
+        let mut answers = vec![
+            "E: Unable to locate package x",
+            "E: Could not get lock /var/lib/dpkg/lock-frontend. It is held by process 7 (apt-get)",
+            "E: Could not get lock /var/lib/apt/lists/lock. It is held by process 7 (apt-get)",
+        ];
+        let error = retry_while_locked(Duration::ZERO, || bail!("{}", answers.pop().unwrap_or_default()));
+        let error = error.unwrap_err().to_string();
+        assert!(error.contains("Unable to locate"), "{error}");
+        assert!(answers.is_empty());
     }
 
     #[test]
