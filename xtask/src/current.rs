@@ -175,7 +175,8 @@ fn command() -> Command {
     command
 }
 
-fn ended(command: &mut Command, name: &str) -> Result<()> {
+/// Runs a program to its end. Fails unless it succeeds.
+pub(crate) fn ended(command: &mut Command, name: &str) -> Result<()> {
     let status = command.status().context(if name == "kubectl" { NO_KUBECTL } else { "running cargo" })?;
     ensure!(status.success(), "{name} ended with {status}; see above");
     Ok(())

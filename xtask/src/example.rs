@@ -1,13 +1,20 @@
 //! `cargo xtask example`: the operators in `examples/`, on the cluster of the current kubeconfig or on one of their own.
 
-use std::{os::unix::process::CommandExt as _, path::PathBuf, process::Command};
+use std::{
+    os::unix::process::CommandExt as _,
+    path::{Path, PathBuf},
+    process::Command,
+};
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result};
 use clap::{Args, Subcommand, ValueEnum};
-use cluster::{named::Up, tools::Tools};
+use cluster::{Cluster, named::Up};
 use operator_kit::installation::Operator;
 
-use crate::{current::developers, demo, repository};
+use crate::{
+    current::{self, developers},
+    demo, repository,
+};
 
 /// What to do with an example.
 #[derive(Args)]
@@ -67,33 +74,36 @@ impl Example {
 }
 
 pub(crate) async fn run(task: Task) -> Result<()> {
-    let kubeconfig = match &task.cluster {
-        Some(name) => match crate::cluster::start(name, false).await? {
-            Up::Started(cluster) | Up::Already(cluster) => Some(cluster.kubeconfig()),
-        },
-        None => None,
+    let cluster = match &task.cluster {
+        // The story has a control plane of its own.
+        Some(name) if !matches!(task.action, Action::Demo) => {
+            match crate::cluster::start(name, false).await? {
+                Up::Started(cluster) | Up::Already(cluster) => Some(cluster),
+            }
+        }
+        _ => None,
     };
-    let kubectl = async |arguments: &[&str]| {
-        let mut kubectl = Command::new(&Tools::ensure().await?.kubectl);
-        kubectl.args(arguments).arg("--filename").arg(task.example.definition());
-        kubectl.envs(kubeconfig.iter().map(|path| ("KUBECONFIG", path)));
-        let status = kubectl.status().context("running kubectl")?;
-        ensure!(status.success(), "`kubectl {}` failed: see above", arguments.join(" "));
-        Ok(())
+    // A user who has a cluster has a kubectl, too. To build one would take minutes.
+    let program = cluster.as_ref().map_or(Path::new("kubectl"), Cluster::kubectl_program);
+    let kubeconfig = cluster.as_ref().map(|cluster| ("KUBECONFIG", cluster.kubeconfig()));
+    let kubectl = |arguments: &[&str]| {
+        let mut kubectl = Command::new(program);
+        kubectl.args(arguments).arg("--filename").arg(task.example.definition()).envs(kubeconfig.clone());
+        current::ended(&mut kubectl, "kubectl")
     };
     match task.action {
         Action::Install => {
-            kubectl(&["apply", "--server-side", "--force-conflicts"]).await?;
-            kubectl(&["wait", "--for=condition=Established", "--timeout=60s"]).await
+            kubectl(&["apply", "--server-side", "--force-conflicts"])?;
+            kubectl(&["wait", "--for=condition=Established", "--timeout=60s"])
         }
         Action::Demo => match task.example {
             Example::Podset => demo::podset::run().await,
             Example::Ptemplate => demo::ptemplate::run().await,
         },
-        Action::Uninstall => kubectl(&["delete", "--ignore-not-found"]).await,
+        Action::Uninstall => kubectl(&["delete", "--ignore-not-found"]),
         Action::Run { arguments } => {
             let mut operator = developers(task.example.name())?;
-            operator.args(arguments).envs(kubeconfig.iter().map(|path| ("KUBECONFIG", path)));
+            operator.args(arguments).envs(kubeconfig);
             // It replaces this process, and so gets its signals.
             Err(operator.exec()).context("running the operator")
         }

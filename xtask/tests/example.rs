@@ -1,6 +1,8 @@
 //! `cargo xtask example`, as a user of the example runs it.
 
 use std::{
+    env,
+    path::Path,
     process::{Command, Stdio},
     time::Duration,
 };
@@ -20,15 +22,22 @@ async fn podset_is_installed_run_and_uninstalled() -> Result<()> {
     let cluster =
         Cluster::start(&ClusterOptions { fake_nodes: 1, ..ClusterOptions::new(dir.path().join("cluster")) })
             .await?;
+    let kubectl = cluster.kubectl_program().parent().map(Path::to_owned);
+    let others = env::var_os("PATH").unwrap_or_default();
+    let path = env::join_paths(kubectl.into_iter().chain(env::split_paths(&others)))?;
     let example = |action: &[&str]| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_xtask"));
         command.args(["example", "podset"]).args(action).env("KUBECONFIG", cluster.kubeconfig());
+        command.env("PATH", &path);
         command
     };
     let succeeds = |mut command: Command| -> Result<()> {
         ensure!(command.stdout(Stdio::null()).status()?.success(), "{command:?} failed");
         Ok(())
     };
+    let without_kubectl = example(&["install"]).env("PATH", dir.path()).output()?;
+    let said = String::from_utf8(without_kubectl.stderr)?;
+    ensure!(!without_kubectl.status.success() && said.contains("put it on the PATH"), "{said}");
     succeeds(example(&["install"]))?;
     let arguments = ["run", "--", "--health-addr=127.0.0.1:0", "--metrics-addr=127.0.0.1:0"];
     let operator = Process::start("operator", &example(&arguments), dir.path(), Lifetime::Owned)?;
