@@ -141,7 +141,7 @@ async fn down(name: &str) -> Result<()> {
 }
 
 /// A path as one word of a POSIX shell.
-fn quote(path: &Path) -> String {
+pub(crate) fn quote(path: &Path) -> String {
     format!("'{}'", path.display().to_string().replace('\'', r"'\''"))
 }
 

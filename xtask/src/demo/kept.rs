@@ -21,6 +21,7 @@ use super::{
     stage::{NAMESPACE, Stage},
     stories::{CONFIG_FILE, PODS_FILE},
 };
+use crate::cluster::quote;
 
 /// The file that records the operator's process, if it is a process of this machine.
 const NOTE: &str = "operator.json";
@@ -54,7 +55,7 @@ pub(super) fn ensure_none() -> Result<()> {
         Some(cluster) => bail!(
             "an earlier `cargo xtask demo --keep` is still running.\n\n  use it:  export KUBECONFIG={}\n  \
              end it:  cargo xtask demo --down",
-            cluster.kubeconfig().display()
+            quote(&cluster.kubeconfig())
         ),
         None => bail!(
             "an earlier `cargo xtask demo --keep` has left {}, but not all of it still runs.\n\n  remove \
@@ -119,11 +120,11 @@ pub(super) async fn invite(stage: Stage, paint: Paint) -> Result<()> {
 
     let cluster = stage.testbed.cluster();
     let kubectl = &cluster.tools().kubectl;
-    let mut lines = vec![format!("export KUBECONFIG={}", cluster.kubeconfig().display())];
+    let mut lines = vec![format!("export KUBECONFIG={}", quote(&cluster.kubeconfig()))];
     if !is_on_path("kubectl")
         && let Some(folder) = kubectl.parent()
     {
-        lines.push(format!("export PATH=$PATH:{}", folder.display()));
+        lines.push(format!("export PATH=\"$PATH\":{}", quote(folder)));
     }
     let virsh = format!("virsh --connect '{}'", host.uri());
     lines.push(format!("{virsh} list --all"));
@@ -147,8 +148,8 @@ pub(super) async fn invite(stage: Stage, paint: Paint) -> Result<()> {
         "\n{}",
         heading("Three nodes are ready for peer pods. Use the files of the last story:")
     )?;
-    writeln!(stdout, "  kubectl apply -f {}", stage.dir.join(CONFIG_FILE).display())?;
-    writeln!(stdout, "  kubectl -n {NAMESPACE} create -f {}", stage.dir.join(PODS_FILE).display())?;
+    writeln!(stdout, "  kubectl apply -f {}", quote(&stage.dir.join(CONFIG_FILE)))?;
+    writeln!(stdout, "  kubectl -n {NAMESPACE} create -f {}", quote(&stage.dir.join(PODS_FILE)))?;
     writeln!(stdout, "\n{}", heading("Logs:"))?;
     writeln!(stdout, "  operator       {}", stage.operator.log())?;
     writeln!(stdout, "  control plane  {}/", cluster.logs().display())?;
