@@ -22,9 +22,9 @@ use crate::{example::Example, release, repository};
 /// How the image is to be.
 #[derive(Args)]
 pub(crate) struct Task {
-    /// The folder for the archive and the bill of materials
-    #[arg(long, default_value = "target/image")]
-    output: PathBuf,
+    /// The folder for the archive and the bill of materials; without it, target/image in this repository
+    #[arg(long)]
+    output: Option<PathBuf>,
     /// The image of an operator in examples/
     #[arg(long, value_enum)]
     example: Option<Example>,
@@ -79,9 +79,10 @@ pub(crate) async fn run(task: &Task) -> Result<()> {
         Some(program) => program.clone(),
         None => release::build(subject.package, &["--locked"])?,
     };
-    fs::create_dir_all(&task.output).with_context(|| format!("creating {}", task.output.display()))?;
+    let output = task.output.clone().unwrap_or_else(|| repository::root().join("target/image"));
+    fs::create_dir_all(&output).with_context(|| format!("creating {}", output.display()))?;
     let [archive, bill] =
-        ["oci.tar", "cdx.json"].map(|extension| task.output.join(format!("{}.{extension}", subject.name)));
+        ["oci.tar", "cdx.json"].map(|extension| output.join(format!("{}.{extension}", subject.name)));
     let labels = labels(subject.about);
     let image = if task.example.is_some() {
         example(&program, name, &labels)?
