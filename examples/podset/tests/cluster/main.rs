@@ -121,7 +121,11 @@ fn pods_follow_the_number_up_and_down() -> Result<()> {
         let one = scene.reaches("web", 1).await?;
         ensure!(one.is_subset(&three), "{one:?} is none of the oldest, {three:?}");
         ensure!((scene.writes("create pods")?, scene.writes("delete pods")?) == (5, 4), "not each Pod once");
-        ensure!(scene.stage.metrics().await?.sum("podset_operator_reconciles_total", &[]) > 2.5);
+        // Other tests add to the metrics.
+        let metrics = scene.stage.metrics().await?;
+        ensure!(metrics.sum("podset_operator_reconciles_total", &[]) > 2.5);
+        let pods = |verb| metrics.sum("podset_operator_pods_total", &[("verb", verb)]);
+        ensure!(pods("create") > 4.5 && pods("delete") > 3.5, "{}", metrics.text());
 
         let own = format!("--namespace={}", scene.namespace);
         scene.stage.kubectl(&["scale", "podset/web", "--replicas=2", &own]).await?;

@@ -7,19 +7,21 @@ mod drift;
 use std::{sync::LazyLock, time::Duration};
 
 use anyhow::{Context as _, Result, bail, ensure};
-use k8s_openapi::api::apps::v1::DaemonSet;
+use k8s_openapi::api::{apps::v1::DaemonSet, core::v1::Pod};
 use kube::{
     Api, ResourceExt as _,
-    api::{DeleteParams, Patch, PatchParams, PostParams},
+    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
 };
 use ptemplate::{
+    NAME,
     api::{Ptemplate, PtemplateStatus},
     module::Module,
+    owned::MANAGED_BY,
 };
 use serde_json::{Value, json};
 use stage::{
     Shared, Stage,
-    wait::{DEADLINE, gone, present},
+    wait::{DEADLINE, eventually, gone, present},
 };
 use tokio::{
     sync::{OnceCell, RwLock},
@@ -124,6 +126,23 @@ impl<'a> Scene<'a> {
         Ok(consumers(&present(&self.ptemplates, name, "a consumer is told", DEADLINE, told).await?))
     }
 
+    /// Waits until this namespace has so many Pods of consumers, and the operator counts those of all namespaces.
+    async fn counted(&self, own: usize) -> Result<()> {
+        let pods: Api<Pod> = Api::all(self.stage.client());
+        let params = ListParams::default().labels(&format!("{MANAGED_BY}={NAME}"));
+        eventually("the consumers' Pods are counted", DEADLINE, async || {
+            let found = pods.list_metadata(&params).await?.items;
+            let here =
+                found.iter().filter(|pod| pod.namespace().as_deref() == Some(&*self.namespace)).count();
+            ensure!(here == own, "{here} are in {}", self.namespace);
+            let counted = self.stage.metrics().await?.sum("ptemplate_operator_consumer_pods", &[]);
+            let all = f64::from(u32::try_from(found.len())?);
+            ensure!((counted - all).abs() < 0.5, "the operator counts {counted} of {all}");
+            Ok(())
+        })
+        .await
+    }
+
     async fn patch_spec(&self, name: &str, spec: Value) -> kube::Result<Ptemplate> {
         let patch = Patch::Merge(json!({ "spec": spec }));
         self.ptemplates.patch(name, &PatchParams::default(), &patch).await
@@ -162,11 +181,14 @@ fn both_objects_follow_their_ptemplate_and_deletion_leaves_nothing() -> Result<(
                 == json!(["max_dev=7"])
         };
         present(&scene.modules, "a", "it has the new parameter", DEADLINE, parameters).await?;
+        scene.counted(1).await?;
+        // One for each of the two specs, and those of other tests.
         let metrics = scene.stage.metrics().await?;
-        ensure!(metrics.sum("ptemplate_operator_consumer_pods", &[]) > 0.5, "{}", metrics.text());
+        ensure!(metrics.sum("ptemplate_operator_reconciles_total", &[]) > 1.5, "{}", metrics.text());
         scene.ptemplates.delete("a", &DeleteParams::default()).await?;
         gone(&scene.daemon_sets, "a-consumer", DEADLINE).await?;
-        gone(&scene.modules, "a", DEADLINE).await
+        gone(&scene.modules, "a", DEADLINE).await?;
+        scene.counted(0).await
     })
 }
 
@@ -230,7 +252,12 @@ fn nothing_is_written_when_nothing_changes() -> Result<()> {
         sleep(Duration::from_secs(10)).await;
         let after = scene.stage.writes(&scene.namespace)?;
         ensure!(after.len() == before && before <= 5, "{after:?}");
+        for made in ["modules", "daemonsets"] {
+            ensure!(after.iter().filter(|it| it.resource == made).count() == 1, "{after:?}");
+        }
         ensure!(scene.daemon_sets.get("a-consumer").await?.labels().contains_key("theirs"));
+        let module = scene.modules.get("a").await?;
+        ensure!(module.spec.fields["moduleLoader"]["container"]["version"] == "1", "{module:?}");
         Ok(())
     })
 }
