@@ -116,11 +116,17 @@ async fn a_pod_deleted_in_the_foreground_is_removed_after_its_dependents(cluster
 }
 
 async fn a_fake_node_holds_a_lease_so_that_it_is_not_taken_for_lost(cluster: &Cluster) -> Result<()> {
-    eventually("the lease is held", DEADLINE, async || {
-        let field = "--output=jsonpath={.spec.renewTime}";
-        let renewed =
-            cluster.kubectl(&["get", "lease", "fake-0", "--namespace=kube-node-lease", field]).await?;
+    let field = "--output=jsonpath={.spec.renewTime}";
+    let lease = ["get", "lease", "fake-0", "--namespace=kube-node-lease", field];
+    let held = eventually("the lease is held", DEADLINE, async || {
+        let renewed = cluster.kubectl(&lease).await?;
         ensure!(!renewed.is_empty(), "nobody has renewed it");
+        Ok(renewed)
+    })
+    .await?;
+    eventually("the lease is renewed", DEADLINE, async || {
+        let renewed = cluster.kubectl(&lease).await?;
+        ensure!(renewed != held, "it is still that of {held}");
         Ok(())
     })
     .await
