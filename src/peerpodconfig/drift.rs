@@ -278,7 +278,7 @@ mod tests {
         assert!(drifts.admit(&key("a"), &"content", now));
         drifts.took_over_in_vain(&key("a"), now);
         drifts.not_written(&key("a"));
-        assert!(!refused("content", now) && !refused("content", now + PAUSE - SECOND));
+        assert!(!refused("content", now) && !refused("content", now + PAUSE / 2));
         assert!(refused("content", now + PAUSE), "what refused it may have changed");
         assert!(drifts.admit(&key("a"), &"content", now));
         drifts.took_over_in_vain(&key("a"), now);
