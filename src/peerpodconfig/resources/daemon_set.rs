@@ -111,7 +111,9 @@ pub fn unusable_annotations(config: &PeerPodConfig) -> Vec<&str> {
 /// The strategy with both of its numbers. The API server validates them together, so it could refuse one beside a number that
 /// another program set.
 fn update_strategy(wanted: Option<&DaemonSetUpdateStrategy>) -> DaemonSetUpdateStrategy {
-    let type_ = wanted.and_then(|it| it.type_.clone()).unwrap_or_else(|| "RollingUpdate".to_owned());
+    // The API server stores an empty type as the default, which would count as a difference.
+    let type_ = non_empty(wanted.and_then(|it| it.type_.clone()));
+    let type_ = type_.unwrap_or_else(|| "RollingUpdate".to_owned());
     let numbers = wanted.and_then(|it| it.rolling_update.clone()).unwrap_or_default();
     let rolling_update = (type_ == "RollingUpdate").then(|| {
         let none = numbers.max_unavailable.as_ref().is_some_and(is_zero);

@@ -297,6 +297,7 @@ fn an_update_strategy_names_both_numbers() {
     let rolling = |surge: Value, unavailable: Value| json!({ "type": "RollingUpdate", "rollingUpdate": { "maxSurge": surge, "maxUnavailable": unavailable } });
     for (said, expected) in [
         (json!({}), rolling(json!(0), json!(1))),
+        (json!({ "type": "" }), rolling(json!(0), json!(1))),
         (json!({ "rollingUpdate": { "maxSurge": 1 } }), rolling(json!(1), json!(0))),
         (json!({ "rollingUpdate": { "maxUnavailable": 0 } }), rolling(json!(1), json!(0))),
         (json!({ "rollingUpdate": { "maxSurge": "0%" } }), rolling(json!("0%"), json!(1))),
