@@ -69,8 +69,8 @@ reasons! {
     SettingsMissing => AdaptorReady(false), Warning;
     /// The operator cannot use the selector or another field. The message says why.
     InvalidSpec => AdaptorReady(false), Warning;
-    /// Some keys of `adaptor.serviceAccountAnnotations` are no valid names of annotations. The operator leaves them out.
-    /// Correct them.
+    /// Some keys of `adaptor.serviceAccountAnnotations` are no valid names of annotations, or an older PeerPodConfig gives them
+    /// another value. The operator leaves them out. Correct them.
     AnnotationsLeftOut => AdaptorReady(false), Warning;
     /// The operator does not deploy cloud-api-adaptor. The condition Conflict says why.
     AdaptorWithheld => AdaptorReady(false), Warning;

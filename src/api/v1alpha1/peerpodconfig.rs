@@ -237,8 +237,9 @@ pub struct Adaptor {
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub pod_annotations: BTreeMap<String, String>,
 
-    /// Annotations of the ServiceAccount `cloud-api-adaptor`, such as a cloud's role for workload identity. Pods that run keep their
-    /// former identity: after a change, restart the DaemonSet when no peer pod runs.
+    /// Annotations of the ServiceAccount `cloud-api-adaptor`, such as a cloud's role for workload identity. All PeerPodConfigs share
+    /// it: where two give an annotation different values, that of the older one counts. Pods that run keep their former identity:
+    /// after a change, restart the DaemonSet when no peer pod runs.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub service_account_annotations: BTreeMap<String, String>,
 

@@ -3,11 +3,13 @@
 use std::sync::Arc;
 
 use k8s_openapi::api::apps::v1::DaemonSet;
+use kube::ResourceExt;
 use operator_kit::text::listed;
 
 use super::super::{
     capacity::Summary,
     conditions::{Finding, Reason},
+    qualified::is_annotation,
     resources::{self, Inputs, InstanceType},
 };
 use crate::api::v1alpha1::PeerPodConfig;
@@ -30,6 +32,34 @@ pub(super) fn unusable_annotations(config: &PeerPodConfig) -> Option<Finding> {
             "spec.adaptor.serviceAccountAnnotations: these are no valid names of annotations, so the \
              operator leaves them out: {}",
             listed(&keys)
+        );
+        Finding::new(Reason::AnnotationsLeftOut, message)
+    })
+}
+
+/// The problem with the annotations of the ServiceAccount to which an older one of `configs` gives another value, if there is one.
+/// `configs`: the oldest first.
+pub(super) fn overruled_annotations(
+    config: &PeerPodConfig,
+    configs: &[Arc<PeerPodConfig>],
+) -> Option<Finding> {
+    let older = configs.iter().take_while(|it| it.metadata.name != config.metadata.name);
+    let older: Vec<_> = older.filter(|it| it.metadata.deletion_timestamp.is_none()).collect();
+    let own = config.spec.adaptor.service_account_annotations.iter();
+    let overruled = own.filter(|(key, _)| is_annotation(key)).filter_map(|(key, value)| {
+        // The first one wins, as in the ServiceAccount.
+        let (name, first) = older.iter().find_map(|it| {
+            let first = it.spec.adaptor.service_account_annotations.get(key)?;
+            Some((it.name_any(), first))
+        })?;
+        (first != value).then(|| format!("{key} ({name})"))
+    });
+    let overruled: Vec<_> = overruled.collect();
+    (!overruled.is_empty()).then(|| {
+        let message = format!(
+            "spec.adaptor.serviceAccountAnnotations: all PeerPodConfigs share the ServiceAccount, and older ones give \
+             these annotations another value, which the operator writes: {}",
+            listed(&overruled)
         );
         Finding::new(Reason::AnnotationsLeftOut, message)
     })
@@ -113,6 +143,30 @@ mod tests {
 
     use super::{super::super::capacity::NodeRequest, *};
     use crate::api::v1alpha1::PeerPodConfigSpec;
+
+    #[test]
+    fn annotations_that_an_older_configuration_sets_otherwise_are_named_with_it() {
+        let config = |name: &str, annotations: serde_json::Value| {
+            let spec = json!({ "adaptor": { "serviceAccountAnnotations": annotations } });
+            Arc::new(PeerPodConfig::new(name, serde_json::from_value(spec).unwrap()))
+        };
+        let mut configs = vec![
+            config("first", json!({ "a": "1", "b": "1" })),
+            config("second", json!({ "a": "1", "b": "2", "c": "2", "role arn": "2" })),
+            config("third", json!({ "b": "2", "c": "3", "role arn": "3" })),
+        ];
+        let named = |configs: &[Arc<PeerPodConfig>]| -> Vec<_> {
+            let finding = |config: &Arc<PeerPodConfig>| overruled_annotations(config, configs);
+            let names =
+                |finding: Finding| finding.message.rsplit_once(": ").map(|(_, names)| names.to_owned());
+            configs.iter().map(|config| finding(config).and_then(names)).collect()
+        };
+        let text = |text: &str| Some(text.to_owned());
+        assert_eq!(named(&configs), [None, text("b (first)"), text("b (first), c (second)")]);
+        // What is being deleted counts no more.
+        Arc::make_mut(&mut configs[0]).metadata.deletion_timestamp = Some(jiff::Timestamp::UNIX_EPOCH.into());
+        assert_eq!(named(&configs), [None, None, text("c (second)")]);
+    }
 
     #[test]
     fn it_is_ready_when_it_runs_on_every_node_that_is_selected_and_ready() {

@@ -157,6 +157,7 @@ impl Adaptor {
             findings.again = Some(UNWATCHED_RESYNC);
         }
         findings.all.extend(findings::unusable_annotations(config));
+        findings.all.extend(findings::overruled_annotations(config, configs));
         let deployed = found.get(&Names::of(config).adaptor);
         findings.add(self.rollout(&inputs, deployed.as_ref(), summary, &sources.missing).await?);
         let misfit = sources.settings.shape_differs(&in_force).then_some(&in_force);
