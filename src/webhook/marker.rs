@@ -18,6 +18,9 @@ pub const COUNTED: &str = "peerpods.confidentialcontainers.org/counted";
 /// The entry of the Pod as a whole. No container has such a name.
 pub(crate) const POD: &str = "*";
 
+/// The most digits of a size. The largest that is written has as many, and any number of so many fits into 64 bits.
+pub(crate) const SIZE_DIGITS: usize = 19;
+
 /// What was counted, and what was written.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counted<'a> {
@@ -35,13 +38,13 @@ impl<'a> Counted<'a> {
         self.containers.iter().find(|(name, _)| *name == container).map(|(_, demand)| *demand)
     }
 
-    /// Reads the annotation. `None`: the webhook did not write this.
+    /// Reads the annotation. `None`: neither the webhook nor the policy wrote this. The policy reads the same form.
     pub fn parse(text: &'a str) -> Option<Self> {
         let mut entries = text.split(';');
-        let mut counted = Self { written: numbers(entries.next()?)?, ..Self::default() };
+        let mut counted = Self { written: numbers(entries.next()?, is_size)?, ..Self::default() };
         for entry in entries {
-            let (name, demand) = entry.split_once('=')?;
-            let demand = Demand(numbers(demand)?);
+            let (name, demand) = entry.split_once('=').filter(|(name, _)| !name.is_empty())?;
+            let demand = Demand(numbers(demand, is_amount)?);
             if name == POD {
                 counted.pod = Some(demand);
             } else if counted.containers.len() == 2 * MOST_CONTAINERS {
@@ -79,17 +82,34 @@ fn write_numbers<T: fmt::Display>(f: &mut fmt::Formatter<'_>, numbers: &[Option<
     Ok(())
 }
 
-/// As many numbers as there must be, of which any may be missing.
-fn numbers<T: std::str::FromStr + Copy, const N: usize>(text: &str) -> Option<[Option<T>; N]> {
+/// As many numbers of this form as there must be, of which any may be missing.
+fn numbers<T: std::str::FromStr + Copy, const N: usize>(
+    text: &str,
+    is_of_form: fn(&str) -> bool,
+) -> Option<[Option<T>; N]> {
     let mut numbers = [None; N];
     let mut texts = text.split('/');
     for number in &mut numbers {
         *number = match texts.next()? {
             "" => None,
-            text => Some(text.parse().ok()?),
+            text if is_of_form(text) => Some(text.parse().ok()?),
+            _ => return None,
         };
     }
     texts.next().is_none().then_some(numbers)
+}
+
+fn is_size(text: &str) -> bool {
+    text.len() <= SIZE_DIGITS && !text.starts_with('0') && has_only_digits(text)
+}
+
+/// A whole number, or thousandths. A container may request `1Ki`, but that is written in another form.
+fn is_amount(text: &str) -> bool {
+    has_only_digits(text.strip_suffix('m').unwrap_or(text))
+}
+
+fn has_only_digits(text: &str) -> bool {
+    text.bytes().all(|byte| byte.is_ascii_digit())
 }
 
 #[cfg(test)]
@@ -119,5 +139,16 @@ mod tests {
         {
             assert_eq!(Counted::parse(text), None, "{text}");
         }
+    }
+
+    #[test]
+    fn numbers_that_nothing_writes_in_this_form_are_not_read() {
+        for size in ["+2", "02", "2m", "18446744073709551615"] {
+            assert_eq!(Counted::parse(&format!("{size}//")), None, "{size}");
+        }
+        for amount in ["1Ki", "0.5", "1e3", "+1", "m", "1mm"] {
+            assert_eq!(Counted::parse(&format!("//;a={amount}////")), None, "{amount}");
+        }
+        assert_eq!(Counted::parse("//;=1////"), None, "a container without a name");
     }
 }

@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::{
     api::v1alpha1::Sizing,
     webhook::{
-        marker::{COUNTED, POD},
+        marker::{COUNTED, POD, SIZE_DIGITS},
         mutate::{ANNOTATIONS, MOST_RESOURCES, MOVED, MOVED_OF_POD, MOVED_PREFIX},
         sizing::{CPU, CPU_LIMIT, FIELDS, GPU, GPUS, MEMORY, MEMORY_LIMIT},
     },
@@ -30,10 +30,12 @@ fn literal(value: impl Into<Value>) -> Value {
     value.into()
 }
 
-/// The form of the marker annotation if the webhook or the policy wrote it: the sizes, then an entry for each container.
+/// The form of the marker annotation if the webhook or the policy wrote it: the sizes, then an entry for each container. The
+/// webhook reads the same form.
 fn marker_form() -> String {
     let numbers = |form: &str, count: usize| vec![form; count].join("/");
-    let (sizes, amounts) = (numbers("[0-9]*", ANNOTATIONS.len()), numbers("([0-9]+m?)?", FIELDS.len()));
+    let size = format!("([1-9][0-9]{{0,{}}})?", SIZE_DIGITS - 1);
+    let (sizes, amounts) = (numbers(&size, ANNOTATIONS.len()), numbers("([0-9]+m?)?", FIELDS.len()));
     format!("^{sizes}(;[^;=]+={amounts})*$")
 }
 

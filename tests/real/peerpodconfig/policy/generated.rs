@@ -154,7 +154,18 @@ impl Generator {
         if self.0.u8(..10) == 0 {
             annotations.insert(
                 COUNTED.to_owned(),
-                self.one_of(&["", "//", "yes", "2//;c0=1", "2/4/;*=4////;c0=1////"]).into(),
+                self.one_of(&[
+                    "",
+                    "//",
+                    "yes",
+                    "2//;c0=1",
+                    "2/4/;*=4////;c0=1////",
+                    "7//;c0=1Ki////",
+                    "+7//;c0=1////",
+                    "18446744073709551616//;c0=1////",
+                    "//;=1////",
+                ])
+                .into(),
             );
         }
         annotations
