@@ -140,7 +140,7 @@ impl Adaptor {
         let since = settings::since(current, &sources.settings.hash, Timestamp::now());
         let older = self.observer.pods_older_than(config, since).await?;
         let restarts = config.spec.adaptor.restart_on_settings_change;
-        let in_force = sources.settings.in_force(current, restarts);
+        let in_force = sources.settings.in_force(current, &config.spec);
         let inputs = self.inputs(config, &in_force);
         // After the last of them has ended, no further list is needed.
         let since = since.filter(|_| !older.is_empty());

@@ -52,7 +52,7 @@ pub fn daemon_set(inputs: &Inputs) -> DaemonSet {
     labels.extend(Part::Adaptor.labels(config));
     let mut annotations = adaptor.pod_annotations.clone();
     annotations.insert(SETTINGS_HASH_ANNOTATION.to_owned(), inputs.settings.hash.clone());
-    let record = [(BUILT_FROM_ANNOTATION.to_owned(), inputs.settings.record())];
+    let record = [(BUILT_FROM_ANNOTATION.to_owned(), inputs.settings.record(&config.spec))];
     DaemonSet {
         metadata: ObjectMeta {
             annotations: Some(record.into()),

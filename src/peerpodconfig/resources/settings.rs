@@ -9,7 +9,10 @@ use operator_kit::text::hex;
 use ring::digest::{Context, SHA256};
 use serde::{Deserialize, Serialize};
 
-use crate::provider::{Cloud, cloud::InstanceTypeKey};
+use crate::{
+    api::v1alpha1::PeerPodConfigSpec,
+    provider::{Cloud, cloud::InstanceTypeKey},
+};
 
 /// cloud-api-adaptor's own default of `PROBE_PORT`.
 const PROBE_PORT: u16 = 8000;
@@ -50,14 +53,15 @@ impl AdaptorSettings {
     }
 
     /// The settings to build a DaemonSet from while these are the settings. They are those that `current` was built from, because
-    /// another template would replace its Pods, which lose track of their VMs. They are these if there is no DaemonSet yet, or if
-    /// its Pods may be restarted for them.
+    /// another template would replace its Pods, which lose track of their VMs. They are these if there is no DaemonSet yet, if its
+    /// Pods may be restarted for them, or if `spec` now names other objects: the template has their names.
     #[must_use]
-    pub fn in_force(&self, current: Option<&DaemonSet>, restarts: bool) -> Self {
+    pub fn in_force(&self, current: Option<&DaemonSet>, spec: &PeerPodConfigSpec) -> Self {
         let text = current.and_then(|current| current.annotations().get(BUILT_FROM_ANNOTATION));
+        let text = text.filter(|_| !spec.adaptor.restart_on_settings_change);
         // A user may have edited it by hand.
-        let record = text.filter(|_| !restarts).and_then(|text| serde_json::from_str::<Record>(text).ok());
-        record.map_or_else(|| self.clone(), Self::from)
+        let record = text.and_then(|text| serde_json::from_str::<Record>(text).ok());
+        record.filter(|record| record.names_those_of(spec)).map_or_else(|| self.clone(), Self::from)
     }
 
     /// Whether a Pod that starts with these has another shape than a Pod that starts with `other`.
@@ -67,12 +71,19 @@ impl AdaptorSettings {
             != (&other.cloud_name, &other.probe_port, &other.instance_type_overruled_by)
     }
 
-    /// The value of [`BUILT_FROM_ANNOTATION`] on a DaemonSet that is built from these.
-    pub(super) fn record(&self) -> String {
+    /// The value of [`BUILT_FROM_ANNOTATION`] on a DaemonSet that is built from these, which `spec` names.
+    pub(super) fn record(&self, spec: &PeerPodConfigSpec) -> String {
         let Self { cloud_name, cloud: _, probe_port, instance_type_overruled_by, hash } = self.clone();
-        let overruled = instance_type_overruled_by.is_some();
+        let record = Record {
+            cloud_name,
+            probe_port,
+            overruled: instance_type_overruled_by.is_some(),
+            hash,
+            config_map: Some(spec.config_map_name.clone()),
+            secret: Some(spec.cloud_secret_name.clone()),
+        };
         // Texts and numbers can always be written.
-        serde_json::to_string(&Record { cloud_name, probe_port, overruled, hash }).unwrap_or_default()
+        serde_json::to_string(&record).unwrap_or_default()
     }
 }
 
@@ -106,10 +117,23 @@ struct Record {
     probe_port: u16,
     overruled: bool,
     hash: String,
+    /// The name of the `ConfigMap`. Records of older versions do not have it.
+    config_map: Option<String>,
+    /// That of the Secret.
+    secret: Option<String>,
+}
+
+impl Record {
+    /// Whether these settings are of the objects that the spec names, as far as the record has their names.
+    fn names_those_of(&self, spec: &PeerPodConfigSpec) -> bool {
+        let is = |recorded: Option<&str>, name: &str| recorded.is_none_or(|it| it == name);
+        is(self.config_map.as_deref(), &spec.config_map_name)
+            && is(self.secret.as_deref(), &spec.cloud_secret_name)
+    }
 }
 
 impl From<Record> for AdaptorSettings {
-    fn from(Record { cloud_name, probe_port, overruled, hash }: Record) -> Self {
+    fn from(Record { cloud_name, probe_port, overruled, hash, config_map: _, secret: _ }: Record) -> Self {
         let cloud = Cloud::named(&cloud_name);
         let instance_type_overruled_by = overruling(cloud).filter(|_| overruled);
         Self { cloud_name, cloud, probe_port, instance_type_overruled_by, hash }
@@ -232,12 +256,38 @@ mod tests {
             let annotations = json!({ BUILT_FROM_ANNOTATION: record });
             serde_json::from_value(json!({ "metadata": { "annotations": annotations } })).unwrap()
         };
-        let current = built(&old.record());
-        assert_eq!(new.in_force(Some(&current), false), old);
-        assert_eq!(new.in_force(Some(&current), true), new);
+        let spec = PeerPodConfigSpec::default();
+        let mut restarting = spec.clone();
+        restarting.adaptor.restart_on_settings_change = true;
+        let current = built(&old.record(&spec));
+        assert_eq!(new.in_force(Some(&current), &spec), old);
+        assert_eq!(new.in_force(Some(&current), &restarting), new);
         for unknown in [None, Some(&DaemonSet::default()), Some(&built("{}")), Some(&built("?"))] {
-            assert_eq!(new.in_force(unknown, false), new);
+            assert_eq!(new.in_force(unknown, &spec), new);
         }
+    }
+
+    #[test]
+    fn settings_of_other_objects_are_in_force_at_once() {
+        let read = |cloud: &str| read(&json!({ "CLOUD_PROVIDER": cloud }), &json!({}));
+        let (old, new) = (read("libvirt"), read("aws"));
+        let built = |record: &str| -> DaemonSet {
+            let annotations = json!({ BUILT_FROM_ANNOTATION: record });
+            serde_json::from_value(json!({ "metadata": { "annotations": annotations } })).unwrap()
+        };
+        let spec = PeerPodConfigSpec::default();
+        let current = built(&old.record(&spec));
+        for other in [
+            PeerPodConfigSpec { config_map_name: "other".into(), ..spec.clone() },
+            PeerPodConfigSpec { cloud_secret_name: "other".into(), ..spec.clone() },
+        ] {
+            assert_eq!(new.in_force(Some(&current), &other), new);
+        }
+        // An older version recorded no names.
+        let mut record: Value = serde_json::from_str(&old.record(&spec)).unwrap();
+        let fields = record.as_object_mut().unwrap();
+        assert!(fields.remove("configMap").is_some() && fields.remove("secret").is_some());
+        assert_eq!(new.in_force(Some(&built(&record.to_string())), &spec), old);
     }
 
     #[test]
