@@ -17,7 +17,7 @@ pub enum ConditionType {
     CapacityAdvertised,
     /// Another object or configuration is in this configuration's place. Present only while True.
     Conflict,
-    /// Pods of cloud-api-adaptor run on older settings. Present only while True.
+    /// Pods of cloud-api-adaptor may run on older settings. Present only while True.
     SettingsPending,
     /// A setting cannot be used, and the last good one is in force. Present only while True.
     SettingsRefused,

@@ -139,7 +139,6 @@ impl Adaptor {
     ) -> Result<Findings, RoomError> {
         let since = settings::since(current, &sources.settings.hash, Timestamp::now());
         let older = self.observer.pods_older_than(config, since).await?;
-        let restarts = config.spec.adaptor.restart_on_settings_change;
         let in_force = sources.settings.in_force(current, &config.spec);
         let inputs = self.inputs(config, &in_force);
         // After the last of them has ended, no further list is needed.
@@ -162,8 +161,9 @@ impl Adaptor {
         findings.add(self.rollout(&inputs, deployed.as_ref(), summary, &sources.missing).await?);
         let misfit = sources.settings.shape_differs(&in_force).then_some(&in_force);
         if !older.is_empty() || misfit.is_some() {
+            let is_built = in_force.hash == sources.settings.hash;
+            findings.all.push(settings::older(&older, is_built, misfit));
             // The DaemonSet's status shows when a ready Pod ends or restarts.
-            findings.all.push(settings::older(&older, restarts, misfit));
             findings.again.get_or_insert(OLDER_PODS_RESYNC);
         }
         Ok(findings)

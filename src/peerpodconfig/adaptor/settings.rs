@@ -97,15 +97,23 @@ pub(super) fn record(hash: &str, since: Option<Timestamp>) -> impl Iterator<Item
     [(SETTINGS.to_owned(), hash.to_owned())].into_iter().chain(since)
 }
 
-/// The condition about Pods that run on older settings. `misfit`: what the DaemonSet is built from, where Pods with the new
-/// settings would not fit it.
-pub(super) fn older(pods: &[String], restarts: bool, misfit: Option<&AdaptorSettings>) -> Finding {
+/// The condition about Pods that may run on older settings. `is_built`: whether the DaemonSet is built from the present ones.
+/// `misfit`: what it is built from, where Pods with the new settings would not fit it.
+///
+/// Settings that were set back are those of Pods that started before the first change. The operator does not know when that was, so
+/// it names all Pods from before the last change, and does not say that it replaces them: the DaemonSet's template is theirs.
+pub(super) fn older(pods: &[String], is_built: bool, misfit: Option<&AdaptorSettings>) -> Finding {
     let named = match pods {
-        [] => "no Pod runs on older settings".to_owned(),
-        pods => format!("these Pods run on older settings: {}", listed(pods)),
+        [] => "no Pod started before the last change of the settings".to_owned(),
+        pods => format!("these Pods started before the last change of the settings: {}", listed(pods)),
     };
     let what_then = match misfit {
-        None if restarts => "the operator is replacing them".to_owned(),
+        None if is_built => {
+            "the DaemonSet replaces the Pods of its former templates, unless adaptor.updateStrategy says \
+             OnDelete; if the settings were set back, its other Pods have them, unless they started in between: \
+             delete such a Pod when its node has no peer pods"
+                .to_owned()
+        }
         None => {
             "a restarted Pod does not find the VMs that it runs; delete each Pod when its node has no peer \
              pods, or set adaptor.restartOnSettingsChange"
@@ -125,9 +133,9 @@ pub(super) fn older(pods: &[String], restarts: bool, misfit: Option<&AdaptorSett
 mod tests {
     use super::*;
 
-    fn message(pods: usize, restarts: bool, misfit: Option<&AdaptorSettings>) -> String {
+    fn message(pods: usize, is_built: bool, misfit: Option<&AdaptorSettings>) -> String {
         let pods: Vec<_> = (0..pods).map(|number| format!("pod-{number}")).collect();
-        older(&pods, restarts, misfit).message
+        older(&pods, is_built, misfit).message
     }
 
     #[test]
@@ -135,7 +143,9 @@ mod tests {
         let few = message(2, false, None);
         assert!(few.contains("pod-0, pod-1;") && few.contains("delete each Pod"), "{few}");
         let many = message(12, true, None);
-        assert!(many.contains("pod-9 and 2 more; the operator is replacing them"), "{many}");
+        assert!(many.contains("pod-9 and 2 more; the DaemonSet replaces the Pods of its former"), "{many}");
+        // It has no effect after settings were set back.
+        assert!(!many.contains("restartOnSettingsChange"), "{many}");
         let built = AdaptorSettings { cloud_name: "aws".into(), ..AdaptorSettings::read(None, None) };
         for pods in [0, 2] {
             let misfit = message(pods, false, Some(&built));
