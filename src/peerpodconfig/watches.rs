@@ -36,11 +36,12 @@ use super::{
 };
 use crate::api::v1alpha1::{CRDS, PeerPodConfig};
 
-/// The fields of a configuration that the operator reads.
+/// The fields of a configuration that the operator reads: whole, as what is left out would count as unset, such as the limit. Only
+/// administrators write configurations, and no API server accepts a larger one.
 pub(super) static CONFIG: Projection = Projection {
     metadata: &[("finalizers", Part::All)],
     rest: &[("spec", Part::All), ("status", Part::All)],
-    most: 128 << 10,
+    most: 4 << 20,
 };
 
 /// The fields of a configuration's objects that the operator reads.
