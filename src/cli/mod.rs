@@ -33,7 +33,7 @@ pub use serving::ServingArgs;
 pub use shell::{CompletionsArgs, ManArgs, completions, man_pages};
 pub use status::{InstallationArgs, StatusArgs, StatusFormat};
 pub use sweep::{SweepArgs, SweepFormat};
-pub use webhook::{SizingName, WebhookArgs};
+pub use webhook::WebhookArgs;
 
 use crate::settings::Folders;
 

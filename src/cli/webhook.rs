@@ -2,7 +2,7 @@
 
 use std::{convert::Infallible, path::PathBuf, process::ExitCode, sync::Arc, time::Duration};
 
-use clap::{ArgAction, Args, ValueEnum, builder::NonEmptyStringValueParser};
+use clap::{ArgAction, Args, builder::NonEmptyStringValueParser};
 use futures::{FutureExt, future::join3};
 use jiff::SignedDuration;
 use operator_kit::{ListenAt, client, http, lease::Election, process, shutdown, telemetry};
@@ -131,7 +131,7 @@ pub struct WebhookArgs {
         value_enum,
         default_value = "kubernetes"
     )]
-    pub sizing: SizingName,
+    pub sizing: Sizing,
 
     /// Refuse Pods of other runtime classes instead of leaving them unchanged. For a webhook configuration that selects --runtime-class
     /// alone: a Pod of another class means that the class has just changed and that this replica is being replaced
@@ -152,24 +152,6 @@ pub struct WebhookArgs {
 /// What creates the lease of the replica that keeps the certificate.
 const LEASE_CREATOR: &str =
     "the operator creates it for the webhook of a PeerPodConfig, otherwise your installation must create it";
-
-/// The rules that `--sizing` can name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum SizingName {
-    /// As Kubernetes does: init containers run one after another, before the containers
-    Kubernetes,
-    /// The plain sum over all containers, as cloud-api-adaptor's own webhook does
-    Sum,
-}
-
-impl From<SizingName> for Sizing {
-    fn from(name: SizingName) -> Self {
-        match name {
-            SizingName::Kubernetes => Self::Kubernetes,
-            SizingName::Sum => Self::Sum,
-        }
-    }
-}
 
 /// An empty value means the default, as it does for cloud-api-adaptor.
 #[allow(clippy::unnecessary_wraps, reason = "clap wants a result")]
@@ -225,7 +207,7 @@ async fn serve(args: WebhookArgs, tls: TlsOptions) -> Result<(), Box<dyn std::er
     let options = Options {
         runtime_class: args.runtime_class,
         extended_resource: args.extended_resource,
-        sizing: args.sizing.into(),
+        sizing: args.sizing,
     };
     info!(version = env!("CARGO_PKG_VERSION"), runtime_class = options.runtime_class, "started");
     let others = if args.refuse_other_classes { OtherClasses::Refuse } else { OtherClasses::Admit };

@@ -92,6 +92,7 @@ pub enum AdmissionMode {
 
 /// How the size of a VM follows from a Pod's resources.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[cfg_attr(feature = "cli", derive(clap::ValueEnum))]
 pub enum Sizing {
     /// As Kubernetes does: init containers run one after another, before the containers.
     #[default]
