@@ -12,7 +12,10 @@ use operator_kit::{Backoff, backoff};
 
 use self::stuck::{Stuck, VMS_A_SECOND};
 use super::decide::{Blocked, Decision, Wait};
-use crate::{api::v1alpha1::PeerPod, provider::ErrorClass};
+use crate::{
+    api::v1alpha1::PeerPod,
+    provider::{Error, ErrorClass},
+};
 
 /// How often a PeerPod that needs a person's help is reconciled without an event, unless many are stuck.
 const SLOW_RESYNC: Duration = Duration::from_secs(300);
@@ -129,22 +132,7 @@ impl RequeuePolicy {
                 self.forget(key);
                 return None;
             }
-            Decision::Wait(wait) => {
-                self.failures.succeeded(key);
-                match wait {
-                    Wait::PodRuns | Wait::Start => while_stuck(POD_RESYNC),
-                    // A tenant chooses the grace period of a Pod.
-                    Wait::PodEnds(left) if *left > POD_RESYNC => while_stuck(POD_RESYNC).min(*left),
-                    Wait::PodEnds(left) => {
-                        self.stuck().remove(key);
-                        *left
-                    }
-                    Wait::VmDeletion(least) => {
-                        self.stuck().remove(key);
-                        self.deleting.failed(key).max(*least)
-                    }
-                }
-            }
+            Decision::Wait(wait) => self.while_waiting(key, wait, while_stuck),
             // The claimant may be the Pod of another deleted PeerPod, and only its kubelet shows where a Pod runs: both change
             // without an event here.
             Decision::Refuse(Blocked::Claimed(_)) | Decision::Keep(_) => while_stuck(POD_RESYNC),
@@ -161,23 +149,56 @@ impl RequeuePolicy {
             )
             // Does not occur: its result is an error or a new decision.
             | Decision::Delete(_) => while_stuck(SLOW_RESYNC),
-            Decision::Retry(error) => match error.class {
-                // What was stuck before may still be, so it stays counted.
-                ErrorClass::Throttled { retry_after } | ErrorClass::Queued { retry_after } => {
-                    let pause = retry_after.max(LEAST_PAUSE);
-                    pause + self.failures.jitter(pause)
-                }
-                ErrorClass::Unsettled { check_again_after } => check_again_after.max(LEAST_PAUSE),
-                ErrorClass::Unauthorized => while_stuck(REFUSED_RESYNC),
-                ErrorClass::Invalid | ErrorClass::NotSupported => while_stuck(SLOW_RESYNC),
-                // A tenant can write thousands that a cloud refuses. An outage ends for all, so their delays stay short.
-                ErrorClass::Refused => {
-                    let least = self.failures.failed(key);
-                    while_stuck(least)
-                }
-                ErrorClass::Transient | ErrorClass::NotFound => self.failures.failed(key),
-            },
+            Decision::Retry(error) => self.after_error(key, error, while_stuck),
         })
+    }
+
+    /// The delay while it waits. What failed before no longer counts.
+    fn while_waiting(
+        &self,
+        key: &ObjectRef<PeerPod>,
+        wait: &Wait,
+        while_stuck: impl Fn(Duration) -> Duration,
+    ) -> Duration {
+        self.failures.succeeded(key);
+        match wait {
+            Wait::PodRuns | Wait::Start => while_stuck(POD_RESYNC),
+            // A tenant chooses the grace period of a Pod.
+            Wait::PodEnds(left) if *left > POD_RESYNC => while_stuck(POD_RESYNC).min(*left),
+            Wait::PodEnds(left) => {
+                self.stuck().remove(key);
+                *left
+            }
+            Wait::VmDeletion(least) => {
+                self.stuck().remove(key);
+                self.deleting.failed(key).max(*least)
+            }
+        }
+    }
+
+    /// The delay after a call to the cloud that failed.
+    fn after_error(
+        &self,
+        key: &ObjectRef<PeerPod>,
+        error: &Error,
+        while_stuck: impl Fn(Duration) -> Duration,
+    ) -> Duration {
+        match error.class {
+            // What was stuck before may still be, so it stays counted.
+            ErrorClass::Throttled { retry_after } | ErrorClass::Queued { retry_after } => {
+                let pause = retry_after.max(LEAST_PAUSE);
+                pause + self.failures.jitter(pause)
+            }
+            ErrorClass::Unsettled { check_again_after } => check_again_after.max(LEAST_PAUSE),
+            ErrorClass::Unauthorized => while_stuck(REFUSED_RESYNC),
+            ErrorClass::Invalid | ErrorClass::NotSupported => while_stuck(SLOW_RESYNC),
+            // A tenant can write thousands that a cloud refuses. An outage ends for all, so their delays stay short.
+            ErrorClass::Refused => {
+                let least = self.failures.failed(key);
+                while_stuck(least)
+            }
+            ErrorClass::Transient | ErrorClass::NotFound => self.failures.failed(key),
+        }
     }
 
     /// The delay for a parked PeerPod, while this many PeerPods wait. It is called earlier if a slot is free.
@@ -232,7 +253,6 @@ mod tests {
     use std::{cmp::Reverse, collections::BinaryHeap};
 
     use super::*;
-    use crate::provider::Error;
 
     fn key() -> ObjectRef<PeerPod> {
         ObjectRef::new("web").within("shop")
