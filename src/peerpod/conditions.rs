@@ -9,7 +9,7 @@ use operator_kit::{
 };
 
 use super::{
-    decide::{Blocked, Decision, LostState, Release, Wait},
+    decide::{Blocked, Decision, LostState, Wait},
     object::MOST_FINALIZERS,
 };
 use crate::{
@@ -120,6 +120,10 @@ impl Reason {
 /// The reason of the event about a finalizer that an administrator's annotation released. No condition has it, because the
 /// object is removed.
 pub const ABANDONED: &str = "Abandoned";
+
+/// The text of the event [`ABANDONED`].
+pub(super) const ABANDONED_NOTE: &str =
+    "the operator removed the finalizer because of the annotation; it did not touch the VM, if there is one";
 
 /// What [`ABANDONED`] means, for documentation.
 pub const ABANDONED_DOC: &str = "The operator removed the finalizer because of an administrator's annotation. It made no \
@@ -258,14 +262,6 @@ fn blocked(blocked: &Blocked) -> (Reason, Message) {
             (Reason::VMStopped, "the VM of this Pod is off; start the VM, or delete the Pod".into())
         }
     }
-}
-
-/// The text of the event about a finalizer that an administrator's annotation released.
-pub fn abandoned(release: Release) -> Option<&'static str> {
-    (release == Release::Abandoned).then_some(
-        "the operator removed the finalizer because of the annotation; it did not touch the VM, if there is \
-             one",
-    )
 }
 
 /// Whether the condition that is True has this reason.

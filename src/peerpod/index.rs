@@ -35,7 +35,7 @@ use self::{
 };
 use super::{
     conditions::{Reason, has_clearable_condition, has_reason, is_kept_for_pod},
-    object::{created, deleted_at, has_finalizer, key, owner},
+    object::{created, delayed_since, deleted_at, has_finalizer, key, owner},
 };
 use crate::{
     api::v1alpha1::PeerPod,
@@ -288,9 +288,7 @@ impl Index {
             created: created(peerpod).as_second(),
             cloud: cloud_label(peerpod.cloud_provider()),
             queued: needs_resync,
-            deleted: deleted
-                .filter(|_| has_finalizer(peerpod))
-                .and_then(|it| NonZeroI64::new(it.as_second())),
+            deleted: delayed_since(peerpod).and_then(|it| NonZeroI64::new(it.as_second())),
             counted_as: if has_reason(peerpod, Reason::WaitingForPod) {
                 CountedAs::WaitsForPod
             } else if deleted.is_none() && has_reason(peerpod, Reason::AmbiguousSiblings) {

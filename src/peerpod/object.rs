@@ -51,6 +51,11 @@ pub(crate) fn deleted_at(peerpod: &PeerPod) -> Option<Timestamp> {
     peerpod.metadata.deletion_timestamp.as_ref().map(|time| time.0)
 }
 
+/// The deletionTimestamp, while the finalizer delays the deletion; `None` if nothing waits for this operator.
+pub(crate) fn delayed_since(peerpod: &PeerPod) -> Option<Timestamp> {
+    deleted_at(peerpod).filter(|_| has_finalizer(peerpod))
+}
+
 /// Whether the annotation abandons the VM. Any other value means nothing.
 pub(crate) fn is_abandoned(peerpod: &PeerPod) -> bool {
     peerpod.annotations().get(RELEASE_ANNOTATION).is_some_and(|value| value == RELEASE_ABANDON)

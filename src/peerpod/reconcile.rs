@@ -108,15 +108,13 @@ impl Context {
         if written == Written::Done {
             let latency =
                 facts.deleted.map(|deleted| Timestamp::now().duration_since(deleted)).unwrap_or_default();
-            let outcome = match release {
-                Release::Absent => "absent",
-                Release::Abandoned => "abandoned",
-            };
+            let outcome = release.as_str();
             info!(decision = "release", outcome, "removed the finalizer");
             let cloud = cloud_label(peerpod.cloud_provider());
             self.metrics.released(cloud, outcome, Duration::try_from(latency).unwrap_or_default());
-            if let Some(note) = conditions::abandoned(release) {
-                self.reporter.event(peerpod, EventType::Normal, conditions::ABANDONED, note).await;
+            if release == Release::Abandoned {
+                let (reason, note) = (conditions::ABANDONED, conditions::ABANDONED_NOTE);
+                self.reporter.event(peerpod, EventType::Normal, reason, note).await;
             }
         }
         Ok(self.after_write(&object::key(peerpod), written))
@@ -137,7 +135,8 @@ impl Context {
     /// Reports how a reconcile ended.
     async fn report_outcome(&self, peerpod: &PeerPod, outcome: &Outcome<'_>, again: Duration) {
         let (tracker, now) = (&self.trackers.report_tracker, Timestamp::now());
-        let update = tracker.ended(&object::key(peerpod), deleted(peerpod), outcome, again, now);
+        let update =
+            tracker.ended(&object::key(peerpod), object::delayed_since(peerpod), outcome, again, now);
         if let Some(update) = update {
             self.report(peerpod, &update).await;
         }
@@ -158,11 +157,6 @@ impl Context {
             .filter(|known| known.metadata.uid == peerpod.metadata.uid)
             .unwrap_or_else(|| Arc::new(peerpod.clone()))
     }
-}
-
-/// The deletionTimestamp, while the finalizer delays the deletion; `None` if nothing waits for this operator.
-fn deleted(peerpod: &PeerPod) -> Option<Timestamp> {
-    object::deleted_at(peerpod).filter(|_| object::has_finalizer(peerpod))
 }
 
 /// Deletes the VM, the only effect on a cloud, then asks for the VM again and decides on the answer. `NotFound` for the deletion

@@ -1,7 +1,10 @@
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::*;
-use crate::provider::{Error, InstanceId, NAME_LIMIT, Vm, ownership};
+use crate::{
+    peerpod::decide::Release,
+    provider::{Error, InstanceId, NAME_LIMIT, Vm, ownership},
+};
 
 fn at(second: i64) -> Timestamp {
     Timestamp::from_second(second).unwrap()

@@ -115,6 +115,16 @@ pub enum Release {
     Abandoned,
 }
 
+impl Release {
+    /// The metric label and the log field.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Absent => "absent",
+            Self::Abandoned => "abandoned",
+        }
+    }
+}
+
 /// Why the operator does nothing, so that the condition can say what to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Blocked {
