@@ -9,7 +9,7 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use super::{Behavior, Cannot, Example, Kind, Left, Peer};
+use super::{Cannot, Example, Left, Peer};
 use crate::{
     metrics::Metrics,
     provider::{
@@ -54,10 +54,6 @@ impl<'a> Trial<'a> {
 }
 
 impl Trial<'_> {
-    pub(super) async fn make(&self, kind: Kind, pod: &str) -> Result<Example, Cannot> {
-        self.peer.make(kind, pod).await
-    }
-
     /// All that is listed. Fails if a thing is listed twice, or with an identifier of a VM that is none.
     pub(super) async fn list(&self) -> Result<Vec<Listed>, Cannot> {
         let mut listed = Vec::new();
@@ -75,10 +71,6 @@ impl Trial<'_> {
             ensure(id.as_str() == vm, || format!("{vm} is not canonical"))?;
         }
         Ok(listed)
-    }
-
-    pub(super) async fn behave(&self, behavior: Behavior, vm: &Example) -> Result<(), Cannot> {
-        self.peer.behave(behavior, vm).await
     }
 
     /// Asks as for a PeerPod that was recorded and deleted just now.
@@ -138,19 +130,9 @@ impl Trial<'_> {
 
     /// Waits until the VM is gone. Gives what remains of it, if anything does.
     pub(super) async fn remains(&self, vm: &Example, pod: &str) -> Result<Option<OwnVm>, Cannot> {
-        let gone = async {
-            loop {
-                match self.settled(vm).await? {
-                    Err(Error { class: ErrorClass::NotFound, .. }) => return Ok(None),
-                    Err(error) => return Err(Cannot::from(error)),
-                    Ok(Vm { stage: Stage::Present | Stage::Leaving, .. }) => sleep(PAUSE).await,
-                    Ok(remains) => {
-                        return Ok(Some(ownership::verify(remains, pod, self.peer.cloud().name_limit)?));
-                    }
-                }
-            }
-        };
-        timeout(PATIENCE, gone).await.unwrap_or_else(|_| Err(format!("{} is still there", vm.name).into()))
+        let remains = self.until_gone(vm, |it| !matches!(it.stage, Stage::Present | Stage::Leaving)).await?;
+        let own = |remains| ownership::verify(remains, pod, self.peer.cloud().name_limit);
+        Ok(remains.map(own).transpose()?)
     }
 
     /// Deletes what earlier deletions may have left.
@@ -164,16 +146,22 @@ impl Trial<'_> {
 
     /// Waits until it counts as absent.
     pub(super) async fn vanishes(&self, vm: &Example) -> Result<(), Cannot> {
-        let absent = async {
+        self.until_gone(vm, |_| false).await.map(drop)
+    }
+
+    /// Waits until it counts as absent, or until what is left of it is `enough`. Gives what is left.
+    async fn until_gone(&self, vm: &Example, enough: fn(&Vm) -> bool) -> Result<Option<Vm>, Cannot> {
+        let gone = async {
             loop {
                 match self.settled(vm).await? {
-                    Err(Error { class: ErrorClass::NotFound, .. }) => return Ok(()),
+                    Err(Error { class: ErrorClass::NotFound, .. }) => return Ok(None),
                     Err(error) => return Err(Cannot::from(error)),
+                    Ok(seen) if enough(&seen) => return Ok(Some(seen)),
                     Ok(_) => sleep(PAUSE).await,
                 }
             }
         };
-        timeout(PATIENCE, absent).await.unwrap_or_else(|_| Err(format!("{} is still there", vm.name).into()))
+        timeout(PATIENCE, gone).await.unwrap_or_else(|_| Err(format!("{} is still there", vm.name).into()))
     }
 
     async fn nothing_is_left(&self, vm: &Example) -> Result<(), Cannot> {
