@@ -81,7 +81,7 @@ async fn looks(operator: &Operator) -> Result<f64> {
 
 /// The processor time that the operator has used so far.
 fn cpu(operator: &Operator) -> Result<Duration> {
-    let pid = operator.process().identity().pid;
+    let pid = operator.pid();
     let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
     let (_, fields) = stat.rsplit_once(')').context("the name ends")?;
     // In hundredths of a second: the 14th field and the 15th.

@@ -33,7 +33,7 @@ const NUMBER: &str = "NUMBER";
 
 /// The memory that the operator has to itself, in KiB.
 fn anonymous_memory(operator: &Operator) -> Result<u64> {
-    let status = fs::read_to_string(format!("/proc/{}/status", operator.process().identity().pid))?;
+    let status = fs::read_to_string(format!("/proc/{}/status", operator.pid()))?;
     let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).context("RssAnon")?;
     Ok(line.trim().trim_end_matches(" kB").parse()?)
 }

@@ -106,7 +106,7 @@ fn review(container: impl Fn(usize) -> Value) -> Vec<u8> {
 /// The most memory that it used so far, without the pages of its program, in KiB. What one review takes is given back before anything
 /// else is answered, so the present memory would not show it.
 fn peak_memory(webhook: &Process) -> Result<u64> {
-    let status = fs::read_to_string(format!("/proc/{}/status", webhook.identity().pid))?;
+    let status = fs::read_to_string(format!("/proc/{}/status", webhook.pid()))?;
     let kibibytes = |name: &'static str| {
         let line = status.lines().find_map(|line| line.strip_prefix(name)).context(name)?;
         anyhow::Ok(line.trim().trim_end_matches(" kB").parse::<u64>()?)

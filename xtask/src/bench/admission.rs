@@ -14,7 +14,6 @@ use cluster::{
     progress::Progress,
 };
 use futures::future::try_join_all;
-use peerpod_operator::install;
 use rcgen::{CertifiedKey, generate_simple_self_signed};
 use serde_json::json;
 use tokio::{
@@ -32,8 +31,7 @@ use tokio_rustls::{
     },
 };
 
-use super::{figures::Figures, usage};
-use crate::release;
+use super::{build_operator, figures::Figures, usage};
 
 const CONNECTIONS: usize = 8;
 const WARM_UP: Duration = Duration::from_secs(1);
@@ -44,18 +42,17 @@ const READY_DEADLINE: Duration = Duration::from_secs(10);
 
 pub(super) async fn run() -> Result<Figures> {
     let mut progress = Progress::new(2);
-    progress.step("building the operator (release)");
-    let program = release::build(install::NAME, &["--quiet"])?;
+    let program = build_operator(&mut progress)?;
     let dir = tempfile::tempdir()?;
     let CertifiedKey { cert, signing_key } = generate_simple_self_signed([ADDRESS.to_string()])?;
     std::fs::write(dir.path().join("tls.crt"), cert.pem())?;
     std::fs::write(dir.path().join("tls.key"), signing_key.serialize_pem())?;
     let webhook = start(&program, dir.path()).await?;
-    let (idle, _) = usage::memory(webhook.identity().pid)?;
+    let (idle, _) = usage::memory(webhook.pid())?;
 
     progress.step(format!("reviews by {CONNECTIONS} connections, for {MEASURED:?}"));
     let tls = client(cert.der().clone())?;
-    let before = usage::cpu(webhook.identity().pid)?;
+    let before = usage::cpu(webhook.pid())?;
     let started = Instant::now();
     // The load has a thread of its own, so that it does not disturb the observation of the webhook.
     let load =
@@ -63,9 +60,9 @@ pub(super) async fn run() -> Result<Figures> {
     let mut latencies = tokio::task::spawn_blocking(|| load.join())
         .await?
         .map_err(|_| anyhow::anyhow!("the load panicked"))??;
-    let spent = usage::cpu(webhook.identity().pid)? - before;
+    let spent = usage::cpu(webhook.pid())? - before;
     let share = spent / started.elapsed().as_secs_f64();
-    let (resident, peak) = usage::memory(webhook.identity().pid)?;
+    let (resident, peak) = usage::memory(webhook.pid())?;
     webhook.stop(READY_DEADLINE).await?;
     progress.finish();
 

@@ -15,7 +15,6 @@ use kube::{
 };
 use peerpod_operator::{
     api::v1alpha1::PeerPod,
-    install,
     provider::{CLOUDS, aws},
 };
 use peers::{Does, HttpRelay, aws::Moto, gcp::ComputeEngine, libvirt::Libvirtd};
@@ -23,11 +22,11 @@ use testbed::{Operator, OperatorOptions, Options, Settings, Testbed, contract::P
 use tokio::time::sleep;
 
 use super::{
+    build_operator,
     figures::Figures,
     peerpods::{Bench, CONCURRENCY},
     usage,
 };
-use crate::release;
 
 /// The delay of each answer.
 const LATE: Duration = Duration::from_millis(200);
@@ -76,8 +75,7 @@ impl Bucket {
 
 pub(super) async fn run() -> Result<Figures> {
     let mut progress = Progress::new(3 + FEW.len());
-    progress.step("building the operator (release)");
-    let program = release::build(install::NAME, &["--quiet"])?;
+    let program = build_operator(&mut progress)?;
     progress.step("starting the control plane and the clouds");
     let dir = tempfile::tempdir()?;
     let testbed = Testbed::start(&Options::new(dir.path().join("testbed"))).await?;
@@ -147,7 +145,7 @@ async fn idle_with_all(testbed: &Testbed, program: &Path, dir: &Path) -> Result<
 }
 
 fn idle(operator: &Operator) -> Result<f64> {
-    Ok(usage::memory(operator.process().identity().pid)?.0)
+    Ok(usage::memory(operator.pid())?.0)
 }
 
 impl Few {

@@ -11,14 +11,12 @@ use kube::{Api, api::PostParams};
 use peerpod_operator::{
     NAMESPACE,
     api::v1alpha1::{PeerPodConfig, RUNTIME_CLASS},
-    install,
 };
 use peers::libvirt::Libvirtd;
 use serde_json::{Value, json};
 use testbed::{Operator, OperatorOptions, Options, Settings, Testbed};
 
-use super::figures::Figures;
-use crate::release;
+use super::{build_operator, figures::Figures};
 
 /// The configuration's name.
 const NAME: &str = "bench";
@@ -31,8 +29,7 @@ const BOTH: &str = "--controllers=peerpod,peerpodconfig";
 
 pub(super) async fn run() -> Result<Figures> {
     let mut progress = Progress::new(9);
-    progress.step("building the operator (release)");
-    let program = release::build(install::NAME, &["--quiet"])?;
+    let program = build_operator(&mut progress)?;
     let mut figures = Figures::default();
     objects::measure(&program, &mut progress, &mut figures).await?;
     nodes::measure(&program, &mut progress, &mut figures).await?;

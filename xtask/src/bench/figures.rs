@@ -1,6 +1,9 @@
 //! Measured figures and their targets.
 
-use std::fmt::{self, Write as _};
+use std::{
+    fmt::{self, Write as _},
+    time::Duration,
+};
 
 use serde::Serialize;
 
@@ -94,6 +97,13 @@ impl Figures {
     pub(super) fn json(&self) -> serde_json::Result<String> {
         serde_json::to_string_pretty(&self).map(|text| text + "\n")
     }
+}
+
+/// The seconds of the one in the middle of these durations, and of the longest one.
+pub(super) fn median_and_slowest(mut durations: Vec<Duration>) -> [f64; 2] {
+    durations.sort_unstable();
+    [durations.get(durations.len() / 2), durations.last()]
+        .map(|it| it.map_or(f64::NAN, Duration::as_secs_f64))
 }
 
 fn verdict(reached: bool) -> &'static str {

@@ -42,7 +42,7 @@ pub(super) async fn measure(
         "",
         1.0,
     );
-    let (resident, _) = usage::memory(standby.process().identity().pid)?;
+    let (resident, _) = usage::memory(standby.pid())?;
     figures.at_most("second replica, idle: resident memory", resident, "MiB", 14.0);
 
     let mut slowest = 0.0_f64;

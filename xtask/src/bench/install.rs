@@ -23,7 +23,10 @@ use peerpod_operator::{
 use serde::{Serialize, de::DeserializeOwned};
 use testbed::{Pods, RealNode, Shell, peerpod_object, vm_name, wait};
 
-use super::{figures::Figures, real_node};
+use super::{
+    figures::{Figures, median_and_slowest},
+    real_node,
+};
 
 /// The number of installations, each into a cluster without remains of the last one.
 const RUNS: usize = 5;
@@ -71,9 +74,7 @@ pub(super) async fn run() -> Result<Figures> {
 
 /// The seconds of the median run and of the slowest run.
 fn of(runs: &[Run], figure: impl Fn(&Run) -> Duration) -> [f64; 2] {
-    let mut all: Vec<_> = runs.iter().map(figure).collect();
-    all.sort();
-    [all[RUNS / 2], all[RUNS - 1]].map(|it| it.as_secs_f64())
+    median_and_slowest(runs.iter().map(figure).collect())
 }
 
 /// Times since the start of helm.

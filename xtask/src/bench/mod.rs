@@ -19,6 +19,10 @@ use std::path::PathBuf;
 
 use anyhow::{Context as _, Result, ensure};
 use clap::{Args, ValueEnum};
+use cluster::progress::Progress;
+use peerpod_operator::install::NAME;
+
+use crate::release;
 
 /// What to measure.
 #[derive(Args)]
@@ -71,4 +75,10 @@ pub(crate) async fn run(task: &Task) -> Result<()> {
     let missed = figures.missed();
     ensure!(missed.is_empty(), "missed: {}", missed.join("; "));
     Ok(())
+}
+
+/// Builds the operator as it is released, as a step of a benchmark. Returns the program.
+fn build_operator(progress: &mut Progress) -> Result<PathBuf> {
+    progress.step("building the operator (release)");
+    release::build(NAME, &["--quiet"])
 }

@@ -15,15 +15,18 @@ use kube::{
     api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
     runtime::watcher,
 };
-use peerpod_operator::{api::v1alpha1::PeerPod, install};
+use peerpod_operator::api::v1alpha1::PeerPod;
 use peers::libvirt::{Host, Libvirtd, PodVm};
 use serde_json::json;
 use testbed::{Caa, Operator, OperatorOptions, Options, Settings, Testbed, vm_name};
 use tokio::time::{sleep, timeout};
 use uuid::Uuid;
 
-use super::{figures::Figures, handover, slow, usage};
-use crate::release;
+use super::{
+    build_operator,
+    figures::{Figures, median_and_slowest},
+    handover, slow, usage,
+};
 
 /// The number of measured deletions.
 const DELETIONS: usize = 400;
@@ -39,8 +42,7 @@ const DEADLINE: Duration = Duration::from_secs(120);
 
 pub(super) async fn run() -> Result<Figures> {
     let mut progress = Progress::new(8);
-    progress.step("building the operator (release)");
-    let program = release::build(install::NAME, &["--quiet"])?;
+    let program = build_operator(&mut progress)?;
     progress.step("starting the control plane and libvirtd");
     let dir = tempfile::tempdir()?;
     let testbed = Testbed::start(&Options::new(dir.path().join("testbed"))).await?;
@@ -56,12 +58,12 @@ pub(super) async fn run() -> Result<Figures> {
     for _ in 0..STARTS {
         starts.push(start(&bench, &mut operator).await?);
     }
-    starts.sort();
-    figures.at_most("start to ready", starts[STARTS / 2].as_secs_f64() * 1e3, "ms", 50.0);
+    let [median, _] = median_and_slowest(starts);
+    figures.at_most("start to ready", median * 1e3, "ms", 50.0);
 
     progress.step(format!("{DELETIONS} deletions"));
     bench.delete(5).await.context("deleting a few, so that everything is connected")?;
-    let (idle, _) = usage::memory(operator.process().identity().pid)?;
+    let (idle, _) = usage::memory(operator.pid())?;
     figures.at_most("resident memory, idle", idle, "MiB", 11.0);
     bench.measure_deletions(&operator, &mut figures).await?;
 
@@ -75,18 +77,18 @@ pub(super) async fn run() -> Result<Figures> {
 
     progress.step(format!("memory with {LIVING} PeerPods"));
     bench.populate(LIVING).await?;
-    let (grown, _) = usage::memory(operator.process().identity().pid)?;
+    let (grown, _) = usage::memory(operator.pid())?;
     figures.info("resident memory, PeerPods arrived one by one", grown, "MiB");
     start(&bench, &mut operator).await?;
     bench.delete(5).await?;
-    let (resident, peak) = usage::memory(operator.process().identity().pid)?;
+    let (resident, peak) = usage::memory(operator.pid())?;
     figures.info("resident memory, PeerPods found at start", resident, "MiB");
     figures.at_most("resident memory, PeerPods found at start, peak", peak, "MiB", 20.0);
 
     progress.step(format!("nothing, for {QUIET:?}"));
-    let (before, cpu) = (Requests::read(&testbed).await?, usage::cpu(operator.process().identity().pid)?);
+    let (before, cpu) = (Requests::read(&testbed).await?, usage::cpu(operator.pid())?);
     sleep(QUIET).await;
-    let spent = usage::cpu(operator.process().identity().pid)? - cpu;
+    let spent = usage::cpu(operator.pid())? - cpu;
     figures.at_most(
         "API writes while nothing changes",
         Requests::read(&testbed).await?.writes - before.writes,
@@ -147,7 +149,7 @@ impl<'a> Bench<'a> {
     /// Deletes machines of Pods that have ended. The time starts at the first call.
     async fn measure_deletions(&self, operator: &Operator, figures: &mut Figures) -> Result<()> {
         let dangling = self.dangling(DELETIONS).await?;
-        let pid = operator.process().identity().pid;
+        let pid = operator.pid();
         let (before, cpu) = (Requests::read(self.testbed).await?, usage::cpu(pid)?);
         let (calls, all) = self.delete_and_wait(&dangling, &dangling).await?;
         let cpu = usage::cpu(pid)? - cpu;

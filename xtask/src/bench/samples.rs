@@ -22,7 +22,10 @@ use testbed::{
 };
 use tokio::time::sleep;
 
-use super::{figures::Figures, usage};
+use super::{
+    figures::{Figures, median_and_slowest},
+    usage,
+};
 use crate::{example::Example, release};
 
 const PODSETS: usize = 100;
@@ -48,7 +51,7 @@ pub(super) async fn run() -> Result<Figures> {
         client.push(by_client(&stage).await?);
         operator.push(by_operator(&stage).await?);
     }
-    let [client, operator] = [client, operator].map(median);
+    let [[client, _], [operator, _]] = [client, operator].map(median_and_slowest);
     figures.info("1,000 Pods by one client", client, "s");
     figures.info("PodSet: 0 to 10 Pods of 100 PodSets", operator, "s");
     figures.at_most("PodSet: the same, by the client's time", operator / client, "", 1.2);
@@ -62,12 +65,6 @@ pub(super) async fn run() -> Result<Figures> {
     figures.exactly("Ptemplate: writes in 60 s without a change", quiet(&stage).await?, 0.0);
     progress.finish();
     Ok(figures)
-}
-
-/// The one in the middle of these durations, in seconds.
-fn median(mut durations: Vec<Duration>) -> f64 {
-    durations.sort_unstable();
-    durations.get(durations.len() / 2).map_or(f64::NAN, Duration::as_secs_f64)
 }
 
 /// A control plane with this example.

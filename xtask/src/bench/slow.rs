@@ -45,7 +45,7 @@ pub(super) async fn measure(
     relay.lose(lost.iter().map(|lost| lost.machine.domain.uuid.as_bytes().to_vec()));
     let (calls, all) = bench.delete_and_wait(&dangling, answered).await?;
     figures.at_most("the same 100 beside 50 that hang: after the calls", all - calls, "s", HANGING_TARGET);
-    let (resident, _) = usage::memory(operator.process().identity().pid)?;
+    let (resident, _) = usage::memory(operator.pid())?;
     figures.info("resident memory then", resident, "MiB");
     operator.stop().await?;
     Ok(())

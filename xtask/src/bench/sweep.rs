@@ -6,17 +6,16 @@ use anyhow::{Context as _, Result, ensure};
 use cluster::{process::Lifetime, progress::Progress};
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use kube::ResourceExt as _;
-use peerpod_operator::install;
 use peers::libvirt::{Host, Libvirtd};
 use testbed::{Operator, OperatorOptions, Options, Settings, Testbed, vm_name};
 use tokio::time::sleep;
 
 use super::{
+    build_operator,
     figures::Figures,
     peerpods::{Bench, CONCURRENCY, Requests},
     usage,
 };
-use crate::release;
 
 /// The number of VMs and of their PeerPods.
 const VMS: usize = 5_000;
@@ -36,8 +35,7 @@ const GRACE: Duration = Duration::from_secs(60);
 
 pub(super) async fn run() -> Result<Figures> {
     let mut progress = Progress::new(5);
-    progress.step("building the operator (release)");
-    let program = release::build(install::NAME, &["--quiet"])?;
+    let program = build_operator(&mut progress)?;
     progress.step("starting the control plane and libvirtd");
     let dir = tempfile::tempdir()?;
     let testbed = Testbed::start(&Options::new(dir.path().join("testbed"))).await?;
@@ -63,7 +61,7 @@ pub(super) async fn run() -> Result<Figures> {
     let idle = Operator::start(&testbed, &with("idle", "--sweep=off".to_owned())).await?;
     // By now the place of the settings is recorded, and all objects are read.
     bench.delete(5).await?;
-    let (_, without) = usage::memory(idle.process().identity().pid)?;
+    let (_, without) = usage::memory(idle.pid())?;
     idle.stop().await?;
     let interval = format!("--sweep-interval={}s", INTERVAL.as_secs());
     let operator = Operator::start(&testbed, &with("sweeping", interval)).await?;
@@ -74,7 +72,7 @@ pub(super) async fn run() -> Result<Figures> {
         slowest = slowest.max(sweep(&operator).await?);
     }
     let requests = Requests::read(&testbed).await?.since(&before);
-    let (_, peak) = usage::memory(operator.process().identity().pid)?;
+    let (_, peak) = usage::memory(operator.pid())?;
     let metrics = operator.metrics().await?;
     let untracked = metrics.sum("peerpod_operator_untracked_resources", &[]);
     ensure!(untracked < 0.5, "{untracked} VMs count as untracked");

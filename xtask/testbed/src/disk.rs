@@ -45,7 +45,7 @@ impl Disk {
 
     /// Its path. It uses names that begin with two dots itself.
     pub fn path(&self) -> PathBuf {
-        let root = Path::new("/proc").join(self.process.identity().pid.to_string()).join("root");
+        let root = Path::new("/proc").join(self.process.pid().to_string()).join("root");
         root.join(self.folder.strip_prefix("/").unwrap_or(&self.folder))
     }
 

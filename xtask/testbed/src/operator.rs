@@ -188,6 +188,11 @@ impl Operator {
         &self.process
     }
 
+    /// The id of the process.
+    pub fn pid(&self) -> i32 {
+        self.process.pid()
+    }
+
     /// The whole log so far, a JSON object on each line.
     pub fn log(&self) -> Result<String> {
         let log = self.process.log();

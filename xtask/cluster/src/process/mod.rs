@@ -153,6 +153,11 @@ impl Process {
         &self.identity
     }
 
+    /// The process id. After its end, another process may get it.
+    pub fn pid(&self) -> i32 {
+        self.identity.pid
+    }
+
     /// Whether it has not ended yet (a paused process runs).
     pub fn is_running(&self) -> bool {
         matches!(*self.state.borrow(), State::Running)

@@ -85,7 +85,7 @@ impl Bench {
         let (known, _) = self.memory()?;
         figures.info("resident memory, 5,000 nodes seen", known, "MiB");
         self.writes()?;
-        let cpu = usage::cpu(self.pid())?;
+        let cpu = usage::cpu(self.operator.pid())?;
         let created = Instant::now();
         let spec = json!({ "limit": LIMIT, "admission": { "mode": "Webhook" } });
         self.stage.configure(spec).await?;
@@ -94,7 +94,7 @@ impl Bench {
         })
         .await?;
         figures.info("5,000 nodes: first advertisement", created.elapsed().as_secs_f64(), "s");
-        figures.info("5,000 nodes: operator CPU for it", usage::cpu(self.pid())? - cpu, "s");
+        figures.info("5,000 nodes: operator CPU for it", usage::cpu(self.operator.pid())? - cpu, "s");
         sleep(SETTLED).await;
         let writes = of_nodes(self.writes()?);
         figures.exactly("5,000 nodes: node writes", count(&writes)?, 5_000.0);
@@ -141,7 +141,7 @@ impl Bench {
     /// Nothing happens except for the usual writes of kubelets.
     async fn keep_quiet(&mut self, nodes: &FakeNodes, figures: &mut Figures) -> Result<()> {
         self.writes()?;
-        let cpu = usage::cpu(self.pid())?;
+        let cpu = usage::cpu(self.operator.pid())?;
         let mut beats = 0_u32;
         let mut beat = interval(HEARTBEAT);
         let end = Instant::now() + QUIET;
@@ -155,7 +155,7 @@ impl Bench {
             nodes.api().patch_status(name, &PatchParams::default(), &patch).await?;
             beats += 1;
         }
-        let spent = usage::cpu(self.pid())? - cpu;
+        let spent = usage::cpu(self.operator.pid())? - cpu;
         let writes = self.writes()?;
         figures.info("steady state, 60 s: heartbeats of nodes", f64::from(beats), "");
         figures.at_most("steady state, 60 s: writes of any kind", count(&writes)?, "", 0.0);
@@ -214,12 +214,8 @@ impl Bench {
         Ok(())
     }
 
-    fn pid(&self) -> i32 {
-        self.operator.process().identity().pid
-    }
-
     fn memory(&self) -> Result<(f64, f64)> {
-        usage::memory(self.pid())
+        usage::memory(self.operator.pid())
     }
 
     /// The operator's writes since the last call, also refused ones, without those of leases.
