@@ -24,7 +24,7 @@ use tokio::time::sleep;
 use super::{
     build_operator,
     figures::Figures,
-    peerpods::{Bench, CONCURRENCY},
+    scene::{Bench, CONCURRENCY},
     usage,
 };
 

@@ -11,7 +11,7 @@ use operator_kit::lease::RETRY_PERIOD;
 use testbed::{Metrics, Operator, OperatorOptions, Settings, wait};
 use tokio::time::sleep;
 
-use super::{figures::Figures, peerpods::Bench, usage};
+use super::{figures::Figures, scene::Bench, usage};
 
 /// The number of hand-overs. The slowest counts.
 const HAND_OVERS: usize = 5;

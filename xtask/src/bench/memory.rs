@@ -9,7 +9,7 @@ use peerpod_operator::{NAMESPACE, install::NAME};
 use testbed::{OperatorPods, RealNode, Shell, wait};
 use tokio::time::sleep;
 
-use super::{figures::Figures, peerpods, real_node};
+use super::{figures::Figures, real_node, scene::Bench};
 
 /// The number of living PeerPods.
 const LIVING: usize = 20_000;
@@ -27,7 +27,7 @@ pub(super) async fn run() -> Result<Figures> {
     let (node, shell) = real_node::start(dir.path(), &mut progress).await?;
     progress.step("installing by helm");
     shell.documented("helm").await?;
-    let bench = peerpods::Bench::new(&node.testbed, node.libvirtd.host()).await?;
+    let bench = Bench::new(&node.testbed, node.libvirtd.host()).await?;
     let operators = Operators { node: &node, shell: &shell, pods: OperatorPods::new(node.testbed.client()) };
 
     progress.step(format!("{LIVING} PeerPods arrive, one by one"));

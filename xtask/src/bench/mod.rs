@@ -10,6 +10,7 @@ mod memory;
 mod peerpods;
 mod real_node;
 mod samples;
+mod scene;
 mod slow;
 mod status;
 mod sweep;

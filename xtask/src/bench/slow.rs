@@ -6,7 +6,7 @@ use anyhow::Result;
 use peers::libvirt::{Libvirtd, Relay};
 use testbed::{Operator, OperatorOptions, Settings};
 
-use super::{figures::Figures, peerpods::Bench, usage};
+use super::{figures::Figures, scene::Bench, usage};
 
 /// The delay of each answer.
 const LATE: Duration = Duration::from_millis(50);

@@ -20,7 +20,7 @@ use uuid::Uuid;
 use super::{
     build_operator,
     figures::{Figures, median_and_slowest},
-    peerpods::CONCURRENCY,
+    scene::CONCURRENCY,
     usage,
 };
 

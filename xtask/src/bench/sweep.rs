@@ -4,8 +4,6 @@ use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use anyhow::{Context as _, Result, ensure};
 use cluster::{process::Lifetime, progress::Progress};
-use futures::{StreamExt as _, TryStreamExt as _, stream};
-use kube::ResourceExt as _;
 use peers::libvirt::{Host, Libvirtd};
 use testbed::{Operator, OperatorOptions, Options, Settings, Testbed, vm_name};
 use tokio::time::sleep;
@@ -13,7 +11,7 @@ use tokio::time::sleep;
 use super::{
     build_operator,
     figures::Figures,
-    peerpods::{Bench, CONCURRENCY, Requests},
+    scene::{Bench, Requests},
     usage,
 };
 
@@ -44,13 +42,7 @@ pub(super) async fn run() -> Result<Figures> {
     let bench = Bench::new(&testbed, host).await?;
     progress.step(format!("{VMS} VMs and PeerPods"));
     let pods = bench.pods(VMS).await?;
-    let names: Vec<_> = pods.iter().map(|pod| vm_name(&pod.name_any())).collect();
-    let machines = host.start_pod_vms(&names).await?;
-    let recorded = pods
-        .iter()
-        .zip(&machines)
-        .map(async |(pod, machine)| bench.caa.record(pod, "libvirt", &machine.domain.uuid.to_string()).await);
-    stream::iter(recorded).buffer_unordered(CONCURRENCY).try_collect::<Vec<_>>().await?;
+    bench.machines(&pods).await?;
 
     progress.step(format!("{SWEEPS} sweeps"));
     let settings = Settings::libvirt(&host.uri().to_string());
