@@ -148,17 +148,14 @@ fn overlay(provider: &Cloud, options: &Options) -> Result<Files> {
 fn tokens(provider: &Cloud) -> Result<Vec<Value>> {
     let mut patches = Vec::new();
     for (volume, mount) in token_volumes(provider) {
-        for (path, part) in [("volumes", to_value(volume)?), ("containers/0/volumeMounts", to_value(mount)?)]
-        {
-            let patch = operation("add", &format!("/spec/template/spec/{path}/-"), &part)?;
-            patches
-                .push(json!({ "target": { "kind": "Deployment", "name": install::NAME }, "patch": patch }));
-        }
+        patches.push(added("volumes", &to_value(volume)?)?);
+        patches.push(added("containers/0/volumeMounts", &to_value(mount)?)?);
     }
     Ok(patches)
 }
 
 /// An option.
+#[derive(Default)]
 struct Choice {
     name: &'static str,
     about: &'static str,
@@ -182,26 +179,19 @@ impl Choice {
 }
 
 fn components(options: &Options) -> Result<Vec<Choice>> {
-    let guard = |kind: &str| json!({ "kind": kind, "name": guard::NAME });
-    let guards = [to_value(guard::binding(guard::Action::Warn))?, to_value(guard::policy())?];
-    let webhook =
-        install::webhook_rights::RIGHTS.objects(options)?.into_iter().map(|manifest| manifest.object);
-    let rights: Vec<_> = install::peerpodconfig_rights(options)?.into_iter().chain(webhook).collect();
-    let deny = to_value(guard::binding(guard::Action::Deny))?;
-    let deny = operation("replace", "/spec/validationActions", &deny["spec"]["validationActions"])?;
-    Ok(vec![
+    let mut components = vec![
         Choice {
             name: "cert-manager",
             about: "cert-manager creates the webhook's certificate, for the webhook of the PeerPodConfig \
                  `config`. Without this component the webhook creates its own.",
             objects: install::certificate(options, samples::CONFIG).into(),
-            patches: Vec::new(),
+            ..Choice::default()
         },
         Choice {
             name: "pod-monitor",
             about: "Lets the Prometheus operator scrape operators and webhooks.",
             objects: vec![monitoring::pod_monitor(options)],
-            patches: Vec::new(),
+            ..Choice::default()
         },
         Choice {
             name: "secure-metrics",
@@ -215,25 +205,25 @@ fn components(options: &Options) -> Result<Vec<Choice>> {
             name: "alerts",
             about: "Alerts for the Prometheus operator.",
             objects: vec![monitoring::prometheus_rule(options)],
-            patches: Vec::new(),
+            ..Choice::default()
         },
         Choice {
             name: "dashboard",
             about: "A dashboard of Grafana, with the label by which its sidecar finds dashboards.",
             objects: vec![dashboard(options)?],
-            patches: Vec::new(),
+            ..Choice::default()
         },
         Choice {
             name: "disruption-budget",
             about: "Evictions keep one operator running. (kubectl apply reports any budget as changed each time.)",
             objects: vec![to_value(install::disruption_budget(options))?],
-            patches: Vec::new(),
+            ..Choice::default()
         },
         Choice {
             name: "network-policies",
             about: "Closes the ports of operators and webhooks except those for metrics and reviews.",
             objects: install::network_policies(options).iter().map(to_value).collect::<Result<_, _>>()?,
-            patches: Vec::new(),
+            ..Choice::default()
         },
         Choice {
             name: "evict-lost-pods",
@@ -242,36 +232,50 @@ fn components(options: &Options) -> Result<Vec<Choice>> {
             patches: vec![argument(install::evictions::ARGUMENT)?],
         },
         Choice {
+            name: "peerpodconfig",
+            about: "A PeerPodConfig. For it the operator deploys cloud-api-adaptor and the admission, and \
+                 advertises the nodes' capacity. Its CRD must exist first: apply manifests/crd before, or \
+                 apply this twice.",
+            objects: vec![samples::peer_pod_config(options)?],
+            ..Choice::default()
+        },
+    ];
+    components.extend(guard_and_rights(options)?);
+    Ok(components)
+}
+
+/// The options about the guard, and the one without the rights of the controller of PeerPodConfigs.
+fn guard_and_rights(options: &Options) -> Result<[Choice; 3]> {
+    let guards = [to_value(guard::binding(guard::Action::Warn))?, to_value(guard::policy())?];
+    let deny = to_value(guard::binding(guard::Action::Deny))?;
+    let deny = operation("replace", "/spec/validationActions", &deny["spec"]["validationActions"])?;
+    let webhook =
+        install::webhook_rights::RIGHTS.objects(options)?.into_iter().map(|manifest| manifest.object);
+    let rights: Vec<_> = install::peerpodconfig_rights(options)?.into_iter().chain(webhook).collect();
+    Ok([
+        Choice {
             name: "deny-guard",
             about: "The guard refuses writes that it otherwise only warns about.",
-            objects: Vec::new(),
-            patches: vec![json!({ "target": guard("ValidatingAdmissionPolicyBinding"), "patch": deny })],
+            patches: vec![patch("ValidatingAdmissionPolicyBinding", guard::NAME, &deny)],
+            ..Choice::default()
         },
         Choice {
             name: "no-guard",
             about: "Without the guard: anyone with RBAC rights may write PeerPods.",
-            objects: Vec::new(),
             patches: guards.iter().map(delete).collect::<Result<_>>()?,
+            ..Choice::default()
         },
         Choice {
             name: "no-peerpodconfig",
             about: "Without the controller of PeerPodConfigs, and without the rights that it and the webhook need: the operator \
                  deletes VMs. In an existing installation delete every PeerPodConfig before, and these rights after: kubectl \
                  apply removes nothing. List this component after secure-metrics: it takes the webhook out of the binding there.",
-            objects: Vec::new(),
             patches: rights
                 .iter()
                 .map(delete)
                 .chain([argument("--controllers=peerpod"), without_webhook_reviewer()])
                 .collect::<Result<_>>()?,
-        },
-        Choice {
-            name: "peerpodconfig",
-            about: "A PeerPodConfig. For it the operator deploys cloud-api-adaptor and the admission, and \
-                 advertises the nodes' capacity. Its CRD must exist first: apply manifests/crd before, or \
-                 apply this twice.",
-            objects: vec![samples::peer_pod_config(options)?],
-            patches: Vec::new(),
+            ..Choice::default()
         },
     ])
 }
@@ -298,23 +302,29 @@ fn dashboard(options: &Options) -> Result<Value> {
 fn secure_metrics() -> Result<Vec<Value>> {
     let endpoint = monitoring::secure_endpoint(monitoring::TOKEN_SECRET);
     let endpoint = operation("replace", "/spec/podMetricsEndpoints/0", &endpoint)?;
-    Ok(vec![
-        argument("--metrics-secure=true")?,
-        json!({ "target": { "kind": "PodMonitor", "name": install::NAME }, "patch": endpoint }),
-    ])
+    Ok(vec![argument("--metrics-secure=true")?, patch("PodMonitor", install::NAME, &endpoint)])
 }
 
 /// Takes the webhook's account, which is not there, out of the binding of the component `secure-metrics`.
 fn without_webhook_reviewer() -> Result<Value> {
-    let patch = serde_yaml::to_string(&json!([{ "op": "remove", "path": metrics_rights::WEBHOOK_SUBJECT }]))?;
-    let target = json!({ "kind": "ClusterRoleBinding", "name": metrics_rights::REVIEWER });
-    Ok(json!({ "target": target, "patch": patch }))
+    let removal = json!([{ "op": "remove", "path": metrics_rights::WEBHOOK_SUBJECT }]);
+    Ok(patch("ClusterRoleBinding", metrics_rights::REVIEWER, &serde_yaml::to_string(&removal)?))
 }
 
 /// Adds one argument to the operator.
 fn argument(argument: &str) -> Result<Value> {
-    let patch = operation("add", "/spec/template/spec/containers/0/args/-", &argument.into())?;
-    Ok(json!({ "target": { "kind": "Deployment", "name": install::NAME }, "patch": patch }))
+    added("containers/0/args", &argument.into())
+}
+
+/// Adds an element to this list of the operator's Pods.
+fn added(path: &str, element: &Value) -> Result<Value> {
+    let addition = operation("add", &format!("/spec/template/spec/{path}/-"), element)?;
+    Ok(patch("Deployment", install::NAME, &addition))
+}
+
+/// Changes this object of the base.
+fn patch(kind: &str, name: &str, patch: &str) -> Value {
+    json!({ "target": { "kind": kind, "name": name }, "patch": patch })
 }
 
 /// One JSON patch in kustomize's format.
