@@ -58,7 +58,7 @@ fn further_labels(_: &mut SchemaGenerator) -> Schema {
 }
 
 /// The values of the chart.
-#[derive(Serialize, JsonSchema)]
+#[derive(Default, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct Values {
     /// Whether a parent chart with `condition: peerpod-operator.enabled` includes this chart. This chart itself ignores
@@ -134,30 +134,9 @@ impl Values {
     pub(super) fn new() -> Result<Self> {
         Ok(Self {
             enabled: true,
-            provider: String::new(),
-            provider_configs: Object::new(),
-            provider_secrets: Object::new(),
-            secrets: Secrets::default(),
-            settings: Settings::default(),
-            tls_profile: TlsProfile::default(),
-            image: AdaptorImage::default(),
             limit: "10".to_owned(),
-            daemonset: Daemonset::default(),
-            resource_ctrl: ResourceCtrl::default(),
-            webhook: Webhook::default(),
-            alibabacloud: Alibabacloud::default(),
-            admission: Admission::default(),
-            peer_pod_config: PeerPodConfig::default(),
             operator: Operator::of(&Options::default())?,
-            guard: Guard::default(),
-            crds: Crds::default(),
-            metrics: Metrics::default(),
-            network_policy: Switch::default(),
-            pod_disruption_budget: Switch::default(),
-            drain: Drain::default(),
-            common_labels: Texts::new(),
-            kata_deploy: Object::new(),
-            global: Object::new(),
+            ..Self::default()
         })
     }
 }
