@@ -79,8 +79,7 @@ impl Reporter {
 
     async fn announce(&self, config: &PeerPodConfig, condition: &Condition) {
         let Condition { type_, reason, message, .. } = condition;
-        let known = Reason::ALL.iter().find(|it| it.as_str() == reason);
-        let event_type = known.map_or(EventType::Normal, |reason| reason.event());
+        let event_type = Reason::named(reason).map_or(EventType::Normal, Reason::event);
         match event_type {
             EventType::Normal => info!(condition = type_, reason, "{message}"),
             EventType::Warning => warn!(condition = type_, reason, "{message}"),

@@ -30,6 +30,8 @@ pub const MESSAGE_LIMIT: usize = 4096;
 ///
 /// assert_eq!(Reason::QuotaExceeded.condition_type(), ConditionType::Stalled);
 /// assert_eq!(Reason::ALL[0].doc().trim(), "All Pods run.");
+/// assert_eq!(Reason::named("PodsRunning"), Some(Reason::PodsRunning));
+/// assert_eq!(Reason::named("Other"), None);
 /// ```
 #[macro_export]
 macro_rules! reasons {
@@ -49,6 +51,11 @@ macro_rules! reasons {
             /// The condition's and the event's reason, and the metric label.
             pub const fn as_str(self) -> &'static str {
                 match self { $(Self::$reason => stringify!($reason),)+ }
+            }
+
+            /// The reason of this name, if there is one.
+            pub fn named(name: &str) -> Option<Self> {
+                Self::ALL.iter().copied().find(|it| it.as_str() == name)
             }
 
             /// The type of the condition that has this reason.

@@ -224,7 +224,7 @@ fn severity(condition: &Condition) -> Option<(Severity, &Condition)> {
     ];
     let is_positive = positive.iter().any(|it| it.as_str() == condition.type_);
     let is_as_expected = (condition.status == "True") == is_positive;
-    let known = Reason::ALL.iter().find(|it| it.as_str() == condition.reason);
+    let known = Reason::named(&condition.reason);
     let is_warning = known.is_none_or(|reason| reason.event() == EventType::Warning);
     match (is_as_expected, is_warning) {
         (true, true) if known.is_some() => Some((Severity::Warning, condition)),

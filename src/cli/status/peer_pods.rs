@@ -107,8 +107,7 @@ impl Row {
 
 /// Whether a reason is a problem. A reason that this program does not know is one.
 fn is_warning(reason: &str) -> bool {
-    let known = Reason::ALL.iter().find(|it| it.as_str() == reason);
-    known.is_none_or(|reason| reason.event() == EventType::Warning)
+    Reason::named(reason).is_none_or(|reason| reason.event() == EventType::Warning)
 }
 
 /// Adds the nodes of Pods by their uids, and sorts: the worst state first, within a state the longest one.
