@@ -2,7 +2,7 @@
 
 mod args;
 mod provider_arg;
-mod sweep_args;
+mod sweep_flags;
 
 use std::{future::pending, pin::pin, process::ExitCode};
 

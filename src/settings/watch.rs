@@ -71,22 +71,22 @@ pub async fn watch(
     mut on_change: impl FnMut(&State) + Send + 'static,
 ) -> (watch::Receiver<State>, JoinHandle<()>) {
     let reader = Arc::new(Reader { folders, changed: Arc::default(), watcher: Mutex::default() });
-    let mut keeper = Keeper::new(catalogue);
-    keeper.take(&reader).await;
-    on_change(&keeper.state);
-    let (sender, receiver) = watch::channel(keeper.state.clone());
+    let mut in_force = InForce::new(catalogue);
+    in_force.take(&reader).await;
+    on_change(&in_force.state);
+    let (sender, receiver) = watch::channel(in_force.state.clone());
 
     let task = tokio::spawn(async move {
         loop {
-            let pause = if keeper.deafness.is_some() { UNWATCHED_READ } else { SLOW_READ };
+            let pause = if in_force.deafness.is_some() { UNWATCHED_READ } else { SLOW_READ };
             tokio::select! {
                 () = stop.cancelled() => return,
                 () = sender.closed() => return,
                 () = time_to_read(&reader.changed, pause) => {}
             }
-            if keeper.take(&reader).await {
-                on_change(&keeper.state);
-                sender.send_replace(keeper.state.clone());
+            if in_force.take(&reader).await {
+                on_change(&in_force.state);
+                sender.send_replace(in_force.state.clone());
             }
         }
     });
@@ -94,7 +94,7 @@ pub async fn watch(
 }
 
 /// Compares the settings in force with what is read.
-struct Keeper {
+struct InForce {
     catalogue: Catalogue,
     /// What the current snapshot was parsed from.
     raw: Raw,
@@ -103,7 +103,7 @@ struct Keeper {
     deafness: Option<String>,
 }
 
-impl Keeper {
+impl InForce {
     fn new(catalogue: Catalogue) -> Self {
         Self { catalogue, raw: Raw::default(), state: State::default(), deafness: None }
     }

@@ -8,7 +8,7 @@ use std::{
 use clap::{Args, ValueEnum, builder::NonEmptyStringValueParser};
 use operator_kit::ListenAt;
 
-use super::{provider_arg::ProviderArg, sweep_args::SweepArgs};
+use super::{provider_arg::ProviderArg, sweep_flags::SweepFlags};
 use crate::{
     cli::{FolderArgs, ServingArgs, patience},
     peerpod, peerpodconfig,
@@ -156,7 +156,7 @@ pub struct RunArgs {
 
     /// How clouds are searched for what no PeerPod tracks.
     #[command(flatten)]
-    pub sweep: SweepArgs,
+    pub sweep: SweepFlags,
 
     /// Address of /sweep, without TLS, for the command status. By default, it is reached from the operator's own Pod alone, and so by
     /// those who may forward its ports

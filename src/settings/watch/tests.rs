@@ -145,23 +145,23 @@ async fn the_task_ends_on_stop_and_without_receivers() {
 
 #[test]
 fn equal_content_and_equal_errors_are_no_news() {
-    let mut keeper = Keeper::new(WITH_UNSERVED);
+    let mut in_force = InForce::new(WITH_UNSERVED);
     let raw = |provider: &str| Raw {
         settings: [("CLOUD_PROVIDER".to_owned(), provider.into())].into(),
         ..Raw::default()
     };
-    assert!(keeper.accept(Ok(raw("unserved"))));
-    assert!(!keeper.accept(Ok(raw("unserved"))));
-    assert!(keeper.accept(Ok(raw("libvirt"))));
-    assert!(!keeper.accept(Ok(raw("libvirt"))));
-    assert!(keeper.accept(Ok(raw("unserved"))));
-    assert!(keeper.accept(Ok(raw("libvirt"))));
-    assert_eq!(keeper.state.generation, 1);
+    assert!(in_force.accept(Ok(raw("unserved"))));
+    assert!(!in_force.accept(Ok(raw("unserved"))));
+    assert!(in_force.accept(Ok(raw("libvirt"))));
+    assert!(!in_force.accept(Ok(raw("libvirt"))));
+    assert!(in_force.accept(Ok(raw("unserved"))));
+    assert!(in_force.accept(Ok(raw("libvirt"))));
+    assert_eq!(in_force.state.generation, 1);
 }
 
 #[test]
 fn settings_are_usable_when_deletions_can_use_them() {
-    let mut keeper = Keeper::new(WITH_UNSERVED);
+    let mut in_force = InForce::new(WITH_UNSERVED);
     for (provider, uris, usable) in [
         ("unserved", ["a", "a"], None),
         ("opnstack", ["a", "a"], Some(false)),
@@ -173,9 +173,9 @@ fn settings_are_usable_when_deletions_can_use_them() {
     ] {
         let [uri, other] = uris.map(|uri| ("LIBVIRT_URI".to_owned(), uri.into()));
         let settings = [("CLOUD_PROVIDER".to_owned(), provider.into()), uri].into();
-        assert!(keeper.accept(Ok(Raw { settings, credentials: [other].into() })));
-        assert_eq!(keeper.state.usable(), usable, "{provider} {uris:?}");
-        assert_eq!(keeper.state.problem().is_none(), usable == Some(true), "{provider} {uris:?}");
+        assert!(in_force.accept(Ok(Raw { settings, credentials: [other].into() })));
+        assert_eq!(in_force.state.usable(), usable, "{provider} {uris:?}");
+        assert_eq!(in_force.state.problem().is_none(), usable == Some(true), "{provider} {uris:?}");
     }
 }
 

@@ -11,7 +11,7 @@ use crate::{
 
 /// How clouds are searched for what no PeerPod tracks.
 #[derive(Clone, Debug, Args)]
-pub struct SweepArgs {
+pub struct SweepFlags {
     /// What to do about VMs that no PeerPod tracks, and about what is left of VMs
     #[arg(long, value_name = "MODE", env = "PEERPOD_OPERATOR_SWEEP", value_enum, default_value = "report")]
     pub sweep: Mode,
@@ -52,7 +52,7 @@ pub struct SweepArgs {
     pub sweep_max: u16,
 }
 
-impl SweepArgs {
+impl SweepFlags {
     /// The same for the sweep, which publishes there what it finds.
     pub(crate) fn options(&self, published: Published) -> Options {
         Options {
