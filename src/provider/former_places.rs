@@ -155,11 +155,8 @@ impl Provider for WithFormerPlaces {
         let asked = Instant::now();
         let described = self.current.describe(id, claim).await;
         match &described {
-            Ok(Vm { stage: Stage::Present, .. }) => self.sightings.seen(id, claim),
-            Ok(Vm { stage: Stage::Leaving, .. }) => {
-                self.sightings.seen(id, claim);
-                self.sightings.leaves(id);
-            }
+            // That it is leaving proves no deletion: some clouds say the same of a VM that stops.
+            Ok(Vm { stage: Stage::Present | Stage::Leaving, .. }) => self.sightings.seen(id, claim),
             // The VM itself may exist, and not be shown yet.
             Ok(Vm { stage: Stage::Remains(_), .. }) if self.settles_late => {
                 self.sightings.ensure_settled(id, claim, asked)?;

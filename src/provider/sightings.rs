@@ -1,4 +1,4 @@
-//! Which VMs were seen in one place, which are being deleted, and which were missing there *(no client)*.
+//! Which VMs were seen in one place, of which the cloud accepted the deletion, and which were missing there *(no client)*.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -32,7 +32,7 @@ struct Memory {
     /// identifier to another VM later. A claim may contain long texts, which a hash does not keep.
     seen: HashSet<u64>,
     hasher: RandomState,
-    /// The cloud accepted the deletion of these, or is deleting them. They are expected to be absent soon.
+    /// The cloud accepted the deletion of these. They are expected to be absent soon.
     leaving: HashSet<InstanceId>,
     /// Since when the cloud says that these do not exist.
     missing_since: HashMap<InstanceId, Instant>,
@@ -47,7 +47,7 @@ impl Sightings {
         remember(&mut memory.seen, sighting);
     }
 
-    /// The cloud is deleting the VM.
+    /// The cloud accepted the deletion of the VM.
     pub(super) fn leaves(&self, id: &InstanceId) {
         remember(&mut self.lock().leaving, id.clone());
     }
@@ -144,7 +144,7 @@ mod tests {
         sightings.seen(&id(1), &young);
         assert_eq!(missed_after(20).await, Err(10), "it was there in between");
         sightings.leaves(&id(1));
-        assert_eq!(missed_after(1).await, Ok(()), "the cloud said that it deletes it");
+        assert_eq!(missed_after(1).await, Ok(()), "the cloud accepted its deletion");
     }
 
     #[test]

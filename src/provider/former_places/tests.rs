@@ -1,5 +1,8 @@
 use super::*;
-use crate::settings::SettingsError;
+use crate::{
+    provider::{NAME_LIMIT, ownership},
+    settings::SettingsError,
+};
 
 /// A cloud that answers so when it is asked for a VM.
 pub(in crate::provider) struct Answers(pub(in crate::provider) Result<Vm, Error>);
@@ -148,6 +151,22 @@ async fn a_missing_young_vm_is_unsettled_in_a_late_settling_cloud() {
     assert!(matches!(class(deleted(1)).await, ErrorClass::Unsettled { .. }), "a sight of it proves nothing");
     late.sightings.leaves(&id());
     assert_eq!(class(deleted(1)).await, ErrorClass::NotFound, "its deletion was accepted");
+}
+
+#[tokio::test]
+async fn that_a_young_vm_was_leaving_is_no_accepted_deletion() {
+    let name = "podvm-web-1a2b3c4d";
+    let leaving = Vm { stage: Stage::Leaving, ..Vm::named(id(), name) };
+    let current = Arc::new(Answers(Ok(leaving)));
+    let mut late = WithFormerPlaces { settles_late: true, current, ..after(None, Vec::new()) };
+    let claim = Claim { recorded: T, deleted: Some(T), ..Claim::default() };
+    assert!(late.describe(&id(), &claim).await.is_ok());
+    late.current = Arc::new(Answers(Err(gone())));
+    let held = late.describe(&id(), &claim).await.unwrap_err().class;
+    assert!(matches!(held, ErrorClass::Unsettled { .. }), "{held:?}");
+    let own = ownership::verify(Vm::named(id(), name), "web", NAME_LIMIT).unwrap();
+    assert!(late.delete(&own).await.is_ok());
+    assert_eq!(late.describe(&id(), &claim).await.unwrap_err().class, ErrorClass::NotFound);
 }
 
 #[tokio::test(start_paused = true)]
