@@ -50,8 +50,8 @@ reasons! {
     CloudUnavailable => Reconciling, Warning;
     /// The cloud asked for fewer calls, or many of the operator's requests wait for this cloud. The operator tries again later.
     CloudThrottled => Reconciling, Normal;
-    /// The cloud refuses the credentials, or they lack a right. Correct the credentials or the rights. The operator tries
-    /// again by itself.
+    /// The cloud refuses the credentials, they lack a right, or the operator cannot use the file that has them. Correct the
+    /// credentials, the rights or the file. The operator tries again by itself.
     Unauthorized => Stalled, Warning;
     /// The cloud refuses the deletion in the present state of the VM, or of what belongs to it. The
     /// operator's log names the call and the answer. Change that state in the cloud. The operator tries again with growing pauses.

@@ -59,8 +59,8 @@ pub fn doc(class: ErrorClass) -> String {
                 .to_owned()
         }
         ErrorClass::Unauthorized => format!(
-            "the cloud refuses the credentials, or they lack a right: the operator tries again every {}, {}, and at once when the \
-             settings change",
+            "the cloud refuses the credentials, they lack a right, or the operator cannot use the file that has them: the operator \
+             tries again every {}, {}, and at once when the settings change",
             in_words(REFUSED_RESYNC),
             less_often(REFUSED_RESYNC)
         ),

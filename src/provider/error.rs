@@ -33,7 +33,7 @@ pub enum ErrorClass {
         /// How long the waiting requests will take.
         retry_after: Duration,
     },
-    /// The credentials are refused, or lack a right.
+    /// The credentials are refused, lack a right, or are in a file that cannot be used now.
     Unauthorized,
     /// The cloud refuses it in the state that the VM, or what belongs to it, is in, or takes no more calls for this VM, or in its
     /// project, for now.

@@ -99,17 +99,20 @@ impl TokenSource for Source {
     }
 
     async fn fetch(&self, client: &Client) -> Result<Fresh<SecretString>, Error> {
-        let json = match self {
+        let proof = match self {
             Self::Metadata(server) => {
                 let path = "/computeMetadata/v1/instance/service-accounts/default/token";
                 let header = ("metadata-flavor", HeaderValue::from_static("Google"));
                 return server.ask(client, Method::GET, path, header).await?.token();
             }
-            Self::Document(document) => document.read().await?,
+            Self::Document(proof) => proof,
         };
-        let document = parse(json.expose_secret()).map_err(|problem| {
+        let document = parse(proof.read().await?.expose_secret()).map_err(|problem| {
             let message = format!("{} cannot be used: {problem}", self.origin());
-            Error::new(ErrorClass::Invalid, Message::public(message))
+            // Nothing shows that a file was replaced, so it is read again soon.
+            let is_file = matches!(proof, Proof::File(..));
+            let class = if is_file { ErrorClass::Unauthorized } else { ErrorClass::Invalid };
+            Error::new(class, Message::public(message))
         })?;
         match document {
             Document::ServiceAccount(account) => of_key(client, &account).await,

@@ -36,7 +36,8 @@ pub(in crate::provider) fn unsafe_url(key: &'static str, url: &str) -> Option<Ma
     (!is_safe(url)).then(|| Malformed::new(key, problem))
 }
 
-/// A file's text without surrounding white space. Kubelet replaces such files, so it is read each time.
+/// A file's text without surrounding white space. Kubelet replaces such files, so it is read each time. A file that cannot be read is
+/// [`ErrorClass::Unauthorized`], which is tried again soon: no change of the settings shows that the file is there.
 pub(in crate::provider) async fn read_file(what: &'static str, path: &str) -> Result<SecretString, Error> {
     let read = async {
         let mut text = String::new();
@@ -46,7 +47,7 @@ pub(in crate::provider) async fn read_file(what: &'static str, path: &str) -> Re
     read.await.map_err(|problem: io::Error| {
         let public = format!("reading {what} failed ({})", problem.kind());
         let full = format!("{public}: {path}");
-        Error::new(ErrorClass::Invalid, Message::new(public, full))
+        Error::new(ErrorClass::Unauthorized, Message::new(public, full))
     })
 }
 
@@ -82,7 +83,7 @@ mod tests {
         let text = read_file("the token", &path).await.unwrap();
         assert_eq!(secrecy::ExposeSecret::expose_secret(&text), "abc");
         let missing = read_file("the token", &format!("{path}-2")).await.unwrap_err();
-        assert_eq!(missing.class, ErrorClass::Invalid);
+        assert_eq!(missing.class, ErrorClass::Unauthorized);
         assert!(
             !missing.to_string().contains(&path) && missing.message.for_log().contains(&path),
             "{missing}"

@@ -1,4 +1,5 @@
 use super::*;
+use crate::provider::http::Options;
 
 fn federation() -> Value {
     json!({
@@ -56,5 +57,23 @@ fn a_credential_is_sent_to_https_alone() {
         let mut document = federation();
         document[name] = url.into();
         assert!(problem(&document).contains("https"), "{url}");
+    }
+}
+
+#[tokio::test]
+async fn a_file_that_cannot_be_used_is_read_again_soon_and_a_setting_is_corrected() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("credentials.json");
+    std::fs::write(&path, "{}").unwrap();
+    let file = |path: String| Proof::File(FILE, path);
+    let path = path.display().to_string();
+    let client = Client::new(Options::default()).unwrap();
+    for (proof, class) in [
+        (file(format!("{path}-2")), ErrorClass::Unauthorized),
+        (file(path), ErrorClass::Unauthorized),
+        (Proof::Secret("{}".into()), ErrorClass::Invalid),
+    ] {
+        let error = Source::Document(proof).fetch(&client).await.err().unwrap();
+        assert_eq!(error.class, class, "{error}");
     }
 }
