@@ -35,6 +35,9 @@ const CLASSES: [(ErrorClass, &str); 4] = [
     ),
 ];
 
+/// How the message of an `InvalidIdentityToken` begins if the token service could not reach the identity provider.
+const UNVERIFIED: &str = "Couldn't retrieve verification key";
+
 /// The codes for a key that may be replaced by a new one.
 const EXPIRED: [&str; 4] = ["ExpiredToken", "ExpiredTokenException", "RequestExpired", "AuthFailure"];
 
@@ -153,7 +156,9 @@ fn failure(reply: &Reply) -> Failure {
     let root = reply.xml().unwrap_or_default();
     let problem = root.child("Errors").unwrap_or(&root).child("Error");
     let [code, message] = ["Code", "Message"].map(|name| problem.map_or("", |it| it.text_of(name)));
-    let error = reply.error(code, message, ErrorClass::of_code(code, &CLASSES));
+    let is_unverified = code == "InvalidIdentityToken" && message.starts_with(UNVERIFIED);
+    let class = if is_unverified { Some(ErrorClass::Transient) } else { ErrorClass::of_code(code, &CLASSES) };
+    let error = reply.error(code, message, class);
     Failure { code: code.to_owned(), error }
 }
 
@@ -254,6 +259,18 @@ mod tests {
                 "<ErrorResponse><Error><Code>AccessDenied</Code></Error></ErrorResponse>",
                 "AccessDenied",
                 ErrorClass::Unauthorized,
+            ),
+            (
+                "<ErrorResponse><Error><Code>InvalidIdentityToken</Code><Message>No OpenIDConnect provider found in your account\
+                 </Message></Error></ErrorResponse>",
+                "InvalidIdentityToken",
+                ErrorClass::Unauthorized,
+            ),
+            (
+                "<ErrorResponse><Error><Code>InvalidIdentityToken</Code><Message>Couldn&apos;t retrieve verification key from your \
+                 identity provider</Message></Error></ErrorResponse>",
+                "InvalidIdentityToken",
+                ErrorClass::Transient,
             ),
             ("<html>not found</html>", "", ErrorClass::Invalid),
             ("<html>", "", ErrorClass::Invalid),
