@@ -13,15 +13,11 @@
 
 use std::collections::BTreeMap;
 
-use hyper::{HeaderMap, StatusCode};
+use hyper::StatusCode;
 use jiff::Timestamp;
 use serde::Deserialize;
 
-use crate::provider::{
-    Error, ErrorClass, Listed, PowerState, Resource,
-    error::release_advice,
-    http::{Reply, texts},
-};
+use crate::provider::{Error, ErrorClass, Listed, PowerState, Resource, error::release_advice, http::Reply};
 
 /// A header of Compute's answers. Compute counts the requests for each VM, too. A tenant can exhaust those of one VM by many PeerPods that
 /// name it, so such a refusal must not delay requests for other VMs, and those PeerPods count as stuck.
@@ -29,10 +25,6 @@ const OF_COMPUTE: &str = "x-ms-ratelimit-remaining-resource";
 
 /// What Compute says if there were too many requests for all VMs together.
 const OF_SUBSCRIPTION: &str = "received for this subscription";
-
-/// Another operation locks the resource.
-const LOCKED: (ErrorClass, &str) =
-    (ErrorClass::Transient, "RetryableError RetryableErrorDueToAnotherOperation");
 
 /// The state of what Azure is deleting.
 const DELETING: &str = "Deleting";
@@ -124,10 +116,9 @@ pub(super) fn accepted(reply: Reply) -> Result<Reply, Error> {
 
 /// The error that a reply means.
 fn meaning(reply: &Reply) -> Error {
-    let [code, message] = failure(&reply.body);
-    let of_one = is_of_one_vm(reply.status, &reply.headers, &message);
-    let known = class(reply.status.as_u16(), &code);
-    let error = reply.error(&code, &message, known.or(of_one.then_some(ErrorClass::Refused)));
+    // Resource Manager's shape, and Compute's.
+    let [code, message] = reply.texts([&["/error/code", "/code"], &["/error/message", "/message"]]);
+    let error = reply.error(&code, &message, class(reply, &code, &message));
     match &*code {
         "ResourceGroupNotFound" => error.advising(&format!(
             "the resource group of the VM is gone: if the VM is, too, {}",
@@ -141,6 +132,19 @@ fn meaning(reply: &Reply) -> Error {
     }
 }
 
+/// The class of an error, where the status alone does not say it.
+fn class(reply: &Reply, code: &str, message: &str) -> Option<ErrorClass> {
+    let of_one_vm = reply.headers.contains_key(OF_COMPUTE) && !message.contains(OF_SUBSCRIPTION);
+    Some(match (reply.status.as_u16(), code) {
+        (404, "AuthorizationFailed" | "SubscriptionNotFound") => ErrorClass::Unauthorized,
+        (404, "NotFound") | (400 | 429, "RetryableError" | "RetryableErrorDueToAnotherOperation") => {
+            ErrorClass::Transient
+        }
+        (429, _) if of_one_vm => ErrorClass::Refused,
+        _ => return None,
+    })
+}
+
 /// Whether the access token is refused, and a new one may help. The token may also be good, and the subscription that a PeerPod
 /// names be another tenant's.
 pub(super) fn is_of_token(reply: &Reply) -> bool {
@@ -150,37 +154,8 @@ pub(super) fn is_of_token(reply: &Reply) -> bool {
 
 /// Whether Resource Manager says that the resource that it was asked for does not exist.
 pub(super) fn is_absent(reply: &Reply) -> bool {
-    is_absence(reply.status.as_u16(), &reply.body)
-}
-
-fn is_absence(status: u16, body: &[u8]) -> bool {
-    let [code] = texts(body, [&["/error/code"]]);
-    status == 404 && code == "ResourceNotFound"
-}
-
-/// The code and the text of an error, Resource Manager's or Compute's.
-fn failure(body: &[u8]) -> [String; 2] {
-    texts(body, [&["/error/code", "/code"], &["/error/message", "/message"]])
-}
-
-/// Whether Compute refuses further requests for one VM.
-fn is_of_one_vm(status: StatusCode, headers: &HeaderMap, message: &str) -> bool {
-    status == StatusCode::TOO_MANY_REQUESTS
-        && headers.contains_key(OF_COMPUTE)
-        && !message.contains(OF_SUBSCRIPTION)
-}
-
-/// What a code means, if that differs from what the status means.
-fn class(status: u16, code: &str) -> Option<ErrorClass> {
-    let table: &[(ErrorClass, &str)] = match status {
-        404 => &[
-            (ErrorClass::Unauthorized, "AuthorizationFailed SubscriptionNotFound"),
-            (ErrorClass::Transient, "NotFound"),
-        ],
-        400 | 429 => &[LOCKED],
-        _ => &[],
-    };
-    ErrorClass::of_code(code, table)
+    let [code] = reply.texts([&["/error/code"]]);
+    reply.status == StatusCode::NOT_FOUND && code == "ResourceNotFound"
 }
 
 #[cfg(test)]

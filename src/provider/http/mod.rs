@@ -68,7 +68,7 @@ pub(super) use self::{
     oauth::Proof,
     pages::{MOST_PAGES, too_many_pages},
     pinned::Fingerprint,
-    reply::{Reply, texts},
+    reply::Reply,
     signed::{CALLER, Parameters, Query, Signed, SignedAnswer, SignedApi},
     token::{Fresh, Tokens},
 };

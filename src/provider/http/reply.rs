@@ -94,7 +94,11 @@ impl Reply {
 
     /// The texts of an error that the body, JSON, has: each at the first of its pointers that lead to one; else empty.
     pub fn texts<const N: usize>(&self, pointers: [&[&str]; N]) -> [String; N] {
-        texts(&self.body, pointers)
+        let json: Value = serde_json::from_slice(&self.body).unwrap_or_default();
+        pointers.map(|pointers| {
+            let text = pointers.iter().find_map(|pointer| json.pointer(pointer)?.as_str());
+            text.unwrap_or_default().to_owned()
+        })
     }
 
     /// The error that the body does not hold the credential that was asked for. It quotes nothing.
@@ -164,15 +168,6 @@ impl Reply {
         let id = REQUEST_IDS.iter().find_map(|name| self.headers.get(*name))?.to_str().ok()?;
         Some(id.chars().take(CODE).collect())
     }
-}
-
-/// The texts that this JSON has: each at the first of its pointers that lead to one; else empty.
-pub(in crate::provider) fn texts<const N: usize>(json: &[u8], pointers: [&[&str]; N]) -> [String; N] {
-    let json: Value = serde_json::from_slice(json).unwrap_or_default();
-    pointers.map(|pointers| {
-        let text = pointers.iter().find_map(|pointer| json.pointer(pointer)?.as_str());
-        text.unwrap_or_default().to_owned()
-    })
 }
 
 /// `text` on one line, without secrets, and short enough for a log line.

@@ -2,13 +2,24 @@ use serde_json::json;
 
 use super::*;
 
-fn resource_manager(code: &str) -> Vec<u8> {
-    json!({ "error": { "code": code, "message": "no" } }).to_string().into_bytes()
+fn answer(status: u16, body: &str) -> Reply {
+    Reply::of(status.try_into().unwrap(), body)
+}
+
+fn resource_manager(status: u16, code: &str) -> Reply {
+    answer(status, &json!({ "error": { "code": code, "message": "no" } }).to_string())
+}
+
+/// The same, by Compute.
+fn compute(status: u16, code: &str, message: &str) -> Reply {
+    let mut reply = answer(status, &json!({ "code": code, "message": message }).to_string());
+    reply.headers.insert(OF_COMPUTE, "Microsoft.Compute/GetVM;0".parse().unwrap());
+    reply
 }
 
 #[test]
 fn only_resource_not_found_is_absence() {
-    assert!(is_absence(404, &resource_manager("ResourceNotFound")));
+    assert!(is_absent(&resource_manager(404, "ResourceNotFound")));
     for code in [
         "ResourceGroupNotFound",
         "SubscriptionNotFound",
@@ -20,15 +31,15 @@ fn only_resource_not_found_is_absence() {
         "resourcenotfound",
         "",
     ] {
-        assert!(!is_absence(404, &resource_manager(code)), "{code}");
+        assert!(!is_absent(&resource_manager(404, code)), "{code}");
     }
     for status in [200, 204, 400, 401, 403, 409, 410, 500] {
-        assert!(!is_absence(status, &resource_manager("ResourceNotFound")), "{status}");
+        assert!(!is_absent(&resource_manager(status, "ResourceNotFound")), "{status}");
     }
     for body in
         ["", "ResourceNotFound", "<html>ResourceNotFound", "{}", "[]", r#"{"error":"ResourceNotFound"}"#]
     {
-        assert!(!is_absence(404, body.as_bytes()), "{body}");
+        assert!(!is_absent(&answer(404, body)), "{body}");
     }
 }
 
@@ -52,16 +63,20 @@ fn codes_that_say_more_than_their_status_have_a_class() {
         (404, "", None),
         (410, "", None),
     ] {
-        assert_eq!(class(status, code), expected, "{status} {code}");
+        assert_eq!(class(&resource_manager(status, code), code, "no"), expected, "{status} {code}");
     }
 }
 
 #[test]
 fn the_errors_of_all_who_answer_have_a_code() {
-    let compute = json!({ "code": "RetryableError", "message": "no" }).to_string();
-    assert_eq!(failure(compute.as_bytes()), ["RetryableError", "no"]);
-    assert_eq!(failure(&resource_manager("ScopeLocked")), ["ScopeLocked", "no"]);
-    assert_eq!(failure(b"<html>"), ["", ""]);
+    for (reply, says) in [
+        (compute(409, "RetryableError", "no"), "the cloud answered 409 RetryableError: no"),
+        (resource_manager(409, "ScopeLocked"), "the cloud answered 409 ScopeLocked: no"),
+        (answer(409, "<html>"), "the cloud answered 409: "),
+    ] {
+        let error = meaning(&reply);
+        assert!(error.message.for_log().ends_with(says), "{says}: {error:?}");
+    }
 }
 
 #[test]
@@ -123,23 +138,22 @@ fn a_role_allows_what_its_patterns_do_and_not_what_it_excepts() {
 
 #[test]
 fn compute_refuses_requests_for_one_vm_or_for_all() {
+    const CODE: &str = "OperationNotAllowed";
     let all =
         "The server rejected the request because too many requests have been received for this subscription.";
-    let compute =
-        HeaderMap::from_iter([(OF_COMPUTE.parse().unwrap(), "Microsoft.Compute/GetVM;0".parse().unwrap())]);
-    let too_many = StatusCode::TOO_MANY_REQUESTS;
-    assert!(is_of_one_vm(too_many, &compute, "too many requests for this VM"));
-    assert!(!is_of_one_vm(too_many, &compute, all));
-    assert!(!is_of_one_vm(too_many, &HeaderMap::new(), "Resource Manager's own limit"));
-    assert!(!is_of_one_vm(StatusCode::CONFLICT, &compute, ""));
+    for (reply, message, expected) in [
+        (compute(429, CODE, "no"), "too many requests for this VM", Some(ErrorClass::Refused)),
+        (compute(429, CODE, "no"), all, None),
+        (resource_manager(429, CODE), "Resource Manager's own limit", None),
+        (compute(409, CODE, "no"), "", None),
+    ] {
+        assert_eq!(class(&reply, CODE, message), expected, "{message}");
+    }
     for (code, class_of_one) in [
         ("TooManyRequests", ErrorClass::Refused),
         ("OperationNotAllowed", ErrorClass::Refused),
         ("RetryableError", ErrorClass::Transient),
     ] {
-        let body = json!({ "error": { "code": code, "message": "no" } }).to_string();
-        let mut reply = Reply::of(too_many, &body);
-        reply.headers.clone_from(&compute);
-        assert_eq!(meaning(&reply).class, class_of_one, "{code}");
+        assert_eq!(meaning(&compute(429, code, "no")).class, class_of_one, "{code}");
     }
 }
