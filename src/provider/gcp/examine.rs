@@ -24,7 +24,7 @@ impl Gcp {
         let sample = match &listed {
             // Any VM of the project will do.
             Ok(vms) if vms.is_empty() => {
-                self.page(LISTING, "", IN_PART, "").await?.into_instances(&self.project).next()
+                self.page(LISTING, IN_PART, "").await?.into_instances(&self.project).next()
             }
             Ok(vms) => vms.first().cloned(),
             Err(_) => None,

@@ -100,20 +100,20 @@ impl Gcp {
 
     /// All VMs that are named like pod VMs.
     async fn pod_vms(&self) -> Result<Vec<Instance>, Error> {
-        self.instances(LISTING, &format!("name eq \"{POD_VM}.*\""), IN_PART).await
+        let filter = format!("name eq \"{POD_VM}.*\"");
+        self.instances(LISTING, &[IN_PART, &[("filter", &*filter)]].concat()).await
     }
 
-    /// Reads a list of all zones to its last page.
+    /// Reads a list of all zones, with these parameters, to its last page.
     async fn instances(
         &self,
         doing: &'static str,
-        filter: &str,
-        shape: Parameters<'_>,
+        parameters: Parameters<'_>,
     ) -> Result<Vec<Instance>, Error> {
         let mut all = Vec::new();
         let mut token = String::new();
         for _ in 0..MOST_PAGES {
-            let mut page = self.page(doing, filter, shape, &token).await?;
+            let mut page = self.page(doing, parameters, &token).await?;
             token = mem::take(&mut page.next_page_token);
             all.extend(page.into_instances(&self.project));
             if token.is_empty() {
@@ -127,13 +127,12 @@ impl Gcp {
     async fn page(
         &self,
         doing: &'static str,
-        filter: &str,
-        shape: Parameters<'_>,
+        parameters: Parameters<'_>,
         token: &str,
     ) -> Result<Page, Error> {
-        let further = [("filter", filter), ("pageToken", token)].into_iter();
-        let query = shape.iter().copied().chain(further.filter(|(_, text)| !text.is_empty()));
-        let path = format!("projects/{}/aggregated/instances?{}", self.project, encoded(query));
+        let next = (!token.is_empty()).then_some(("pageToken", token));
+        let query = encoded(parameters.iter().copied().chain(next));
+        let path = format!("projects/{}/aggregated/instances?{query}", self.project);
         let reply = accepted(self.api.send(self.request(doing, Method::GET, &path)?).await?, None)?;
         let page: Page = reply.json()?;
         page.gap().map_or(Ok(page), |gap| Err(reply.unreadable("list of all zones", &gap)))
@@ -144,7 +143,8 @@ impl Gcp {
         if id.scope().is_some() {
             return self.at(id.as_str()).await;
         }
-        let mut found = self.instances(LOOKING_UP, &format!("name = \"{id}\""), WHOLE).await?;
+        let filter = format!("name = \"{id}\"");
+        let mut found = self.instances(LOOKING_UP, &[WHOLE, &[("filter", &*filter)]].concat()).await?;
         found.retain(|instance| instance.name == id.as_str());
         let Some(instance) = found.pop() else {
             let message = "the project has no VM of the recorded name in any zone";
