@@ -132,21 +132,16 @@ pub(super) fn accepted(reply: Reply, path: Option<&str>) -> Result<Reply, Error>
 /// The class for a status with a code, and what to do about it. `None`: the status alone decides. Absence requires a message that
 /// names the VM at `path`.
 fn meaning(status: u16, code: &str, message: &str, path: Option<&str>) -> (Option<ErrorClass>, &'static str) {
+    use ErrorClass::{Invalid, NotFound, Refused, Throttled};
     let names = |path: &str| message.contains(&format!("'{path}'"));
     match (status, code) {
-        (404, "notFound") if path.is_some_and(names) => (Some(ErrorClass::NotFound), ""),
+        (404, "notFound") if path.is_some_and(names) => (Some(NotFound), ""),
         (404, "notFound") => (None, "the project or the zone is unknown, or the credentials may not see it"),
-        (412, _) | (_, "resourceInUseByAnotherResource" | "resourceNotReady") => {
-            (Some(ErrorClass::Refused), "")
-        }
-        (_, "invalidResourceUsage") => {
-            (Some(ErrorClass::Refused), "the VM may be protected against deletion")
-        }
-        (_, "accessNotConfigured") => {
-            (Some(ErrorClass::Invalid), "enable the Compute Engine API in the project")
-        }
+        (412, _) | (_, "resourceInUseByAnotherResource" | "resourceNotReady") => (Some(Refused), ""),
+        (_, "invalidResourceUsage") => (Some(Refused), "the VM may be protected against deletion"),
+        (_, "accessNotConfigured") => (Some(Invalid), "enable the Compute Engine API in the project"),
         (_, "rateLimitExceeded" | "userRateLimitExceeded") => {
-            (Some(ErrorClass::Throttled { retry_after: RETRY_AFTER }), "")
+            (Some(Throttled { retry_after: RETRY_AFTER }), "")
         }
         _ => (None, ""),
     }
