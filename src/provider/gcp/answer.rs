@@ -64,13 +64,6 @@ pub(super) struct Operation {
     pub(super) error: Option<Value>,
 }
 
-/// The rights that a caller has of those that were asked about.
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-pub(super) struct Permissions {
-    pub(super) permissions: Vec<String>,
-}
-
 impl Instance {
     /// Whether it runs, as far as its status says. Its deletion begins with a stop. One that is being repaired runs again by itself.
     pub(super) fn power(&self) -> PowerState {

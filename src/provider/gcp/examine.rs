@@ -1,12 +1,9 @@
 //! The examination of a project, before a VM must be deleted there.
 
 use hyper::Method;
-use serde_json::json;
+use serde_json::{Value, json};
 
-use super::{
-    Gcp, IN_PART, LISTING,
-    answer::{Permissions, accepted},
-};
+use super::{Gcp, IN_PART, LISTING, answer::accepted};
 use crate::provider::{
     Error, Finding, POD_VM,
     finding::{DELETE, LOOK_UP, counted, ensure_answered, ensure_rights},
@@ -47,7 +44,8 @@ impl Gcp {
         let path = format!("{path}/testIamPermissions");
         let call = self.request("asking for the rights on a VM", Method::POST, &path)?;
         let call = call.json(&json!({ "permissions": NEEDED }));
-        let granted = accepted(self.api.send(call).await?, None)?.json::<Permissions>()?.permissions;
+        let answer: Value = accepted(self.api.send(call).await?, None)?.json()?;
+        let granted = answer["permissions"].as_array().map(Vec::as_slice).unwrap_or_default();
         ensure_rights(&NEEDED, |needed| granted.iter().any(|it| it == needed))?;
         Ok(format!("the credentials have {}", NEEDED.join(" and ")))
     }
