@@ -95,9 +95,13 @@ impl Reconciler {
             Ok(false) => Ok(Action::await_change()),
             Err(error) => {
                 let message =
-                    format!("the operator creates nothing, because setting its finalizer fails: {error}");
+                    format!("the operator changes nothing, because setting its finalizer fails: {error}");
                 let findings = vec![Finding::new(Reason::AdaptorFailed, message)];
-                self.reporter.report(config, &Report { findings, ..Report::default() }).await?;
+                // A configuration that already runs may have lost its finalizer.
+                let nodes = config.status.as_ref().and_then(|status| usize::try_from(status.nodes).ok());
+                let report =
+                    Report { findings, nodes: nodes.unwrap_or(0), advertised: advertised_before(config) };
+                self.reporter.report(config, &report).await?;
                 Err(error.into())
             }
         }

@@ -101,6 +101,7 @@ pub(crate) async fn start(name: &str, node: bool) -> Result<named::Up> {
         up = &mut starting => up,
         () = interrupted => {
             // Processes that stay are recorded only once they run, and must be recorded so that they can be ended.
+            writeln!(stderr(), "Interrupted: the cluster ends when its start is over.")?;
             if let Ok(named::Up::Started(_)) = starting.await {
                 named::down(name).await?;
             }

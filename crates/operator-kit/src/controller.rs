@@ -332,6 +332,30 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn the_shutdown_does_not_wait_for_what_is_not_listed() {
+        let widget = json!({ "metadata": { "name": "a", "namespace": "shop", "uid": "u" }, "spec": {} });
+        let list = json!({
+            "apiVersion": "example.com/v1", "kind": "WidgetList", "metadata": { "resourceVersion": "1" }, "items": [widget],
+        });
+        let server = ApiServer::expecting([
+            Call::get(WIDGETS).answer(Answer::object(&list)),
+            Call::get(WIDGETS).answer(Answer::hang()),
+        ]);
+        let host = host(&server);
+        let (widgets, changes) = host.cached(CRDS, &WIDGET, watch::paged(), |_: &Widget| ());
+        let _never = host.readiness.needs("something else");
+        let reconcile = |_: Arc<Widget>, _| {
+            futures::future::lazy(|_| -> Result<Action, &str> { panic!("not everything is listed") })
+        };
+        let work = host.run(Controller::for_stream(changes, widgets), (), reconcile);
+        let stop = async {
+            sleep(Duration::from_secs(5)).await;
+            host.shutdown.cancel();
+        };
+        timeout(Duration::from_secs(60), futures::future::join(work, stop)).await.unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn failed_reconciles_are_retried_and_the_shutdown_waits_for_running_ones() {
         let widget = json!({ "metadata": { "name": "a", "namespace": "shop", "uid": "u" }, "spec": {} });
         let list = json!({

@@ -109,6 +109,17 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn an_object_without_the_finalizer_costs_no_call() {
+        let server = ApiServer::expecting([]);
+        let api = Api::<Metadata<Widget>>::namespaced(server.client(), "shop");
+        let mut widget = Widget::new("a", WidgetSpec::default());
+        for others in [None, Some(vec!["x/y".to_owned()])] {
+            widget.metadata.finalizers = others;
+            assert_eq!(release(&api, &widget, FINALIZER, "kit").await.ok(), Some(Written::Done));
+        }
+    }
+
+    #[tokio::test]
     async fn a_404_about_another_object_is_an_error() {
         assert_eq!(answered(Answer::not_found("widgets", "a")).await.ok(), Some(Written::Gone));
         for other in not_of("a") {

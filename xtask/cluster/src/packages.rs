@@ -75,9 +75,10 @@ fn install_missing(packages: &[&str]) -> Result<()> {
     }
     let mut progress = Progress::new(2);
     progress.step("apt-get update");
-    apt_get(&["update", "--quiet"])?;
+    apt_get(&mut progress, &["update", "--quiet"])?;
     progress.step(format!("installing {}", missing.join(" ")));
-    apt_get(&[&["install", "--quiet", "--yes", "--no-install-recommends"], missing.as_slice()].concat())?;
+    let install = ["install", "--quiet", "--yes", "--no-install-recommends"];
+    apt_get(&mut progress, &[&install, missing.as_slice()].concat())?;
     progress.finish();
     Ok(())
 }
@@ -88,15 +89,21 @@ fn install_command(packages: &[&str]) -> String {
 }
 
 /// Runs apt-get, once no other program has its locks.
-fn apt_get(arguments: &[&str]) -> Result<()> {
-    retry_while_locked(LOCKED_PAUSE, || try_apt_get(arguments))
+fn apt_get(progress: &mut Progress, arguments: &[&str]) -> Result<()> {
+    retry_while_locked(
+        || try_apt_get(arguments),
+        || {
+            progress.detail("waiting for another program that installs packages");
+            sleep(LOCKED_PAUSE);
+        },
+    )
 }
 
-fn retry_while_locked(pause: Duration, mut attempt: impl FnMut() -> Result<()>) -> Result<()> {
+fn retry_while_locked(mut attempt: impl FnMut() -> Result<()>, mut wait: impl FnMut()) -> Result<()> {
     let until = Instant::now() + LOCKED_DEADLINE;
     loop {
         match attempt() {
-            Err(error) if error.to_string().contains(LOCKED) && Instant::now() < until => sleep(pause),
+            Err(error) if error.to_string().contains(LOCKED) && Instant::now() < until => wait(),
             outcome => return outcome,
         }
     }
@@ -140,10 +147,11 @@ mod tests {
             "E: Could not get lock /var/lib/dpkg/lock-frontend. It is held by process 7 (apt-get)",
             "E: Could not get lock /var/lib/apt/lists/lock. It is held by process 7 (apt-get)",
         ];
-        let error = retry_while_locked(Duration::ZERO, || bail!("{}", answers.pop().unwrap_or_default()));
+        let mut waited = 0;
+        let error = retry_while_locked(|| bail!("{}", answers.pop().unwrap_or_default()), || waited += 1);
         let error = error.unwrap_err().to_string();
         assert!(error.contains("Unable to locate"), "{error}");
-        assert!(answers.is_empty());
+        assert!(answers.is_empty() && waited == 2);
     }
 
     #[test]
