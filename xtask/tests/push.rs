@@ -10,7 +10,7 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use cluster::{
-    address::{loopback, port},
+    address::unused,
     packages,
     process::{Lifetime, Process},
 };
@@ -41,17 +41,11 @@ struct Registry {
     _process: Process,
 }
 
-/// An address at which nothing listens.
-fn unused() -> Result<SocketAddr> {
-    let ip = loopback();
-    Ok((ip, port(ip, PORT)?).into())
-}
-
 impl Registry {
     /// With TLS it accepts one user, without TLS every client.
     async fn start(tls: bool) -> Result<Self> {
         packages::ensure(&[PACKAGE])?;
-        let (dir, address) = (tempfile::tempdir()?, unused()?);
+        let (dir, [address]) = (tempfile::tempdir()?, unused(PORT)?);
         let path = |name: &str| dir.path().join(name);
         let mut http = json!({ "addr": address });
         let storage = json!({ "filesystem": { "rootdirectory": path("storage") } });
@@ -179,7 +173,8 @@ async fn a_registry_without_tls_is_used_only_when_that_is_asked_for() -> Result<
 
 #[test]
 fn an_unreachable_registry_is_reported() -> Result<()> {
-    let (user, authority) = (User::new()?, unused()?.to_string());
+    let (user, [address]) = (User::new()?, unused(PORT)?);
+    let authority = address.to_string();
     let said = user.fails(&["--push", &authority, "--plain-http"])?;
     ensure!(said.contains(&authority) && said.contains("Connection refused"), "{said}");
     let said = user.fails(&["--push", "team/mine"])?;

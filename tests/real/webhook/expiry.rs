@@ -9,14 +9,17 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, ensure};
-use cluster::process::{Lifetime, Process};
+use cluster::{
+    address::loopback,
+    process::{Lifetime, Process},
+};
 use rcgen::{CertificateParams, KeyPair, date_time_ymd};
 use testbed::{
     http,
     wait::{self, DEADLINE},
 };
 
-use super::stage::{READY, address};
+use super::stage::READY;
 use crate::support::{PROGRAM, run};
 
 const EXPIRY: &str = "peerpod_operator_webhook_certificate_expiry_timestamp_seconds";
@@ -48,7 +51,7 @@ async fn until_told(metrics: SocketAddr, expiry: u64, overdue: u64) -> Result<()
 #[test]
 fn a_certificate_that_is_not_replaced_in_time_is_warned_of_once() -> Result<()> {
     run(async {
-        let (dir, address) = (tempfile::tempdir()?, address());
+        let (dir, address) = (tempfile::tempdir()?, loopback());
         let at = |port: u16| SocketAddr::from((address, port));
         let expires = show(dir.path(), 300, 100)?;
         let mut command = Command::new(PROGRAM);

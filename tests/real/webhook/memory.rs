@@ -9,7 +9,10 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, ensure};
-use cluster::process::{Lifetime, Process};
+use cluster::{
+    address::loopback,
+    process::{Lifetime, Process},
+};
 use peerpod_operator::{
     api::v1alpha1::EXTENDED_RESOURCE,
     webhook::mutate::{MOST_CONTAINERS, MOST_RESOURCES},
@@ -32,7 +35,7 @@ use tokio_rustls::{
     },
 };
 
-use super::{expiry, stage::address};
+use super::expiry;
 use crate::support::{PROGRAM, run};
 
 /// The most memory that it may use, in KiB. Its Pod may use 64 MiB, which includes the program itself.
@@ -117,7 +120,7 @@ fn peak_memory(webhook: &Process) -> Result<u64> {
 #[test]
 fn malicious_clients_take_bounded_memory_and_delay_no_others() -> Result<()> {
     run(async {
-        let (dir, address) = (tempfile::tempdir()?, address());
+        let (dir, address) = (tempfile::tempdir()?, loopback());
         expiry::show(dir.path(), 0, 3600)?;
         let mut command = Command::new(PROGRAM);
         let arguments = ["--addr", "--health-addr", "--metrics-addr"].into_iter().zip([9443, 8081, 8080]);

@@ -3,7 +3,10 @@
 use std::{net::Ipv4Addr, pin::pin, process::Command, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
-use cluster::process::{Lifetime, Process};
+use cluster::{
+    address::loopback,
+    process::{Lifetime, Process},
+};
 use futures::StreamExt as _;
 use k8s_openapi::{
     ByteString,
@@ -64,7 +67,7 @@ impl Webhook {
     /// Starts the webhook.
     pub(super) async fn spawn(scene: &Scene<'_>, arguments: &[&str]) -> Result<Self> {
         let (namespace, dir) = (&scene.namespace, tempfile::tempdir()?);
-        let address = address();
+        let address = loopback();
         let kubeconfig = service_account(scene).await?;
         let mut command = Command::new(PROGRAM);
         command.env("KUBECONFIG", kubeconfig).arg("webhook").arg(format!("--addr={address}:9443"));
@@ -130,11 +133,6 @@ async fn keep_trust(secrets: Api<Secret>, configurations: Api<MutatingWebhookCon
         // Without the authorities the API server does not call the webhook, and the test fails.
         let _ = configurations.patch(&name, &PatchParams::default(), &Patch::<()>::Json(patch)).await;
     }
-}
-
-/// A random address of its own among 16 million, so that its ports are free.
-pub(super) fn address() -> Ipv4Addr {
-    Ipv4Addr::new(127, fastrand::u8(1..), fastrand::u8(..), fastrand::u8(1..255))
 }
 
 /// The kubeconfig of a `ServiceAccount` with exactly the webhook's rights in the test's namespace.

@@ -2,7 +2,7 @@
 
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher as _;
-use std::net::{Ipv4Addr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 
 use anyhow::{Context as _, Result};
 use serde::{Deserialize, Serialize};
@@ -38,6 +38,18 @@ pub fn loopback() -> Ipv4Addr {
     Ipv4Addr::new(127, b.max(1), c, d.clamp(1, 254))
 }
 
+/// Addresses of servers at which nothing listens, at one random loopback address. The first one has the usual port or a higher one,
+/// each further one a higher port than the one before.
+pub fn unused<const N: usize>(usual: u16) -> Result<[SocketAddr; N]> {
+    let (ip, mut least) = (loopback(), usual);
+    let mut addresses = [SocketAddr::from((ip, usual)); N];
+    for address in &mut addresses {
+        address.set_port(port(ip, least)?);
+        least = address.port() + 1;
+    }
+    Ok(addresses)
+}
+
 /// The usual port of this address, or a higher one if a program listens on the usual port at every address.
 pub fn port(ip: Ipv4Addr, usual: u16) -> Result<u16> {
     (usual..usual + ATTEMPTS)
@@ -48,6 +60,13 @@ pub fn port(ip: Ipv4Addr, usual: u16) -> Result<u16> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn unused_addresses_differ_in_their_ports_alone() -> Result<()> {
+        let [first, second] = unused(8080)?;
+        assert!(first.ip() == second.ip() && first.port() >= 8080 && second.port() > first.port());
+        Ok(())
+    }
 
     #[test]
     fn a_port_that_is_taken_is_passed_over() -> Result<()> {

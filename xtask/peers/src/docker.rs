@@ -10,8 +10,7 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use cluster::{
-    address::{loopback, port},
-    packages,
+    address, packages,
     process::{Lifetime, Process},
 };
 use http_body_util::{BodyExt as _, Full};
@@ -84,8 +83,7 @@ impl Podman {
             .arg(content)
             .arg("."))?;
         run(podman(dir).args(["import", "--quiet"]).arg(&image).arg(IMAGE))?;
-        let ip = loopback();
-        let address = SocketAddr::from((ip, port(ip, PORT)?));
+        let [address] = address::unused(PORT)?;
         let mut command = podman(dir);
         command.args(["system", "service", "--time=0"]).arg(format!("tcp://{address}"));
         let process = Process::start("podman", &command, dir, Lifetime::Owned)?;

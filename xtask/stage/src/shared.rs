@@ -2,7 +2,7 @@
 
 use std::{
     fs::File,
-    net::{Ipv4Addr, SocketAddr},
+    net::SocketAddr,
     path::{Path, PathBuf},
     process::Command,
     time::Duration,
@@ -10,8 +10,7 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use cluster::{
-    Cluster, ClusterOptions, Component,
-    address::port,
+    Cluster, ClusterOptions, Component, address,
     process::{Lifetime, Process},
     proxies::without_proxies,
 };
@@ -115,11 +114,7 @@ impl Stage {
         let own = format!("--namespace={namespace}");
         let token = cluster.kubectl(&["create", "token", name, &own, "--duration=24h"]).await?;
         let kubeconfig = cluster.kubeconfig_for_token(name, token.trim())?;
-        // An address of its own among 16 million.
-        let address = Ipv4Addr::new(127, fastrand::u8(1..), fastrand::u8(..), fastrand::u8(1..255));
-        // Each port is searched for above the one before, so that no two are the same.
-        let metrics = SocketAddr::from((address, port(address, 8080)?));
-        let health = SocketAddr::from((address, port(address, metrics.port() + 1)?));
+        let [metrics, health] = address::unused(8080)?;
         let mut command = Command::new(&plan.program);
         without_proxies(&mut command);
         command.env("KUBECONFIG", kubeconfig).env("POD_NAMESPACE", &namespace).arg("run");

@@ -1,7 +1,7 @@
 //! The operator's program, run as in a cluster.
 
 use std::{
-    net::{Ipv4Addr, SocketAddr},
+    net::SocketAddr,
     path::{Path, PathBuf},
     process::{Command, ExitStatus},
     time::Duration,
@@ -9,7 +9,7 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use cluster::{
-    address::port,
+    address,
     process::{Lifetime, Process, Signal},
     proxies::without_proxies,
 };
@@ -99,11 +99,7 @@ impl Operator {
         std::fs::create_dir_all(dir).with_context(|| format!("creating {}", dir.display()))?;
         let credentials = MountedFolder::create(dir.join("credentials"), &settings.secret)?;
         let settings = MountedFolder::create(dir.join("settings"), &settings.config_map)?;
-        let address = loopback_address();
-        // Each port is searched for above the one before, so that no two are the same.
-        let metrics = SocketAddr::from((address, port(address, 8080)?));
-        let health = SocketAddr::from((address, port(address, metrics.port() + 1)?));
-        let status = SocketAddr::from((address, port(address, health.port() + 1)?));
+        let [metrics, health, status] = address::unused(8080)?;
         let mut command = Command::new(program);
         without_proxies(&mut command);
         // Only this controller: many operators share a cluster's nodes, and the other controller writes to nodes.
@@ -240,9 +236,4 @@ impl Operator {
 
 fn start(command: &Command, dir: &Path, lifetime: Lifetime) -> Result<Process> {
     Process::start("operator", command, dir, lifetime)
-}
-
-/// An address of its own among 16 million. Other programs use 127.0.0.1.
-fn loopback_address() -> Ipv4Addr {
-    Ipv4Addr::new(127, fastrand::u8(1..), fastrand::u8(..), fastrand::u8(1..255))
 }
