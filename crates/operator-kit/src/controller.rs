@@ -141,8 +141,8 @@ impl Host {
     /// Runs a controller until the shutdown, then waits for its running reconciles.
     ///
     /// It reconciles up to eight objects at once, while this process leads and after everything that [`Readiness`] needs is met. So
-    /// nothing that it needs may come from a reconcile. An error of a reconcile is
-    /// logged, and the object is reconciled again after a delay of its own. When this process begins to lead, it reconciles every object.
+    /// nothing that it needs may come from a reconcile. An error of a reconcile is logged, and the object is reconciled again after a
+    /// delay of its own. When this process begins to lead, it reconciles every object.
     pub async fn run<K, C, E, F>(
         &self,
         controller: Controller<K>,
@@ -331,16 +331,21 @@ mod tests {
         assert_eq!(names, ["a", "b"]);
     }
 
-    #[tokio::test(start_paused = true)]
-    async fn the_shutdown_does_not_wait_for_what_is_not_listed() {
+    /// A server that lists one widget, which stays as it is.
+    fn one_widget() -> ApiServer {
         let widget = json!({ "metadata": { "name": "a", "namespace": "shop", "uid": "u" }, "spec": {} });
         let list = json!({
             "apiVersion": "example.com/v1", "kind": "WidgetList", "metadata": { "resourceVersion": "1" }, "items": [widget],
         });
-        let server = ApiServer::expecting([
+        ApiServer::expecting([
             Call::get(WIDGETS).answer(Answer::object(&list)),
             Call::get(WIDGETS).answer(Answer::hang()),
-        ]);
+        ])
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_shutdown_does_not_wait_for_what_is_not_listed() {
+        let server = one_widget();
         let host = host(&server);
         let (widgets, changes) = host.cached(CRDS, &WIDGET, watch::paged(), |_: &Widget| ());
         let _never = host.readiness.needs("something else");
@@ -357,14 +362,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn failed_reconciles_are_retried_and_the_shutdown_waits_for_running_ones() {
-        let widget = json!({ "metadata": { "name": "a", "namespace": "shop", "uid": "u" }, "spec": {} });
-        let list = json!({
-            "apiVersion": "example.com/v1", "kind": "WidgetList", "metadata": { "resourceVersion": "1" }, "items": [widget],
-        });
-        let server = ApiServer::expecting([
-            Call::get(WIDGETS).answer(Answer::object(&list)),
-            Call::get(WIDGETS).answer(Answer::hang()),
-        ]);
+        let server = one_widget();
         let host = host(&server);
         let (widgets, changes) = host.cached(CRDS, &WIDGET, watch::paged(), |_: &Widget| ());
         let later = host.readiness.needs("something else");

@@ -35,8 +35,7 @@ impl Applier {
 
     /// Annotates the ServiceAccount with what these configurations want. Returns whether it exists.
     pub(super) async fn service_account(&self, configs: &[Arc<PeerPodConfig>]) -> Result<bool, RoomError> {
-        let staying = configs.iter().filter(|config| config.metadata.deletion_timestamp.is_none());
-        let account = resources::service_account(staying.map(AsRef::as_ref), &self.namespace);
+        let account = resources::service_account(configs.iter().map(AsRef::as_ref), &self.namespace);
         Ok(self.objects.adjust(&Wanted::of(&account)?).await?)
     }
 

@@ -9,7 +9,6 @@ use operator_kit::text::listed;
 use super::super::{
     capacity::Summary,
     conditions::{Finding, Reason},
-    qualified::is_annotation,
     resources::{self, Inputs, InstanceType},
 };
 use crate::api::v1alpha1::PeerPodConfig;
@@ -43,18 +42,12 @@ pub(super) fn overruled_annotations(
     config: &PeerPodConfig,
     configs: &[Arc<PeerPodConfig>],
 ) -> Option<Finding> {
+    let own = &config.spec.adaptor.service_account_annotations;
     let older = configs.iter().take_while(|it| it.metadata.name != config.metadata.name);
-    let older: Vec<_> = older.filter(|it| it.metadata.deletion_timestamp.is_none()).collect();
-    let own = config.spec.adaptor.service_account_annotations.iter();
-    let overruled = own.filter(|(key, _)| is_annotation(key)).filter_map(|(key, value)| {
-        // The first one wins, as in the ServiceAccount.
-        let (name, first) = older.iter().find_map(|it| {
-            let first = it.spec.adaptor.service_account_annotations.get(key)?;
-            Some((it.name_any(), first))
-        })?;
-        (first != value).then(|| format!("{key} ({name})"))
-    });
-    let overruled: Vec<_> = overruled.collect();
+    let counts = resources::account_annotations(older.map(AsRef::as_ref)).into_iter();
+    let overruled = counts.filter(|(key, (_, value))| own.get(*key).is_some_and(|it| it != value));
+    let overruled: Vec<_> =
+        overruled.map(|(key, (first, _))| format!("{key} ({})", first.name_any())).collect();
     (!overruled.is_empty()).then(|| {
         let message = format!(
             "spec.adaptor.serviceAccountAnnotations: all PeerPodConfigs share the ServiceAccount, and older ones give \

@@ -76,21 +76,32 @@ pub fn daemon_set(inputs: &Inputs) -> DaemonSet {
     }
 }
 
-/// The annotations of cloud-api-adaptor's ServiceAccount, which the installation creates. All configurations share it, so these are
-/// the annotations of all of them: where two set the same key, the first one wins. [Unusable](unusable_annotations) ones are left
+/// The annotations of the ServiceAccount that all configurations share, each with the configuration whose value counts: where two set
+/// the same key, the first one wins. A configuration that is being deleted sets none. [Unusable](unusable_annotations) ones are left
 /// out, because the API server would reject all with them.
+pub fn account_annotations<'a>(
+    configs: impl IntoIterator<Item = &'a PeerPodConfig>,
+) -> BTreeMap<&'a str, (&'a PeerPodConfig, &'a str)> {
+    let mut annotations = BTreeMap::new();
+    for config in configs.into_iter().filter(|config| config.metadata.deletion_timestamp.is_none()) {
+        for (key, value) in &config.spec.adaptor.service_account_annotations {
+            if is_annotation(key) {
+                annotations.entry(&**key).or_insert((config, &**value));
+            }
+        }
+    }
+    annotations
+}
+
+/// cloud-api-adaptor's ServiceAccount, which the installation creates, with the [annotations](account_annotations) of these
+/// configurations.
 pub fn service_account<'a>(
     configs: impl IntoIterator<Item = &'a PeerPodConfig>,
     namespace: &str,
 ) -> ServiceAccount {
-    let mut annotations = BTreeMap::new();
-    for config in configs {
-        let usable =
-            config.spec.adaptor.service_account_annotations.iter().filter(|(key, _)| is_annotation(key));
-        for (key, value) in usable {
-            annotations.entry(key.clone()).or_insert_with(|| value.clone());
-        }
-    }
+    let annotations = account_annotations(configs).into_iter();
+    let annotations: BTreeMap<_, _> =
+        annotations.map(|(key, (_, value))| (key.to_owned(), value.to_owned())).collect();
     ServiceAccount {
         metadata: ObjectMeta {
             name: Some(SERVICE_ACCOUNT.to_owned()),

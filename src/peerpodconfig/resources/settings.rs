@@ -248,14 +248,16 @@ mod tests {
         assert_eq!(of("5f0c"), of("5f0c"));
     }
 
+    /// A DaemonSet with this record.
+    fn built(record: &str) -> DaemonSet {
+        let annotations = json!({ BUILT_FROM_ANNOTATION: record });
+        serde_json::from_value(json!({ "metadata": { "annotations": annotations } })).unwrap()
+    }
+
     #[test]
     fn a_daemon_set_keeps_what_it_was_built_from_until_it_may_restart() {
         let old = read(&json!({ "CLOUD_PROVIDER": "alibabacloud", "INSTANCE_TYPE": "x" }), &json!({}));
         let new = read(&json!({ "CLOUD_PROVIDER": "aws", "PROBE_PORT": "9000" }), &json!({}));
-        let built = |record: &str| -> DaemonSet {
-            let annotations = json!({ BUILT_FROM_ANNOTATION: record });
-            serde_json::from_value(json!({ "metadata": { "annotations": annotations } })).unwrap()
-        };
         let spec = PeerPodConfigSpec::default();
         let mut restarting = spec.clone();
         restarting.adaptor.restart_on_settings_change = true;
@@ -271,10 +273,6 @@ mod tests {
     fn settings_of_other_objects_are_in_force_at_once() {
         let read = |cloud: &str| read(&json!({ "CLOUD_PROVIDER": cloud }), &json!({}));
         let (old, new) = (read("libvirt"), read("aws"));
-        let built = |record: &str| -> DaemonSet {
-            let annotations = json!({ BUILT_FROM_ANNOTATION: record });
-            serde_json::from_value(json!({ "metadata": { "annotations": annotations } })).unwrap()
-        };
         let spec = PeerPodConfigSpec::default();
         let current = built(&old.record(&spec));
         for other in [
