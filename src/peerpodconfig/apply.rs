@@ -280,11 +280,8 @@ async fn remove(api: &Api<DynamicObject>, object: &DynamicObject, how: DeletePar
     let same = || Preconditions { uid: object.uid(), resource_version: None };
     let params = DeleteParams { preconditions: how.preconditions.or_else(|| Some(same())), ..how };
     let name = object.name_any();
-    match api_call::bounded(api.delete(&name, &params)).await {
-        // It was removed or replaced meanwhile.
-        Err(error) if !error.is_gone_or_changed(&name) => Err(error),
-        _ => Ok(()),
-    }
+    // It may have been removed or replaced meanwhile.
+    api_call::if_unchanged(&name, api_call::bounded(api.delete(&name, &params)).await).map(drop)
 }
 
 /// Items of a list have no kind.

@@ -34,12 +34,9 @@ impl Finalizer {
             "metadata": { "uid": config.uid(), "finalizers": [FINALIZER] },
         });
         let params = PatchParams::apply(&format!("{FIELD_MANAGER}-finalizer")).force();
-        let api = self.api(config);
-        match api_call::bounded(api.patch(&config.name_any(), &params, &Patch::Apply(patch))).await {
-            Ok(_) => Ok(true),
-            Err(error) if error.is_gone_or_changed(&config.name_any()) => Ok(false),
-            Err(error) => Err(error),
-        }
+        let (api, name) = (self.api(config), config.name_any());
+        let applied = api_call::bounded(api.patch(&name, &params, &Patch::Apply(patch))).await;
+        Ok(api_call::if_unchanged(&name, applied)?.is_some())
     }
 
     /// Removes the finalizer. If the configuration changed since it was read, the change requeues it.

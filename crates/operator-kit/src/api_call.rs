@@ -85,11 +85,6 @@ impl ApiError {
         self.status().is_some_and(|status| is_absence(status, name))
     }
 
-    /// Whether the API server says that the object of this name does not exist, or differs from the precondition of the request.
-    pub fn is_gone_or_changed(&self, name: &str) -> bool {
-        self.is_absence_of(name) || self.is_conflict()
-    }
-
     /// Whether the object exists already, or differs from the precondition of the request.
     pub fn is_conflict(&self) -> bool {
         self.code() == Some(409) && !self.is_of_webhook()
@@ -170,6 +165,14 @@ impl Written {
             Err(error) if error.is_conflict() || error.is_failed_test() => Ok(Self::Outdated),
             Err(error) => Err(error),
         }
+    }
+}
+
+/// The answer to a write; `None` if the object of this name does not exist, or differs from the precondition of the request.
+pub fn if_unchanged<T>(name: &str, answer: Result<T, ApiError>) -> Result<Option<T>, ApiError> {
+    match answer {
+        Err(error) if error.is_absence_of(name) || error.is_conflict() => Ok(None),
+        answer => answer.map(Some),
     }
 }
 

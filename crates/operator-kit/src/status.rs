@@ -86,12 +86,9 @@ impl Publisher {
         });
         let params = PatchParams::apply(self.field_manager);
         let (forced, patch) = (params.clone().force(), Patch::Apply(patch));
-        let applied = match self.patch(object, &forced, &patch).await {
-            Ok(applied) => applied,
-            // It is gone, or another object has its name: there is no status to write.
-            Err(error) if error.is_gone_or_changed(&name) => return Ok(()),
-            Err(error) => return Err(error),
-        };
+        let answer = self.patch(object, &forced, &patch).await;
+        // If it is gone, or another object has its name, there is no status to write.
+        let Some(applied) = api_call::if_unchanged(&name, answer)? else { return Ok(()) };
         // Compared as JSON: times differ in digits that are not written.
         let status = json!(status);
         if json!(applied.status()) == status {

@@ -24,7 +24,7 @@ use kube::{
 };
 use operator_kit::{
     Permission,
-    api_call::{ApiError, bounded, get_opt},
+    api_call::{ApiError, bounded, get_opt, if_unchanged},
 };
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::json;
@@ -171,7 +171,7 @@ impl WebhookResources {
                 if created.is_err() {
                     self.drifts.not_written(&key);
                 }
-                unless_changed(&name, created)?;
+                if_unchanged(&name, created)?;
             }
             return Ok(());
         };
@@ -192,7 +192,8 @@ impl WebhookResources {
         if is_needed && patched.is_err() {
             self.drifts.not_written(&key);
         }
-        unless_changed(&name, patched)
+        // An object that changed or was removed meanwhile triggers the next reconcile.
+        if_unchanged(&name, patched).map(drop)
     }
 }
 
@@ -204,19 +205,11 @@ where
     let preconditions = Preconditions { uid: object.uid(), resource_version: object.resource_version() };
     let params = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::background() };
     let name = object.name_any();
-    unless_changed(&name, bounded(api.delete(&name, &params)).await)
+    if_unchanged(&name, bounded(api.delete(&name, &params)).await).map(drop)
 }
 
 fn key<K: Resource<DynamicType = ()>>(config: &PeerPodConfig, name: &str) -> Key {
     Key { config: Some(config.name_any()), kind: K::kind(&()).into_owned(), name: name.to_owned() }
-}
-
-/// An object that changed or was removed meanwhile triggers the next reconcile.
-fn unless_changed<T>(name: &str, written: Result<T, ApiError>) -> Result<(), ApiError> {
-    match written {
-        Err(error) if !error.is_gone_or_changed(name) => Err(error),
-        _ => Ok(()),
-    }
 }
 
 #[cfg(test)]

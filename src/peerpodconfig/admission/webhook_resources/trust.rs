@@ -7,11 +7,11 @@ use kube::{
     Api, Resource as _, ResourceExt,
     api::{Patch, PatchParams},
 };
-use operator_kit::api_call::{ApiError, bounded, get_opt};
+use operator_kit::api_call::{ApiError, bounded, get_opt, if_unchanged};
 use serde_json::json;
 use tracing::info;
 
-use super::{WebhookResources, unless_changed};
+use super::WebhookResources;
 use crate::{
     api::v1alpha1::{FIELD_MANAGER, PeerPodConfig},
     peerpodconfig::{
@@ -54,7 +54,7 @@ impl WebhookResources {
         if patched.is_err() {
             self.drifts.not_written(&key);
         }
-        unless_changed(&name, patched)
+        if_unchanged(&name, patched).map(drop)
     }
 }
 
