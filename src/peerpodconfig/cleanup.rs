@@ -6,8 +6,8 @@ use kube::ResourceExt;
 
 use super::{
     conditions::Reason,
-    findings::{Findings, UNWATCHED_RESYNC},
-    rooms::{ReconcileError, Rooms},
+    findings::{Findings, RoomError, UNWATCHED_RESYNC},
+    rooms::Rooms,
 };
 use crate::api::v1alpha1::PeerPodConfig;
 
@@ -22,7 +22,7 @@ pub(super) async fn clean_up(
     rooms: &Rooms,
     config: &PeerPodConfig,
     configs: &[Arc<PeerPodConfig>],
-) -> Result<Option<Findings>, ReconcileError> {
+) -> Result<Option<Findings>, RoomError> {
     let has_admission = rooms.admission.remove(config, configs).await?;
     let left = clean_up_nodes(rooms, config, configs, has_admission).await?;
     Ok(left
@@ -35,7 +35,7 @@ async fn clean_up_nodes(
     config: &PeerPodConfig,
     configs: &[Arc<PeerPodConfig>],
     has_admission: bool,
-) -> Result<Option<(String, Duration)>, ReconcileError> {
+) -> Result<Option<(String, Duration)>, RoomError> {
     let unseen = || Some(("the operator is still reading nodes".to_owned(), NOT_YET_SEEN));
     let Some(requests) = rooms.adaptor.node_requests(configs).await else { return Ok(unseen()) };
     let Some(pass) = rooms.capacity.pass(&requests).await? else { return Ok(unseen()) };

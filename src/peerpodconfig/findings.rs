@@ -4,7 +4,10 @@ use std::time::Duration;
 
 use operator_kit::api_call::ApiError;
 
-use super::conditions::{Finding, Reason};
+use super::{
+    capacity::CountError,
+    conditions::{Finding, Reason},
+};
 
 /// How often a configuration is reconciled without an event.
 pub(super) const SLOW_RESYNC: Duration = Duration::from_secs(300);
@@ -32,11 +35,13 @@ impl Findings {
     }
 }
 
-/// Why a room failed.
+/// Why a room or a reconcile failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum RoomError {
     #[error(transparent)]
     Api(#[from] ApiError),
+    #[error(transparent)]
+    Count(#[from] CountError),
     #[error("an object cannot be written as JSON: {0}")]
     Json(#[from] serde_json::Error),
     /// It does not know something that it needs. The text says what to do.
@@ -49,7 +54,20 @@ impl RoomError {
     pub(super) fn invalid(&self) -> Option<&str> {
         match self {
             Self::Api(error) => error.invalid(),
-            Self::Json(_) | Self::Unknown(_) => None,
+            Self::Count(_) | Self::Json(_) | Self::Unknown(_) => None,
         }
+    }
+
+    /// The condition for it: the wanted object is `invalid`, in the API server's words, or something `failed`.
+    pub(super) fn finding(&self, invalid: Reason, failed: Reason) -> Finding {
+        match self.invalid() {
+            Some(message) => Finding::new(invalid, message),
+            None => Finding::new(failed, self.to_string()),
+        }
+    }
+
+    /// Whether the API server did not find an object or a kind.
+    pub(super) fn is_not_found(&self) -> bool {
+        matches!(self, Self::Api(error) if error.code() == Some(404))
     }
 }

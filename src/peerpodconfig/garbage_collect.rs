@@ -18,11 +18,7 @@ use tokio::time::sleep;
 use tracing::{info, warn};
 
 use super::{
-    FINALIZER,
-    configs::Configs,
-    resources::CONFIG_LABEL,
-    rooms::{ReconcileError, Rooms},
-    watches::CONFIG,
+    FINALIZER, configs::Configs, findings::RoomError, resources::CONFIG_LABEL, rooms::Rooms, watches::CONFIG,
 };
 use crate::api::v1alpha1::PeerPodConfig;
 
@@ -73,7 +69,7 @@ impl GarbageCollector {
     }
 
     /// Removes what is left of configurations that no longer exist. Returns when to collect again without an event.
-    async fn collect(&self) -> Result<Option<Duration>, ReconcileError> {
+    async fn collect(&self) -> Result<Option<Duration>, RoomError> {
         self.rooms.capacity.nodes().wait_until_known().await;
         // Meanwhile no reconcile creates objects that would seem to be left behind.
         let _turn = self.rooms.turn.lock().await;

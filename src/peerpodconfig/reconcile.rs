@@ -14,7 +14,7 @@ use super::{
     finalizer::Finalizer,
     findings::{Findings, RoomError, SLOW_RESYNC},
     report::{READ_BACK, Report, Reporter},
-    rooms::{ReconcileError, Rooms},
+    rooms::Rooms,
     sources::Sources,
     watches::CONFIG,
 };
@@ -42,11 +42,11 @@ struct Survey {
 #[derive(Debug, Default)]
 struct Results {
     findings: Findings,
-    failed: Option<ReconcileError>,
+    failed: Option<RoomError>,
 }
 
 impl Results {
-    fn add(&mut self, result: Result<Findings, impl Into<ReconcileError>>, invalid: Reason, failed: Reason) {
+    fn add(&mut self, result: Result<Findings, impl Into<RoomError>>, invalid: Reason, failed: Reason) {
         match result.map_err(Into::into) {
             Ok(findings) => self.findings.add(findings),
             Err(error) => {
@@ -64,7 +64,7 @@ impl Reconciler {
         Self { client, rooms, configs, finalizer, reporter }
     }
 
-    pub(super) async fn reconcile(&self, config: &PeerPodConfig) -> Result<Action, ReconcileError> {
+    pub(super) async fn reconcile(&self, config: &PeerPodConfig) -> Result<Action, RoomError> {
         let _turn = self.rooms.turn.lock().await;
         // It may have changed while this reconcile waited for its turn.
         let Some(config) = self.configs.latest(config) else {
@@ -80,7 +80,7 @@ impl Reconciler {
             // Its deletion does not wait for the operator.
             (true, true, false) => Ok(Action::await_change()),
         };
-        if outcome.as_ref().is_err_and(ReconcileError::is_not_found) {
+        if outcome.as_ref().is_err_and(RoomError::is_not_found) {
             // The API server may have been restarted without support for policies.
             self.rooms.admission.doubt_policies();
         }
@@ -88,7 +88,7 @@ impl Reconciler {
     }
 
     /// Sets the finalizer before anything is created for a configuration.
-    async fn begin(&self, config: &PeerPodConfig) -> Result<Action, ReconcileError> {
+    async fn begin(&self, config: &PeerPodConfig) -> Result<Action, RoomError> {
         match self.finalizer.add(config).await {
             Ok(true) => self.reconcile_spec(config).await,
             // It was removed, or it changed since it was read: the change requeues it.
@@ -107,7 +107,7 @@ impl Reconciler {
         }
     }
 
-    async fn reconcile_spec(&self, config: &PeerPodConfig) -> Result<Action, ReconcileError> {
+    async fn reconcile_spec(&self, config: &PeerPodConfig) -> Result<Action, RoomError> {
         let Rooms { adaptor, admission, .. } = &*self.rooms;
         let configs = self.configs.honoured();
         let survey = match self.survey(config, &configs).await {
@@ -154,7 +154,7 @@ impl Reconciler {
         survey: Survey,
         adapted: Result<Findings, RoomError>,
         admitted: Result<Findings, RoomError>,
-    ) -> Result<Action, ReconcileError> {
+    ) -> Result<Action, RoomError> {
         let Survey { summary, advertised, findings } = survey;
         let mut results = Results::default();
         results.add(adapted, Reason::InvalidSpec, Reason::AdaptorFailed);
@@ -176,7 +176,7 @@ impl Reconciler {
     }
 
     /// Removes everything that was created for a configuration that is being deleted, then its finalizer.
-    async fn cleanup(&self, config: &PeerPodConfig) -> Result<Action, ReconcileError> {
+    async fn cleanup(&self, config: &PeerPodConfig) -> Result<Action, RoomError> {
         let (findings, outcome) = match clean_up(&self.rooms, config, &self.configs.honoured()).await {
             Ok(None) => match self.finalizer.release(config).await {
                 Ok(()) => return Ok(Action::await_change()),
@@ -199,7 +199,7 @@ impl Reconciler {
     /// Handles a configuration in another namespace, which the controller does not honour. If the operator ran in that namespace
     /// before, the configuration still has the finalizer, and only this operator removes it. With the finalizer and no deletion
     /// this reports nothing: another operator may reconcile it, and the two would overwrite each other's status.
-    async fn elsewhere(&self, config: &PeerPodConfig) -> Result<Action, ReconcileError> {
+    async fn elsewhere(&self, config: &PeerPodConfig) -> Result<Action, RoomError> {
         let held = has_finalizer(config);
         if held && config.metadata.deletion_timestamp.is_some() {
             self.finalizer.release(config).await?;

@@ -4,17 +4,15 @@ use std::sync::Arc;
 
 use futures::StreamExt;
 use kube::Client;
-use operator_kit::{api_call::ApiError, projection::reading};
+use operator_kit::projection::reading;
 use tokio::sync::Mutex;
 
 use super::{
     adaptor::Adaptor,
     admission::Admission,
     apply::Objects,
-    capacity::{Capacity, CountError},
-    conditions::{Finding, Reason},
+    capacity::Capacity,
     drift::Drifts,
-    findings::RoomError,
     options::Options,
     watches::{Changes, LABELLED},
 };
@@ -54,36 +52,6 @@ impl Rooms {
     pub(super) fn taken_over(&self) {
         self.capacity.taken_over();
         self.admission.taken_over();
-    }
-}
-
-/// Why a reconcile failed.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum ReconcileError {
-    #[error(transparent)]
-    Room(#[from] RoomError),
-    #[error(transparent)]
-    Count(#[from] CountError),
-}
-
-impl From<ApiError> for ReconcileError {
-    fn from(error: ApiError) -> Self {
-        Self::Room(error.into())
-    }
-}
-
-impl ReconcileError {
-    /// The condition for it: the wanted object is `invalid`, in the API server's words, or something `failed`.
-    pub(super) fn finding(&self, invalid: Reason, failed: Reason) -> Finding {
-        match self {
-            Self::Room(error) if let Some(message) = error.invalid() => Finding::new(invalid, message),
-            _ => Finding::new(failed, self.to_string()),
-        }
-    }
-
-    /// Whether the API server did not find an object or a kind.
-    pub(super) fn is_not_found(&self) -> bool {
-        matches!(self, Self::Room(RoomError::Api(error)) if error.code() == Some(404))
     }
 }
 
