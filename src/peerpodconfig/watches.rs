@@ -124,6 +124,8 @@ pub(super) fn add(
 ) -> Controller<PeerPodConfig> {
     let (client, own) = (reading(client, &LABELLED), configs.namespace());
     let (conflicting, registered) = (configs.clone(), configs.clone());
+    // What has the label of a configuration.
+    let labelled = || paged().labels(CONFIG_LABEL);
     let Changes { nodes, daemon_sets, daemon_sets_elsewhere, webhook_resources, policies } = changes;
     controller
         .reconcile_all_on(nodes)
@@ -134,23 +136,24 @@ pub(super) fn add(
         .reconcile_all_on(daemon_sets_elsewhere)
         .reconcile_all_on(webhook_resources)
         .reconcile_on(policies)
-        .owns_stream(labelled::<Deployment>(Api::namespaced(client.clone(), own)))
-        .owns_stream(labelled::<Service>(Api::namespaced(client.clone(), own)))
-        .owns_stream(labelled::<PodDisruptionBudget>(Api::namespaced(client.clone(), own)))
-        .watches_stream(labelled::<MutatingWebhookConfiguration>(Api::all(client.clone())), move |webhook| {
-            webhook.labels().get(CONFIG_LABEL).map(|name| registered.named(name))
-        })
+        .owns_stream(changed::<Deployment>(Api::namespaced(client.clone(), own), labelled()))
+        .owns_stream(changed::<Service>(Api::namespaced(client.clone(), own), labelled()))
+        .owns_stream(changed::<PodDisruptionBudget>(Api::namespaced(client.clone(), own), labelled()))
+        .watches_stream(
+            changed::<MutatingWebhookConfiguration>(Api::all(client.clone()), labelled()),
+            move |webhook| webhook.labels().get(CONFIG_LABEL).map(|name| registered.named(name)),
+        )
         // A reconcile reads them when it uses them.
         .watches_stream(
-            all::<ConfigMap>(Api::namespaced(client.clone(), own)),
+            changed::<ConfigMap>(Api::namespaced(client.clone(), own), paged()),
             using::<ConfigMap>(configs, |config| &config.spec.config_map_name),
         )
         .watches_stream(
-            all::<Secret>(Api::namespaced(client.clone(), own)),
+            changed::<Secret>(Api::namespaced(client.clone(), own), paged()),
             using::<Secret>(configs, |config| &config.spec.cloud_secret_name),
         )
         .watches_stream(
-            all::<RuntimeClass>(Api::all(client)),
+            changed::<RuntimeClass>(Api::all(client), paged()),
             using::<RuntimeClass>(configs, |config| &config.spec.admission.runtime_class_name),
         )
 }
@@ -167,26 +170,7 @@ fn using<K: Resource<DynamicType = ()>>(
     }
 }
 
-/// The objects of a kind that changed and have the label of a configuration, by metadata alone.
-fn labelled<K>(
-    api: Api<PartialObjectMeta<K>>,
-) -> impl Stream<Item = Result<PartialObjectMeta<K>, watcher::Error>> + Send
-where
-    K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static,
-{
-    changed(api, paged().labels(CONFIG_LABEL))
-}
-
-/// All objects of a kind that changed, by metadata alone.
-fn all<K>(
-    api: Api<PartialObjectMeta<K>>,
-) -> impl Stream<Item = Result<PartialObjectMeta<K>, watcher::Error>> + Send
-where
-    K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static,
-{
-    changed(api, paged())
-}
-
+/// The objects of a kind that changed, by metadata alone. `config`: which objects.
 fn changed<K>(
     api: Api<PartialObjectMeta<K>>,
     config: watcher::Config,
