@@ -11,7 +11,7 @@ use super::{
     cleanup::{NOT_YET_SEEN, clean_up},
     conditions::{Finding, Reason},
     configs::{Configs, has_finalizer},
-    finalizer::Finalizer,
+    finalizer,
     findings::{Findings, RoomError, SLOW_RESYNC},
     report::{READ_BACK, Report, Reporter},
     rooms::Rooms,
@@ -25,7 +25,6 @@ pub(super) struct Reconciler {
     client: Client,
     rooms: Arc<Rooms>,
     configs: Configs,
-    finalizer: Finalizer,
     reporter: Reporter,
 }
 
@@ -59,9 +58,8 @@ impl Results {
 
 impl Reconciler {
     pub(super) fn new(client: Client, rooms: Arc<Rooms>, configs: Configs) -> Self {
-        let finalizer = Finalizer::new(client.clone());
         let reporter = Reporter::new(Publisher::new(&client, &CONFIG, FIELD_MANAGER, "Configuring"));
-        Self { client, rooms, configs, finalizer, reporter }
+        Self { client, rooms, configs, reporter }
     }
 
     pub(super) async fn reconcile(&self, config: &PeerPodConfig) -> Result<Action, RoomError> {
@@ -89,7 +87,7 @@ impl Reconciler {
 
     /// Sets the finalizer before anything is created for a configuration.
     async fn begin(&self, config: &PeerPodConfig) -> Result<Action, RoomError> {
-        match self.finalizer.add(config).await {
+        match finalizer::add(&self.client, config).await {
             Ok(true) => self.reconcile_spec(config).await,
             // It was removed, or it changed since it was read: the change requeues it.
             Ok(false) => Ok(Action::await_change()),
@@ -178,7 +176,7 @@ impl Reconciler {
     /// Removes everything that was created for a configuration that is being deleted, then its finalizer.
     async fn cleanup(&self, config: &PeerPodConfig) -> Result<Action, RoomError> {
         let (findings, outcome) = match clean_up(&self.rooms, config, &self.configs.honoured()).await {
-            Ok(None) => match self.finalizer.release(config).await {
+            Ok(None) => match finalizer::release(&self.client, config).await {
                 Ok(()) => return Ok(Action::await_change()),
                 Err(error) => {
                     let message =
@@ -202,7 +200,7 @@ impl Reconciler {
     async fn elsewhere(&self, config: &PeerPodConfig) -> Result<Action, RoomError> {
         let held = has_finalizer(config);
         if held && config.metadata.deletion_timestamp.is_some() {
-            self.finalizer.release(config).await?;
+            finalizer::release(&self.client, config).await?;
         }
         if !held {
             let message = format!(
