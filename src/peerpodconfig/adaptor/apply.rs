@@ -8,23 +8,18 @@ use operator_kit::api_call::ApiError;
 
 use super::{
     super::{
-        apply::Objects,
         findings::RoomError,
         resources,
         wanted::{Found, Kind, Wanted},
     },
+    Adaptor,
     settings::SETTINGS_SINCE,
 };
 use crate::api::v1alpha1::PeerPodConfig;
 
-pub(super) struct Applier {
-    pub(super) objects: Objects,
-    /// The operator's own namespace.
-    pub(super) namespace: String,
-}
-
-impl Applier {
-    pub(super) async fn daemon_set(
+impl Adaptor {
+    /// Writes the DaemonSet of a configuration.
+    pub(super) async fn apply(
         &self,
         config: &PeerPodConfig,
         daemon_set: &DaemonSet,
@@ -33,19 +28,22 @@ impl Applier {
         Ok(self.objects.apply_all(&config.name_any(), &[self.kind()], &wanted).await?)
     }
 
-    /// Annotates the ServiceAccount with what these configurations want. Returns whether it exists.
-    pub(super) async fn service_account(&self, configs: &[Arc<PeerPodConfig>]) -> Result<bool, RoomError> {
-        let account = resources::service_account(configs.iter().map(AsRef::as_ref), &self.namespace);
+    /// Annotates the ServiceAccount, which all configurations share, with the union of what they want. Returns whether it exists.
+    pub(in super::super) async fn annotate_service_account(
+        &self,
+        configs: &[Arc<PeerPodConfig>],
+    ) -> Result<bool, RoomError> {
+        let account = resources::service_account(configs.iter().map(AsRef::as_ref), &self.options.namespace);
         Ok(self.objects.adjust(&Wanted::of(&account)?).await?)
     }
 
-    /// Deletes the DaemonSet after its Pods. Returns whether any is left.
-    pub(super) async fn remove(&self, config: &PeerPodConfig) -> Result<bool, ApiError> {
+    /// Deletes the DaemonSet of a configuration after its Pods. Returns whether any is left.
+    pub(in super::super) async fn remove(&self, config: &PeerPodConfig) -> Result<bool, ApiError> {
         self.objects.clear(&config.name_any(), &[self.kind()], &DeleteParams::foreground()).await
     }
 
     fn kind(&self) -> Kind {
-        Kind::namespaced::<DaemonSet>(&self.namespace)
+        Kind::namespaced::<DaemonSet>(&self.options.namespace)
     }
 }
 

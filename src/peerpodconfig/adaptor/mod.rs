@@ -34,13 +34,9 @@ use kube::{
     Client,
     runtime::{reflector, watcher},
 };
-use operator_kit::{Permission, api_call::ApiError};
+use operator_kit::Permission;
 
-use self::{
-    apply::Applier,
-    observe::{Observed, Observer},
-    preconditions::Consequence,
-};
+use self::{observe::Observer, preconditions::Consequence};
 use super::{
     apply::Objects,
     capacity::{NodeRequest, Nodes, Summary},
@@ -68,7 +64,7 @@ const OLDER_PODS_RESYNC: Duration = Duration::from_secs(60);
 /// Deploys cloud-api-adaptor *(client required)*.
 pub(super) struct Adaptor {
     observer: Observer,
-    applier: Applier,
+    objects: Objects,
     options: Arc<Options>,
 }
 
@@ -88,8 +84,7 @@ impl Adaptor {
         let (daemon_sets, writer) = reflector::store();
         let namespace = options.namespace.clone();
         let observer = Observer { client: client.clone(), namespace: namespace.clone(), daemon_sets, nodes };
-        let applier = Applier { objects, namespace: namespace.clone() };
-        let adaptor = Self { observer, applier, options };
+        let adaptor = Self { observer, objects, options };
         let (own, elsewhere) = daemon_sets::watch(client, writer, namespace);
         (adaptor, own, elsewhere)
     }
@@ -113,7 +108,7 @@ impl Adaptor {
         summary: &Summary,
         sources: &Sources,
     ) -> Result<Findings, RoomError> {
-        let Observed { current, unmanaged } = self.observer.observe(config);
+        let (current, unmanaged) = (self.observer.current(config), self.observer.unmanaged(config));
         let unmet = preconditions::unmet(config, summary, sources, unmanaged.as_ref());
         let consequence = unmet.as_ref().map(|unmet| preconditions::consequence(unmet, current.is_some()));
         let mounted = self.options.mounted.as_ref();
@@ -146,7 +141,7 @@ impl Adaptor {
         let daemon_set = desired::daemon_set(&inputs, &sources.settings, since);
         // The webhooks of cloud identities read the annotations when a Pod is created, and never again.
         let has_account = self.annotate_service_account(configs).await?;
-        let found = self.applier.daemon_set(config, &daemon_set).await?;
+        let found = self.apply(config, &daemon_set).await?;
         if let Some(taken) = found.name_taken() {
             let withheld = Finding::new(Reason::AdaptorWithheld, "the operator cannot create the DaemonSet");
             return Ok(Findings { all: vec![taken, withheld], again: None });
@@ -192,19 +187,6 @@ impl Adaptor {
             again = Some(OLDER_PODS_RESYNC);
         }
         Ok(Findings { all: vec![rollout], again })
-    }
-
-    /// Annotates the ServiceAccount, which all configurations share, with the union of what they want. Returns whether it exists.
-    pub(super) async fn annotate_service_account(
-        &self,
-        configs: &[Arc<PeerPodConfig>],
-    ) -> Result<bool, RoomError> {
-        self.applier.service_account(configs).await
-    }
-
-    /// Deletes the DaemonSet of a configuration after its Pods. Returns whether any is left.
-    pub(super) async fn remove(&self, config: &PeerPodConfig) -> Result<bool, ApiError> {
-        self.applier.remove(config).await
     }
 
     fn inputs<'a>(

@@ -15,7 +15,6 @@ use operator_kit::{
 use super::super::{
     capacity::Nodes,
     resources::{self, Names, Part, Unmanaged},
-    sources::Sources,
 };
 use super::{
     pod_view::{POD, PodView},
@@ -31,26 +30,14 @@ pub(super) struct Observer {
     pub(super) nodes: Nodes,
 }
 
-/// What is known of one configuration's cloud-api-adaptor.
-#[derive(Clone, Debug)]
-pub(super) struct Observed {
-    /// The object that has the name of its DaemonSet.
-    pub(super) current: Option<DaemonSet>,
-    /// A cloud-api-adaptor that this configuration does not manage, on its nodes.
-    pub(super) unmanaged: Option<Unmanaged>,
-}
-
 impl Observer {
-    /// What the stores have.
-    pub(super) fn observe(&self, config: &PeerPodConfig) -> Observed {
-        Observed { current: self.current(config), unmanaged: self.unmanaged(config) }
-    }
-
+    /// The object that has the name of its DaemonSet.
     pub(super) fn current(&self, config: &PeerPodConfig) -> Option<DaemonSet> {
         let key = ObjectRef::new(&Names::of(config).adaptor).within(&self.namespace);
         self.daemon_sets.get(&key).map(|found| (*found).clone())
     }
 
+    /// A cloud-api-adaptor that this configuration does not manage, on its nodes.
     pub(super) fn unmanaged(&self, config: &PeerPodConfig) -> Option<Unmanaged> {
         let mut candidates = self.daemon_sets.state();
         candidates.retain(|it| resources::runs_anothers_adaptor(it, config));
@@ -62,11 +49,6 @@ impl Observer {
         let nodes = nodes.iter().map(|node| (&**node.name(), move |key: &str| node.label(key)));
         let unmanaged = resources::unmanaged_adaptors(candidates.iter().map(AsRef::as_ref), config, nodes);
         unmanaged.into_iter().next()
-    }
-
-    /// What cloud-api-adaptor would start with.
-    pub(super) async fn sources(&self, config: &PeerPodConfig) -> Result<Sources, ApiError> {
-        Sources::read(&self.client, &self.namespace, config).await
     }
 
     /// The Pods of its cloud-api-adaptor that run since before `since`, by name; none without it. One that is being deleted is on

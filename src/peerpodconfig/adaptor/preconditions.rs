@@ -39,7 +39,8 @@ pub(super) async fn node_requests(
             summaries = Some(survey(&requests, &observer.nodes.snapshot()?));
         }
         let summary = &summaries.as_ref()?[index];
-        let unmet = match (&current, observer.sources(config).await) {
+        let sources = Sources::read(&observer.client, &observer.namespace, config).await;
+        let unmet = match (&current, sources) {
             (Some(taken), _) if !taken.labels().contains_key(CONFIG_LABEL) => {
                 Some(format!("this operator did not create the DaemonSet {}", taken.name_any()))
             }
