@@ -19,6 +19,7 @@ use super::{
         resources::{Names, Owner, Part, policy},
         wanted::Found,
     },
+    Applied,
     desired::Desired,
     means::Means,
     observe::{Observed, WebhookInputs, trusted_authorities},
@@ -33,11 +34,7 @@ pub(super) struct Admitted<'a> {
     pub(super) owner: Owner<'a>,
     pub(super) observed: &'a Observed,
     pub(super) desired: &'a Desired,
-    pub(super) found: &'a Found,
-    /// Whether API servers may not apply the present policy or registration yet.
-    pub(super) is_settling: bool,
-    /// What its webhook is built from, if it has one.
-    pub(super) webhook: Option<WebhookInputs>,
+    pub(super) applied: Applied,
     /// Whether the runtime class exists.
     pub(super) class_exists: bool,
 }
@@ -45,7 +42,8 @@ pub(super) struct Admitted<'a> {
 impl Admitted<'_> {
     /// The state of the admission; `None`: another program provides it.
     pub(super) fn state(&self, watched: &Watched) -> Option<Finding> {
-        if !self.found.unmanaged.is_empty() {
+        let Applied { found, is_settling, .. } = &self.applied;
+        if !found.unmanaged.is_empty() {
             let message = "the operator cannot create all objects of the admission";
             return Some(Finding::new(Reason::AdmissionWithheld, message));
         }
@@ -59,29 +57,28 @@ impl Admitted<'_> {
         }
         match self.desired.means {
             Means::None => None,
-            Means::Policy => Some(policy_state(&self.owner, self.is_settling)),
-            Means::Webhook => Some(webhook_state(&self.owner, self.found, watched, self.is_settling)),
+            Means::Policy => Some(policy_state(&self.owner, *is_settling)),
+            Means::Webhook => Some(webhook_state(&self.owner, found, watched, *is_settling)),
         }
     }
 
     /// All conditions, and when to check again what the operator does not watch. `state`: of the admission.
     pub(super) fn findings(self, state: Option<Finding>) -> Findings {
         let Owner { config, .. } = self.owner;
+        let Applied { found, webhook, is_settling } = self.applied;
         let again = if state.as_ref().is_none_or(|state| state.reason.status()) || self.desired.is_unsupported
         {
             None
-        } else if !self.found.unmanaged.is_empty() {
+        } else if !found.unmanaged.is_empty() {
             Some(UNWATCHED_RESYNC)
         } else {
             // No watch shows the older configuration's status or what API servers have learnt. Everything else that an admission waits
             // for is watched, except for the validity of a certificate that the operator did not create.
-            (self.observed.older.is_some() || self.is_settling).then_some(PROPAGATION_TIME)
+            (self.observed.older.is_some() || is_settling).then_some(PROPAGATION_TIME)
         };
-        let mut all: Vec<_> = self.found.name_taken().into_iter().collect();
+        let mut all: Vec<_> = found.name_taken().into_iter().collect();
         all.extend(self.observed.older.as_deref().and_then(|older| differing(config, older)));
-        all.extend(
-            self.webhook.as_ref().and_then(|inputs| tls_refused(&config.spec.config_map_name, inputs)),
-        );
+        all.extend(webhook.and_then(|inputs| tls_refused(&config.spec.config_map_name, &inputs)));
         // Without the runtime class there are no peer pods, whatever the admission.
         all.push(if !self.class_exists {
             let message = format!(

@@ -174,16 +174,14 @@ impl Admission {
         let observed = self.observer.observe(config, configs).await?;
         self.apply_successor(config, &observed, configs).await?;
         let desired = Desired::of(config, &observed, &self.namespace);
-        let Applied { found, webhook, is_settling } = self.apply(config, &desired, tls).await?;
+        let applied = self.apply(config, &desired, tls).await?;
         let class = &config.spec.admission.runtime_class_name;
         let class_exists = self.observer.runtime_class_exists(class).await?;
         let admitted = Admitted {
             owner: self.owner(config),
             observed: &observed,
             desired: &desired,
-            found: &found,
-            is_settling,
-            webhook,
+            applied,
             class_exists,
         };
         let state = admitted.state(self.applier.webhook_resources.watched());
