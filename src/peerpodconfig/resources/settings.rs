@@ -102,7 +102,7 @@ fn text(config_map: Option<&ConfigMap>, secret: Option<&Secret>, key: &str) -> S
 }
 
 /// The settings that neither object has and that cloud-api-adaptor needs to start on its cloud, unless its Pods get them
-/// otherwise, such as those of a workload identity.
+/// otherwise, such as by a patch of the DaemonSet.
 pub fn missing(config_map: Option<&ConfigMap>, secret: Option<&Secret>) -> Vec<&'static str> {
     let cloud = Cloud::named(&text(config_map, secret, "CLOUD_PROVIDER"));
     let required = cloud.into_iter().flat_map(Cloud::keys).filter(|key| key.required);
@@ -210,6 +210,13 @@ mod tests {
         let with_zone = json!({ "GCP_CREDENTIALS": "e30=", "GCP_ZONE": "eg==", "PODVM_IMAGE_NAME": "eg==" });
         assert_eq!(missed(gcp, with_zone), ["GCP_ZONE"]);
         assert_eq!(missed(json!({ "CLOUD_PROVIDER": "libvirt" }), json!({})), ["LIBVIRT_URI"]);
+        // Workload identity sets the keys of the Secret in the Pods.
+        let azure = missed(json!({ "CLOUD_PROVIDER": "azure" }), json!({}));
+        let identity = ["AZURE_CLIENT_ID", "AZURE_TENANT_ID"];
+        assert!(
+            azure.contains(&"AZURE_REGION") && !azure.iter().any(|key| identity.contains(key)),
+            "{azure:?}"
+        );
         for unknown in ["", "mine"] {
             assert!(missed(json!({ "CLOUD_PROVIDER": unknown }), json!({})).is_empty());
         }

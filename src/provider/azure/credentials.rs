@@ -72,8 +72,18 @@ pub(super) fn source(
         let server = Metadata::new(variable(METADATA_HOST), Some(missing), METADATA_ADVICE);
         return Ok((Source::Metadata(server, client_id), environment));
     };
-    let client_id = client_id
-        .ok_or_else(|| Malformed::new(CLIENT_ID, "it is needed with a secret and with workload identity"))?;
+    let client_id = client_id.ok_or_else(|| {
+        let problem = match proof {
+            Proof::Secret(_) => {
+                "it is empty; set it to the ID of the application that AZURE_CLIENT_SECRET belongs to"
+            }
+            Proof::File(..) => {
+                "it is empty, and workload identity does not set it; annotate the operator's ServiceAccount with \
+                 azure.workload.identity/client-id"
+            }
+        };
+        Malformed::new(CLIENT_ID, problem)
+    })?;
     let is_part = |character: char| character.is_ascii_alphanumeric() || "-.".contains(character);
     let tenant = secret(&settings.tenant, TENANT).filter(|it| it.expose_secret().chars().all(is_part));
     let tenant = tenant

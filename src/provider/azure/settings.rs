@@ -16,12 +16,13 @@ const MANAGER: &str = "AZURE_RESOURCE_MANAGER_ENDPOINT";
 settings! {
     /// Where pod VMs on Azure are made, of what, and where they are found again.
     pub struct Settings {
-        /// Identifier of the application (client) or the managed identity.
-        client_id: Option<SecretString> = AZURE_CLIENT_ID.required().concerns_deletion(),
+        /// Identifier of the application (client) or the managed identity. Required, unless workload identity sets it: then
+        /// leave it empty.
+        client_id: Option<SecretString> = AZURE_CLIENT_ID.concerns_deletion(),
         /// The application's secret. Empty with workload identity.
         client_secret: Option<SecretString> = AZURE_CLIENT_SECRET.concerns_deletion(),
-        /// Directory (tenant) of the application.
-        tenant: Option<SecretString> = AZURE_TENANT_ID.required().concerns_deletion(),
+        /// Directory (tenant) of the application. Required, unless workload identity sets it: then leave it empty.
+        tenant: Option<SecretString> = AZURE_TENANT_ID.concerns_deletion(),
         /// Subscription that pays for the pod VMs, by its ID. The operator uses it for the sweep and for `check` alone.
         subscription: String = AZURE_SUBSCRIPTION_ID.required(),
         /// Resource group of the pod VMs, their disks and interfaces. The operator uses it for the sweep and for `check` alone.

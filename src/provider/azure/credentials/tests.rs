@@ -82,3 +82,14 @@ fn missing_credentials_and_an_invalid_tenant_are_named() {
     let cloud = [("AZURE_AUTHORITY_HOST", "https://login.example")];
     assert_eq!(found(&settings(None, None, None), &cloud).unwrap_err(), "AZURE_AUTHORITY_HOST");
 }
+
+#[test]
+fn without_a_client_id_the_problem_says_where_to_set_it() {
+    let problem = |secret: Option<&str>| {
+        let variable = |name: &str| (name == TOKEN_FILE).then(|| "/token".to_owned());
+        source(&settings(secret, None, Some("t")), &variable).unwrap_err().problem
+    };
+    let (of_secret, of_identity) = (problem(Some("s")), problem(None));
+    assert!(of_secret.contains("AZURE_CLIENT_SECRET"), "{of_secret}");
+    assert!(of_identity.contains("azure.workload.identity/client-id"), "{of_identity}");
+}
