@@ -1,11 +1,9 @@
 //! The right to evict Pods that lost their VM: part of an installation whose operator runs with `--lost-vms=delete-pod`.
 
+use operator_kit::permission::bound_role;
 use serde_json::{Error, Value};
 
-use super::{
-    Component, NAME, Options,
-    rbac::{account, cluster_wide},
-};
+use super::{Component, NAME, Options};
 use crate::sweep::EVICTIONS;
 
 /// The role, and its binding.
@@ -16,5 +14,5 @@ pub const ARGUMENT: &str = "--lost-vms=delete-pod";
 
 /// The role, and its binding to the operator.
 pub fn objects(options: &Options) -> Result<[Value; 2], Error> {
-    cluster_wide(Component::Operator, ROLE, &[EVICTIONS], vec![account(NAME, options)])
+    bound_role(Component::Operator.cluster_scoped(ROLE), &[EVICTIONS], &[NAME], &options.namespace)
 }

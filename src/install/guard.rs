@@ -17,17 +17,18 @@ use k8s_openapi::{
             ValidatingAdmissionPolicyBinding, ValidatingAdmissionPolicyBindingSpec,
             ValidatingAdmissionPolicySpec, Validation, Variable,
         },
-        rbac::v1::{ClusterRole, ClusterRoleBinding, PolicyRule},
+        rbac::v1::ClusterRole,
     },
     apimachinery::pkg::apis::meta::v1::LabelSelector,
 };
 use kube::Resource as _;
+use operator_kit::{
+    Permission,
+    permission::{bound_role, rules},
+};
 use serde_json::{Error, to_value};
 
-use super::{
-    Component, Manifest, Options,
-    rbac::{account, reference_to},
-};
+use super::{Component, Manifest, Options};
 use crate::{
     api::v1alpha1::{
         ABANDON_VERB, FINALIZER, PeerPod, RECORD_VERB, RELEASE_ABANDON, RELEASE_ANNOTATION, RELEASE_VERB,
@@ -48,6 +49,17 @@ pub const RECORDER: &str = "peerpod-recorder";
 /// rights.
 pub const ADMINISTRATOR: &str = "peerpod-administrator";
 
+/// What [`RECORDER`] allows.
+const RECORDER_PERMISSIONS: &[Permission] =
+    &[Permission::new("confidentialcontainers.org", &["peerpods"], &[RECORD_VERB, RELEASE_VERB])];
+
+/// What [`ADMINISTRATOR`] allows.
+const ADMINISTRATOR_PERMISSIONS: &[Permission] = &[Permission::new(
+    "confidentialcontainers.org",
+    &["peerpods"],
+    &["get", "list", "watch", "create", "patch", "update", "delete", RECORD_VERB, RELEASE_VERB, ABANDON_VERB],
+)];
+
 /// What happens to a write without the right to it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Action {
@@ -61,11 +73,16 @@ pub enum Action {
 
 /// The roles with the verbs that the guard requires. They exist without the guard, too, so that turning it on refuses no user.
 pub(super) fn roles(options: &Options) -> Result<Vec<Manifest>, Error> {
-    Ok(vec![
-        Manifest { file: FILE, object: to_value(recorder())? },
-        Manifest { file: FILE, object: to_value(recorder_binding(options))? },
-        Manifest { file: FILE, object: to_value(administrator())? },
-    ])
+    let recorder = Component::Operator.cluster_scoped(RECORDER);
+    let [recorder, binding] =
+        bound_role(recorder, &[RECORDER_PERMISSIONS], &[SERVICE_ACCOUNT], &options.namespace)?;
+    let administrator = ClusterRole {
+        metadata: Component::Operator.cluster_scoped(ADMINISTRATOR),
+        rules: Some(rules(&[ADMINISTRATOR_PERMISSIONS])),
+        ..ClusterRole::default()
+    };
+    let objects = [recorder, binding, to_value(administrator)?];
+    Ok(objects.map(|object| Manifest { file: FILE, object }).into())
 }
 
 /// The guard itself.
@@ -120,26 +137,6 @@ pub fn binding(action: Action) -> ValidatingAdmissionPolicyBinding {
     }
 }
 
-/// The role [`RECORDER`].
-pub fn recorder() -> ClusterRole {
-    role(RECORDER, &[RECORD_VERB, RELEASE_VERB])
-}
-
-/// Gives cloud-api-adaptor the role [`RECORDER`].
-pub fn recorder_binding(options: &Options) -> ClusterRoleBinding {
-    ClusterRoleBinding {
-        metadata: Component::Operator.cluster_scoped(RECORDER),
-        role_ref: reference_to("ClusterRole", RECORDER),
-        subjects: Some(vec![account(SERVICE_ACCOUNT, options)]),
-    }
-}
-
-/// The role [`ADMINISTRATOR`].
-pub fn administrator() -> ClusterRole {
-    let ordinary = ["get", "list", "watch", "create", "patch", "update", "delete"];
-    role(ADMINISTRATOR, &[&ordinary[..], &[RECORD_VERB, RELEASE_VERB, ABANDON_VERB]].concat())
-}
-
 /// No condition at all, with the API server's defaults. Without them an apply would see another program's change.
 pub(super) fn matching_all() -> MatchResources {
     MatchResources {
@@ -147,19 +144,6 @@ pub(super) fn matching_all() -> MatchResources {
         namespace_selector: Some(LabelSelector::default()),
         object_selector: Some(LabelSelector::default()),
         ..MatchResources::default()
-    }
-}
-
-fn role(name: &str, verbs: &[&str]) -> ClusterRole {
-    ClusterRole {
-        metadata: Component::Operator.cluster_scoped(name),
-        rules: Some(vec![PolicyRule {
-            api_groups: Some(vec![PeerPod::group(&()).into_owned()]),
-            resources: Some(vec![PeerPod::plural(&()).into_owned()]),
-            verbs: verbs.iter().map(|verb| (*verb).to_owned()).collect(),
-            ..PolicyRule::default()
-        }]),
-        ..ClusterRole::default()
     }
 }
 

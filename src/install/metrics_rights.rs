@@ -1,13 +1,13 @@
 //! Rights for metrics that are served with TLS and a token: part of an installation with these options.
 
 use k8s_openapi::api::rbac::v1::{ClusterRole, PolicyRule};
-use operator_kit::http::secure::{PATH, PERMISSIONS};
+use operator_kit::{
+    http::secure::{PATH, PERMISSIONS},
+    permission::bound_role,
+};
 use serde_json::{Error, Value, to_value};
 
-use super::{
-    Component, NAME, Options,
-    rbac::{account, cluster_wide},
-};
+use super::{Component, NAME, Options};
 use crate::peerpodconfig::resources::webhook::SERVICE_ACCOUNT;
 
 /// The role of programs that serve metrics. They ask the API server for the account of a token, and for its rights.
@@ -22,8 +22,9 @@ pub const WEBHOOK_SUBJECT: &str = "/subjects/1";
 
 /// The roles, and the operator and the webhook as reviewers.
 pub fn objects(options: &Options) -> Result<[Value; 3], Error> {
-    let subjects = [NAME, SERVICE_ACCOUNT].map(|name| account(name, options)).to_vec();
-    let [reviewer, binding] = cluster_wide(Component::Operator, REVIEWER, &[PERMISSIONS], subjects)?;
+    let metadata = Component::Operator.cluster_scoped(REVIEWER);
+    let accounts = [NAME, SERVICE_ACCOUNT];
+    let [reviewer, binding] = bound_role(metadata, &[PERMISSIONS], &accounts, &options.namespace)?;
     let rule = PolicyRule {
         non_resource_urls: Some(vec![PATH.to_owned()]),
         verbs: vec!["get".to_owned()],

@@ -1,8 +1,8 @@
 //! The operator's rights: what the code declares, and no more.
 
-use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, Role, RoleBinding, RoleRef, Subject};
-use operator_kit::{Permission, permission::rules};
-use serde_json::{Error, Value, to_value};
+use kube::api::ObjectMeta;
+use operator_kit::{Permission, permission::bound_role};
+use serde_json::{Error, Value};
 
 use super::{Component, NAME, Options};
 use crate::{
@@ -50,87 +50,32 @@ pub fn peerpodconfig_rights(options: &Options) -> Result<Vec<Value>, Error> {
 pub fn cloud_rights(cloud: &Cloud, options: &Options) -> Result<Vec<Value>, Error> {
     let mut objects =
         granted(&format!("{NAME}-{cloud}"), &[cloud.cluster_permissions], &[cloud.permissions], options)?;
-    let name = format!("{SERVICE_ACCOUNT}-{cloud}");
-    let permissions = &[cloud.adaptor_permissions];
-    objects.extend(in_namespace(Component::Adaptor, SERVICE_ACCOUNT, &name, permissions, options)?);
+    let metadata = Component::Adaptor.namespaced(&format!("{SERVICE_ACCOUNT}-{cloud}"), options);
+    objects.extend(role(metadata, &[cloud.adaptor_permissions], SERVICE_ACCOUNT, options)?);
     Ok(objects)
 }
 
-/// Roles of this name for the operator, in the whole cluster and in its own namespace, with their bindings. A role that would allow
-/// nothing is left out.
+/// Roles of this name for the operator, in the whole cluster and in its own namespace, with their bindings.
 fn granted(
     name: &str,
     cluster: &[&[Permission]],
     namespace: &[&[Permission]],
     options: &Options,
 ) -> Result<Vec<Value>, Error> {
-    let mut objects = Vec::new();
-    if cluster.iter().any(|permissions| !permissions.is_empty()) {
-        let subjects = vec![account(NAME, options)];
-        objects.extend(cluster_wide(Component::Operator, name, cluster, subjects)?);
-    }
-    objects.extend(in_namespace(Component::Operator, NAME, name, namespace, options)?);
+    let mut objects = role(Component::Operator.cluster_scoped(name), cluster, NAME, options)?;
+    objects.extend(role(Component::Operator.namespaced(name, options), namespace, NAME, options)?);
     Ok(objects)
 }
 
-/// A role of this name in the operator's namespace for a program and its ServiceAccount, with its binding. A role that would allow
-/// nothing is left out.
-fn in_namespace(
-    component: Component,
-    service_account: &str,
-    name: &str,
+/// A role with this metadata for a ServiceAccount of the installation, and its binding. Nothing if it would allow nothing.
+pub(super) fn role(
+    metadata: ObjectMeta,
     permissions: &[&[Permission]],
+    service_account: &str,
     options: &Options,
 ) -> Result<Vec<Value>, Error> {
-    let rules = rules(permissions);
-    if rules.is_empty() {
+    if permissions.iter().all(|permissions| permissions.is_empty()) {
         return Ok(Vec::new());
     }
-    let metadata = component.namespaced(name, options);
-    let role = Role { metadata: metadata.clone(), rules: Some(rules) };
-    let role_ref = reference_to("Role", name);
-    let subjects = Some(vec![account(service_account, options)]);
-    Ok(vec![to_value(role)?, to_value(RoleBinding { metadata, role_ref, subjects })?])
-}
-
-/// A role in the whole cluster, and its subjects.
-pub(super) fn cluster_wide(
-    component: Component,
-    name: &str,
-    permissions: &[&[Permission]],
-    subjects: Vec<Subject>,
-) -> Result<[Value; 2], Error> {
-    let role = ClusterRole {
-        metadata: component.cluster_scoped(name),
-        rules: Some(rules(permissions)),
-        ..ClusterRole::default()
-    };
-    let binding = ClusterRoleBinding {
-        metadata: component.cluster_scoped(name),
-        role_ref: reference_to("ClusterRole", name),
-        subjects: Some(subjects),
-    };
-    Ok([to_value(role)?, to_value(binding)?])
-}
-
-pub(super) fn reference_to(kind: &str, name: &str) -> RoleRef {
-    RoleRef {
-        #[allow(
-            clippy::useless_conversion,
-            reason = "newer versions of Kubernetes' types have an Option here"
-        )]
-        api_group: "rbac.authorization.k8s.io".to_owned().into(),
-        kind: kind.to_owned(),
-        name: name.to_owned(),
-    }
-}
-
-/// A ServiceAccount of the installation, as the subject of a binding.
-pub(super) fn account(name: &str, options: &Options) -> Subject {
-    Subject {
-        kind: "ServiceAccount".to_owned(),
-        name: name.to_owned(),
-        namespace: Some(options.namespace.clone()),
-        ..Subject::default()
-    }
+    Ok(bound_role(metadata, permissions, &[service_account], &options.namespace)?.into())
 }

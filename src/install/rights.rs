@@ -1,18 +1,12 @@
 //! Identities and rights of the programs that the operator deploys. They are part of the installation, because the operator would
 //! need all of these rights to grant them.
 
-use k8s_openapi::api::{
-    core::v1::ServiceAccount,
-    rbac::v1::{Role, RoleBinding},
-};
+use k8s_openapi::api::core::v1::ServiceAccount;
 use kube::api::ObjectMeta;
-use operator_kit::{Permission, permission::rules};
+use operator_kit::Permission;
 use serde_json::{Error, to_value};
 
-use super::{
-    Component, Manifest, Options,
-    rbac::{account, cluster_wide, reference_to},
-};
+use super::{Component, Manifest, Options, rbac::role};
 
 /// A program's ServiceAccount and all that it may do.
 #[derive(Clone, Copy, Debug)]
@@ -34,20 +28,12 @@ impl Rights {
             metadata: self.component.namespaced(self.name, options),
             ..ServiceAccount::default()
         })?];
-        if !self.cluster.is_empty() {
-            let subjects = vec![account(self.name, options)];
-            objects.extend(cluster_wide(self.component, self.name, &[self.cluster], subjects)?);
-        }
+        let metadata = self.component.cluster_scoped(self.name);
+        objects.extend(role(metadata.clone(), &[self.cluster], self.name, options)?);
         for (namespace, permissions) in self.namespaces {
             let namespace = namespace.unwrap_or(&options.namespace).to_owned();
-            let metadata =
-                ObjectMeta { namespace: Some(namespace), ..self.component.cluster_scoped(self.name) };
-            objects.push(to_value(Role { metadata: metadata.clone(), rules: Some(rules(&[permissions])) })?);
-            objects.push(to_value(RoleBinding {
-                metadata,
-                role_ref: reference_to("Role", self.name),
-                subjects: Some(vec![account(self.name, options)]),
-            })?);
+            let metadata = ObjectMeta { namespace: Some(namespace), ..metadata.clone() };
+            objects.extend(role(metadata, &[permissions], self.name, options)?);
         }
         Ok(objects.into_iter().map(|object| Manifest { file: self.name, object }).collect())
     }

@@ -10,7 +10,6 @@ use k8s_openapi::{
             ObjectFieldSelector, PodSecurityContext, PodSpec, PodTemplateSpec, Probe, SeccompProfile,
             SecurityContext, ServiceAccount,
         },
-        rbac::v1::{ClusterRole, ClusterRoleBinding, Role, RoleBinding, RoleRef, Subject},
     },
     apimachinery::pkg::{apis::meta::v1::LabelSelector, util::intstr::IntOrString},
 };
@@ -20,7 +19,7 @@ use serde_json::{Value, json, to_value};
 use crate::{
     Permission,
     generated::{Files, Generated},
-    permission::rules,
+    permission::bound_role,
 };
 
 /// An operator, and what its installation has.
@@ -106,39 +105,15 @@ impl Operator {
 
     /// Its account, a role in the cluster, and one in its namespace, where its Lease is.
     fn rights(&self) -> serde_json::Result<Vec<Value>> {
-        let account = vec![Subject {
-            kind: "ServiceAccount".to_owned(),
-            name: self.name.to_owned(),
-            namespace: Some(self.namespace()),
-            ..Subject::default()
-        }];
-        let manager = format!("{}-manager-role", self.name);
-        let election = format!("{}-leader-election-role", self.name);
-        Ok(vec![
-            to_value(ServiceAccount {
-                metadata: self.metadata(self.name, true),
-                ..ServiceAccount::default()
-            })?,
-            to_value(ClusterRole {
-                metadata: self.metadata(&*manager, false),
-                rules: Some(rules(&[self.permissions])),
-                ..ClusterRole::default()
-            })?,
-            to_value(ClusterRoleBinding {
-                metadata: self.metadata(&*manager, false),
-                role_ref: reference_to("ClusterRole", &manager),
-                subjects: Some(account.clone()),
-            })?,
-            to_value(Role {
-                metadata: self.metadata(&*election, true),
-                rules: Some(rules(&[&self.election])),
-            })?,
-            to_value(RoleBinding {
-                metadata: self.metadata(&*election, true),
-                role_ref: reference_to("Role", &election),
-                subjects: Some(account),
-            })?,
-        ])
+        let metadata = self.metadata(self.name, true);
+        let account = to_value(ServiceAccount { metadata, ..ServiceAccount::default() })?;
+        let (accounts, namespace) = ([self.name], self.namespace());
+        let manager = self.metadata(format!("{}-manager-role", self.name), false);
+        let election = self.metadata(format!("{}-leader-election-role", self.name), true);
+        let [cluster_role, cluster_binding] =
+            bound_role(manager, &[self.permissions], &accounts, &namespace)?;
+        let [role, binding] = bound_role(election, &[&self.election], &accounts, &namespace)?;
+        Ok(vec![account, cluster_role, cluster_binding, role, binding])
     }
 
     /// Two Pods: one acts and the other one is ready to take over.
@@ -230,15 +205,6 @@ fn yaml(object: &Value) -> Result<String, FilesError> {
     serde_yaml::to_string(object).map_err(|error| FilesError::Yaml(error.to_string()))
 }
 
-fn reference_to(kind: &str, name: &str) -> RoleRef {
-    RoleRef {
-        #[allow(clippy::useless_conversion, reason = "in newer versions of Kubernetes it is optional")]
-        api_group: "rbac.authorization.k8s.io".to_owned().into(),
-        kind: kind.to_owned(),
-        name: name.to_owned(),
-    }
-}
-
 /// A variable with a field of the Pod's own metadata.
 fn own_field(variable: &str, field: &str) -> EnvVar {
     let field_ref =
@@ -316,7 +282,9 @@ mod tests {
         let [_, cluster_role, binding, role, _] = rights.as_slice() else { panic!("{rights:?}") };
         assert_eq!(cluster_role["metadata"]["name"], "widget-operator-manager-role");
         assert_eq!(cluster_role["rules"][0]["resources"], json!(["widgets"]));
+        assert_eq!(binding["roleRef"]["kind"], "ClusterRole");
         assert_eq!(binding["subjects"][0]["namespace"], "widget-operator-system");
+        assert_eq!(role["kind"], "Role");
         assert_eq!(role["rules"][1]["resourceNames"], json!(["widget-operator"]));
     }
 }

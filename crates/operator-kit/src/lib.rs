@@ -35,7 +35,7 @@
 //!
 //! | module | what it has |
 //! |---|---|
-//! | [`permission`] | rights as constants beside the code that uses them, and the rules of a role made of them |
+//! | [`permission`] | rights as constants beside the code that uses them, and a role with its binding made of them |
 //! | [`generated`] | generated files, written or compared |
 //! | `installation` | the objects and files that install an operator; needs the feature `program` |
 //! | `testing` | a scripted API server for unit tests; needs the feature `testing` |

@@ -1,6 +1,10 @@
 //! Rights in the cluster, declared beside the code that uses them and generated into its role.
 
-use k8s_openapi::api::rbac::v1::PolicyRule;
+use k8s_openapi::api::rbac::v1::{
+    ClusterRole, ClusterRoleBinding, PolicyRule, Role, RoleBinding, RoleRef, Subject,
+};
+use kube::api::ObjectMeta;
+use serde_json::{Value, to_value};
 
 /// One rule of a role: these verbs on these resources of this API group (empty: the core group).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,4 +48,37 @@ pub fn rules(permissions: &[&[Permission]]) -> Vec<PolicyRule> {
         ..PolicyRule::default()
     };
     permissions.iter().copied().flatten().map(rule).collect()
+}
+
+/// A role with all of these rights, and its binding to these ServiceAccounts of this namespace. Both objects have this metadata. If
+/// that has a namespace, the rights are there, else in the whole cluster.
+pub fn bound_role(
+    metadata: ObjectMeta,
+    permissions: &[&[Permission]],
+    accounts: &[&str],
+    namespace: &str,
+) -> serde_json::Result<[Value; 2]> {
+    let subject = |account: &&str| Subject {
+        kind: "ServiceAccount".to_owned(),
+        name: (*account).to_owned(),
+        namespace: Some(namespace.to_owned()),
+        ..Subject::default()
+    };
+    let is_namespaced = metadata.namespace.is_some();
+    let kind = if is_namespaced { "Role" } else { "ClusterRole" };
+    let role_ref = RoleRef {
+        #[allow(clippy::useless_conversion, reason = "in newer versions of Kubernetes it is optional")]
+        api_group: "rbac.authorization.k8s.io".to_owned().into(),
+        kind: kind.to_owned(),
+        name: metadata.name.clone().unwrap_or_default(),
+    };
+    let (of_role, rules) = (metadata.clone(), Some(rules(permissions)));
+    let subjects = Some(accounts.iter().map(subject).collect());
+    Ok(if is_namespaced {
+        let role = Role { metadata: of_role, rules };
+        [to_value(role)?, to_value(RoleBinding { metadata, role_ref, subjects })?]
+    } else {
+        let role = ClusterRole { metadata: of_role, rules, ..ClusterRole::default() };
+        [to_value(role)?, to_value(ClusterRoleBinding { metadata, role_ref, subjects })?]
+    })
 }
