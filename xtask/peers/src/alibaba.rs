@@ -7,7 +7,7 @@
 use std::path::Path;
 
 use anyhow::{Context as _, Result};
-use cluster::tools::{self, Module};
+use cluster::tools::Module;
 use serde_json::{Value, json};
 
 use crate::{HttpRelay, go_server::GoServer};
@@ -25,8 +25,8 @@ pub const KEY: &str = "LTAI5tOperatorOperator01";
 /// That access key.
 pub const SECRET: &str = "Secret0f/the+operator=1";
 
-const PROGRAM: &str = "alibaba";
-const MODULE: Module =
+pub(crate) const PROGRAM: &str = "alibaba";
+pub(crate) const MODULE: Module =
     Module::new("alibaba", concat!(env!("CARGO_MANIFEST_DIR"), "/alibaba"), &[(PROGRAM, "peers/alibaba")]);
 
 /// The server, behind a relay for each region.
@@ -126,11 +126,6 @@ pub fn actions(policy: &str) -> Result<Vec<String>> {
 }
 
 impl Alibaba {
-    /// Builds the server, so that [`start`](Self::start) need not. That takes a few minutes.
-    pub async fn install() -> Result<()> {
-        tools::program(&MODULE, PROGRAM).await.map(drop)
-    }
-
     /// Starts a server with its log in `dir`, a folder of its own. The owner of [`KEY`] may do what this policy allows. If the server
     /// is not built yet, this takes minutes.
     pub async fn start(dir: &Path, policy: &str) -> Result<Self> {

@@ -40,11 +40,6 @@ pub struct Left {
 }
 
 impl Moto {
-    /// Installs moto, so that [`start`](Self::start) need not. That takes half a minute.
-    pub async fn install() -> Result<()> {
-        environment().await.map(drop)
-    }
-
     /// Starts one with its log in `dir`, a folder of its own. Installs what is missing first.
     pub async fn start(dir: &Path) -> Result<Self> {
         let python = environment().await?;
@@ -123,7 +118,7 @@ fn source() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("aws")
 }
 
-/// The `python` with moto.
-async fn environment() -> Result<PathBuf> {
+/// The `python` with moto. Installs both first if they are missing.
+pub(crate) async fn environment() -> Result<PathBuf> {
     python::environment(&source().join("requirements.txt")).await
 }

@@ -7,7 +7,7 @@
 use std::path::Path;
 
 use anyhow::{Context as _, Result};
-use cluster::tools::{self, Module};
+use cluster::tools::Module;
 use serde_json::{Value, json};
 
 use crate::{HttpRelay, go_server::GoServer};
@@ -43,8 +43,8 @@ pub const ACTIONS: [&str; 9] = [
 /// The action that an application needs to find out its rights, as `check` does.
 pub const ASK_FOR_RIGHTS: &str = "Microsoft.Authorization/permissions/read";
 
-const PROGRAM: &str = "azure";
-const MODULE: Module =
+pub(crate) const PROGRAM: &str = "azure";
+pub(crate) const MODULE: Module =
     Module::new("azure", concat!(env!("CARGO_MANIFEST_DIR"), "/azure"), &[(PROGRAM, "peers/azure")]);
 
 /// The server, behind a relay.
@@ -126,11 +126,6 @@ impl<'a> Principal<'a> {
 }
 
 impl Azure {
-    /// Builds the server, so that [`start`](Self::start) need not. That takes a few minutes.
-    pub async fn install() -> Result<()> {
-        tools::program(&MODULE, PROGRAM).await.map(drop)
-    }
-
     /// Starts a server with its log in `dir`, a folder of its own. It has both tenants, both subscriptions and both groups of each, and
     /// an application with [`ACTIONS`]. If the server is not built yet, this takes minutes.
     pub async fn start(dir: &Path) -> Result<Self> {

@@ -63,7 +63,7 @@ pub struct Podman {
 
 impl Podman {
     /// Installs podman.
-    pub fn install() -> Result<()> {
+    pub(crate) fn install() -> Result<()> {
         ensure!(rustix::process::geteuid().is_root(), "podman needs root here: run this command as root");
         packages::ensure(&PACKAGES)
     }

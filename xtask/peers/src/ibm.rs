@@ -7,7 +7,7 @@
 use std::path::Path;
 
 use anyhow::{Context as _, Result};
-use cluster::tools::{self, Module};
+use cluster::tools::Module;
 use serde_json::{Value, json};
 
 use crate::{HttpRelay, go_server::GoServer};
@@ -33,8 +33,8 @@ pub const ZONE: &str = "dal12";
 /// The API key that may delete pod VMs.
 pub const KEY: &str = "ApiKey+of/the_operator-1";
 
-const PROGRAM: &str = "ibm";
-const MODULE: Module =
+pub(crate) const PROGRAM: &str = "ibm";
+pub(crate) const MODULE: Module =
     Module::new("ibm", concat!(env!("CARGO_MANIFEST_DIR"), "/ibm"), &[(PROGRAM, "peers/ibm")]);
 
 /// The server, behind a relay.
@@ -146,11 +146,6 @@ impl<'a> Principal<'a> {
 }
 
 impl Ibm {
-    /// Builds the server, so that [`start`](Self::start) need not. That takes a few minutes.
-    pub async fn install() -> Result<()> {
-        tools::program(&MODULE, PROGRAM).await.map(drop)
-    }
-
     /// Starts a server with its log in `dir`, a folder of its own. The owner of [`KEY`] has these rights. If the server is not built
     /// yet, this takes minutes.
     pub async fn start(dir: &Path, actions: &[&str]) -> Result<Self> {

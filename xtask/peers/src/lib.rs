@@ -18,5 +18,23 @@ pub mod sshd;
 pub mod tls;
 pub mod vsphere;
 
+use anyhow::Result;
+use cluster::tools;
+
 pub use control::Control;
 pub use http_relay::{Does, HttpRelay, Seen};
+
+/// Installs and builds all clouds but libvirt, so that `start` need not. That takes minutes.
+pub async fn install() -> Result<()> {
+    aws::environment().await?;
+    for (module, program) in [
+        (&azure::MODULE, azure::PROGRAM),
+        (&gcp::MODULE, gcp::PROGRAM),
+        (&ibm::MODULE, ibm::PROGRAM),
+        (&alibaba::MODULE, alibaba::PROGRAM),
+        (&vsphere::MODULE, vsphere::PROGRAM),
+    ] {
+        tools::program(module, program).await?;
+    }
+    docker::Podman::install()
+}

@@ -6,7 +6,7 @@
 use std::path::Path;
 
 use anyhow::{Context as _, Result};
-use cluster::tools::{self, Module};
+use cluster::tools::Module;
 use serde_json::{Value, json};
 
 use crate::{HttpRelay, go_server::GoServer};
@@ -24,8 +24,8 @@ pub const USER: &str = r"VSPHERE.LOCAL\peer <pods> & co";
 /// That user's password.
 pub const PASSWORD: &str = r#"s3cr3t <of> "the" & user"#;
 
-const PROGRAM: &str = "vsphere";
-const MODULE: Module =
+pub(crate) const PROGRAM: &str = "vsphere";
+pub(crate) const MODULE: Module =
     Module::new("vsphere", concat!(env!("CARGO_MANIFEST_DIR"), "/vsphere"), &[(PROGRAM, "peers/vsphere")]);
 
 /// The server, behind a relay.
@@ -109,11 +109,6 @@ impl<'a> Machine<'a> {
 }
 
 impl Vsphere {
-    /// Builds the server, so that [`start`](Self::start) need not. That takes a few minutes.
-    pub async fn install() -> Result<()> {
-        tools::program(&MODULE, PROGRAM).await.map(drop)
-    }
-
     /// Starts a server with its log in `dir`, a folder of its own. [`USER`] has these privileges in [`PATH`]. If the server is not
     /// built yet, this takes minutes.
     pub async fn start(dir: &Path, privileges: &[&str]) -> Result<Self> {

@@ -10,9 +10,6 @@ use cluster::{
     tools::{self, Tools},
 };
 use peerpod_operator::install::NAME;
-use peers::{
-    alibaba::Alibaba, aws::Moto, azure::Azure, docker::Podman, gcp::ComputeEngine, ibm::Ibm, vsphere::Vsphere,
-};
 use testbed::stand_in;
 
 use crate::repository;
@@ -39,13 +36,7 @@ pub(crate) async fn run() -> Result<()> {
     progress.step("programs of the control plane, the node and the clouds, and helm");
     Tools::ensure().await?;
     tools::helm().await?;
-    Moto::install().await?;
-    Azure::install().await?;
-    ComputeEngine::install().await?;
-    Ibm::install().await?;
-    Alibaba::install().await?;
-    Vsphere::install().await?;
-    Podman::install()?;
+    peers::install().await?;
     if node::obstacle().is_none() {
         node::install().await?;
         stand_in::install().await?;

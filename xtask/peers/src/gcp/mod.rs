@@ -30,8 +30,8 @@ pub const PERMISSIONS: [&str; 3] =
 /// The service account of the machine that the metadata server belongs to.
 pub const NODE_ACCOUNT: &str = "node@peer-pods.iam.gserviceaccount.com";
 
-const PROGRAM: &str = "compute-engine";
-const MODULE: Module =
+pub(crate) const PROGRAM: &str = "compute-engine";
+pub(crate) const MODULE: Module =
     Module::new("gcp", concat!(env!("CARGO_MANIFEST_DIR"), "/gcp"), &[(PROGRAM, "peers/gcp")]);
 const START_DEADLINE: Duration = Duration::from_secs(30);
 
@@ -107,11 +107,6 @@ impl<'a> Instance<'a> {
 }
 
 impl ComputeEngine {
-    /// Builds the server, so that [`start`](Self::start) need not. That takes a few minutes.
-    pub async fn install() -> Result<()> {
-        tools::program(&MODULE, PROGRAM).await.map(drop)
-    }
-
     /// Starts a server with its log in `dir`, a folder of its own. Builds it first if needed.
     pub async fn start(dir: &Path) -> Result<Self> {
         let program = tools::program(&MODULE, PROGRAM).await?;
