@@ -174,7 +174,7 @@ async fn delete(
     };
     match deleted {
         Err(error) if error.class != ErrorClass::NotFound => decide::unanswered(error),
-        Ok(Accepted { check_again_after }) if !check_again_after.is_zero() => {
+        Ok(Accepted { check_again_after, .. }) if !check_again_after.is_zero() => {
             Decision::Wait(Wait::VmDeletion(check_again_after))
         }
         _ => {

@@ -169,7 +169,7 @@ impl Provider for WithFormerPlaces {
 
     async fn delete(&self, vm: &OwnVm) -> Result<Accepted, Error> {
         let accepted = self.current.delete(vm).await;
-        if accepted.is_ok() {
+        if accepted.as_ref().is_ok_and(|accepted| !accepted.may_only_stop) {
             self.sightings.leaves(&vm.vm().id);
         }
         accepted

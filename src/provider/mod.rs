@@ -166,11 +166,20 @@ pub struct Claim {
     pub contested: bool,
 }
 
-/// The cloud accepted a deletion.
+/// The cloud accepted a deletion, or refuses it because the VM is leaving.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Accepted {
     /// How long the cloud needs at least until the VM is gone. Zero: check at once.
     pub check_again_after: Duration,
+    /// Whether the cloud refused this call, and shows a state that a VM also has while it is only stopped. Then the VM may stay.
+    pub may_only_stop: bool,
+}
+
+impl Accepted {
+    /// The cloud accepted it, and needs at least this long.
+    pub const fn after(check_again_after: Duration) -> Self {
+        Self { check_again_after, may_only_stop: false }
+    }
 }
 
 /// Something in a cloud that may have to do with pod VMs.
@@ -290,7 +299,8 @@ pub trait Provider: Send + Sync {
     /// The VM with this id, or what remains of it, or [`ErrorClass::NotFound`].
     async fn describe(&self, id: &InstanceId, claim: &Claim) -> Result<Vm, Error>;
 
-    /// Deletes the VM with all its belongings. `Ok` means that the cloud accepted the deletion, not that the VM is gone.
+    /// Deletes the VM with all its belongings. `Ok` means that the cloud accepted the deletion, unless the VM
+    /// [may only stop](Accepted::may_only_stop). It does not mean that the VM is gone.
     async fn delete(&self, vm: &OwnVm) -> Result<Accepted, Error>;
 
     /// Calls `pages` with every VM whose name begins like a pod VM's, and with what may have been left of VMs that are gone.

@@ -237,7 +237,7 @@ impl Alibaba {
             let parameters = [("NetworkInterfaceId", interface.as_str())];
             self.change("deleting an interface", "DeleteNetworkInterface", &parameters).await?;
         }
-        Ok(Accepted { check_again_after: REMAINS })
+        Ok(Accepted::after(REMAINS))
     }
 }
 
@@ -272,13 +272,13 @@ impl Provider for Alibaba {
         }
         let parameters = [("Force", "true"), ("InstanceId", vm.id.as_str())];
         let (doing, action, accepted) =
-            ("deleting the instance", "DeleteInstance", Accepted { check_again_after: DELETION });
+            ("deleting the instance", "DeleteInstance", Accepted::after(DELETION));
         match self.0.call(Query::new(doing, action, &parameters)).await {
             // ECS may refuse a second deletion while the first one is under way.
             Err(Failure { error, .. }) if error.class == ErrorClass::Transient => {
                 let found = self.find(&vm.id).await?;
                 let is_leaving = found.is_some_and(|instance| instance.stage() == Stage::Leaving);
-                if is_leaving { Ok(accepted) } else { Err(error) }
+                if is_leaving { Ok(Accepted { may_only_stop: true, ..accepted }) } else { Err(error) }
             }
             answer => Ok(answer.map(|_| accepted)?),
         }

@@ -241,7 +241,7 @@ impl Provider for Aws {
             Err(Failure { code, error }) if code == INSTANCE_NOT_FOUND => {
                 Err(Error { class: ErrorClass::NotFound, ..error })
             }
-            accepted => Ok(accepted.map(|_| Accepted { check_again_after: TERMINATION })?),
+            accepted => Ok(accepted.map(|_| Accepted::after(TERMINATION))?),
         }
     }
 

@@ -158,7 +158,7 @@ impl Provider for Azure {
         let is_begun = reply.status == 202;
         let check_again_after =
             if is_begun { reply.retry_after().unwrap_or(DELETION) } else { Duration::ZERO };
-        Ok(Accepted { check_again_after })
+        Ok(Accepted::after(check_again_after))
     }
 
     async fn list(&self, pages: Pages<'_>) -> Result<(), Error> {

@@ -243,9 +243,7 @@ impl Provider for Docker {
         match self.remove("removing the container", vm.vm().id.as_str()).await {
             // Another client may be removing it. If not, the container is still there, and the operator asks for its removal
             // again.
-            Err(refused) if refused.class == ErrorClass::Refused => {
-                Ok(Accepted { check_again_after: REMOVAL })
-            }
+            Err(refused) if refused.class == ErrorClass::Refused => Ok(Accepted::after(REMOVAL)),
             removed => removed.map(|_| Accepted::default()),
         }
     }

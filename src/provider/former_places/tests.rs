@@ -4,7 +4,7 @@ use crate::{
     settings::SettingsError,
 };
 
-/// A cloud that answers so when it is asked for a VM.
+/// A cloud that answers so when it is asked for a VM. It refuses to delete one that is leaving.
 pub(in crate::provider) struct Answers(pub(in crate::provider) Result<Vm, Error>);
 
 #[async_trait]
@@ -14,7 +14,8 @@ impl Provider for Answers {
     }
 
     async fn delete(&self, _: &OwnVm) -> Result<Accepted, Error> {
-        Ok(Accepted::default())
+        let is_leaving = self.0.as_ref().is_ok_and(|vm| vm.stage == Stage::Leaving);
+        Ok(Accepted { may_only_stop: is_leaving, ..Accepted::default() })
     }
 
     async fn list(&self, _: Pages<'_>) -> Result<(), Error> {
@@ -161,10 +162,11 @@ async fn that_a_young_vm_was_leaving_is_no_accepted_deletion() {
     let mut late = WithFormerPlaces { settles_late: true, current, ..after(None, Vec::new()) };
     let claim = Claim { recorded: T, deleted: Some(T), ..Claim::default() };
     assert!(late.describe(&id(), &claim).await.is_ok());
+    let own = ownership::verify(Vm::named(id(), name), "web", NAME_LIMIT).unwrap();
+    assert!(late.delete(&own).await.is_ok_and(|refused| refused.may_only_stop));
     late.current = Arc::new(Answers(Err(gone())));
     let held = late.describe(&id(), &claim).await.unwrap_err().class;
     assert!(matches!(held, ErrorClass::Unsettled { .. }), "{held:?}");
-    let own = ownership::verify(Vm::named(id(), name), "web", NAME_LIMIT).unwrap();
     assert!(late.delete(&own).await.is_ok());
     assert_eq!(late.describe(&id(), &claim).await.unwrap_err().class, ErrorClass::NotFound);
 }

@@ -180,6 +180,15 @@ fn listed(mut vms: Vec<Instance>) -> Vec<Listed> {
     vms.chunk_by(|a, b| a.name == b.name).flat_map(of_one_name).collect()
 }
 
+/// What a refused deletion of a VM in this state means. Compute Engine refuses a second deletion while the first one is under way.
+/// Until the VM is stopped, its state does not say whether it is deleted then.
+fn refused_in(state: PowerState, refused: Error) -> Result<Accepted, Error> {
+    if state != PowerState::Leaving {
+        return Err(refused);
+    }
+    Ok(Accepted { may_only_stop: true, ..Accepted::after(DELETION) })
+}
+
 #[async_trait]
 impl Provider for Gcp {
     async fn describe(&self, id: &InstanceId, _: &Claim) -> Result<Vm, Error> {
@@ -195,15 +204,13 @@ impl Provider for Gcp {
         };
         let call = self.request("deleting the VM", Method::DELETE, path)?;
         let reply = match accepted(self.api.send(call).await?, Some(path)) {
-            // It refuses a second deletion while the first one is under way.
             Err(refused) if refused.class == ErrorClass::Refused => {
-                let is_leaving = self.at(path).await?.power() == PowerState::Leaving;
-                return if is_leaving { Ok(Accepted { check_again_after: DELETION }) } else { Err(refused) };
+                return refused_in(self.at(path).await?.power(), refused);
             }
             reply => reply?,
         };
         match reply.json::<Operation>()?.error {
-            None => Ok(Accepted { check_again_after: DELETION }),
+            None => Ok(Accepted::after(DELETION)),
             Some(error) => Err(reply.error("operation", &error.to_string(), Some(ErrorClass::Refused))),
         }
     }
@@ -237,5 +244,13 @@ mod tests {
         let listed = listed(found.map(instance).into());
         let ids: HashSet<_> = listed.iter().map(|vm| (&*vm.name, &*vm.id)).collect();
         assert_eq!(ids, HashSet::from([("x", "x"), ("y", "zones/a/y"), ("y", "zones/b/y"), ("z", "z")]));
+    }
+
+    #[test]
+    fn a_deletion_that_is_refused_while_the_vm_stops_may_be_none() {
+        let refused = || Error::new(ErrorClass::Refused, "not ready");
+        let waits = refused_in(PowerState::Leaving, refused()).unwrap();
+        assert!(waits.may_only_stop && waits.check_again_after == DELETION, "{waits:?}");
+        assert_eq!(refused_in(PowerState::Stopped, refused()), Err(refused()));
     }
 }

@@ -223,11 +223,11 @@ impl Provider for IbmCloud {
             self.call("deleting the instance", Method::DELETE, &format!("instances/{id}"), &[]).await?;
         let refused = match accepted(reply) {
             Err(refused) if refused.class == ErrorClass::Refused => refused,
-            reply => return reply.map(|_| Accepted { check_again_after: DELETION }),
+            reply => return reply.map(|_| Accepted::after(DELETION)),
         };
         // VPC may refuse a second deletion while the first one is under way.
         let is_leaving = self.find(id.as_str()).await?.is_leaving();
-        if is_leaving { Ok(Accepted { check_again_after: DELETION }) } else { Err(refused) }
+        if is_leaving { Ok(Accepted::after(DELETION)) } else { Err(refused) }
     }
 
     async fn list(&self, pages: Pages<'_>) -> Result<(), Error> {

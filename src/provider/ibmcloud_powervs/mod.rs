@@ -218,7 +218,7 @@ impl Provider for PowerVs {
         let id = &vm.vm().id;
         let reply = self.call("deleting the server", Method::DELETE, Some(id.as_str())).await?;
         let refused = match accepted(reply) {
-            Ok(_) => return Ok(Accepted { check_again_after: DELETION }),
+            Ok(_) => return Ok(Accepted::after(DELETION)),
             Err(error) if matches!(error.class, ErrorClass::Unauthorized | ErrorClass::Throttled { .. }) => {
                 return Err(error);
             }
@@ -227,7 +227,7 @@ impl Provider for PowerVs {
         // Power Virtual Server has no specific answer for what it cannot delete now: the server says why.
         let server = self.find(id).await?;
         if server.is_leaving() {
-            return Ok(Accepted { check_again_after: DELETION });
+            return Ok(Accepted::after(DELETION));
         }
         if server.is_being_built() {
             let why = "the VM is still being built, and can be deleted afterwards";

@@ -140,7 +140,7 @@ impl Provider for Vsphere {
         if machine.name != vm.vm().name {
             return Err(Error::new(ErrorClass::Transient, "the VM has got another name meanwhile"));
         }
-        let accepted = Accepted { check_again_after: STEP };
+        let accepted = Accepted::after(STEP);
         if machine.is_at(Step::Destroy) || machine.is_at(Step::PowerOff) {
             return Ok(accepted);
         }
