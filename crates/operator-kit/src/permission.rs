@@ -50,7 +50,7 @@ pub fn rules(permissions: &[&[Permission]]) -> Vec<PolicyRule> {
     permissions.iter().copied().flatten().map(rule).collect()
 }
 
-/// A role with all of these rights, and its binding to these ServiceAccounts of this namespace. Both objects have this metadata. If
+/// A role with all of these rights, and its binding to these `ServiceAccounts` of this namespace. Both objects have this metadata. If
 /// that has a namespace, the rights are there, else in the whole cluster.
 pub fn bound_role(
     metadata: ObjectMeta,
