@@ -120,7 +120,7 @@ impl Outcome<'_> {
                     Some(error.message.map(|error| format!("{tried} (transient error): {error}")))
                 }
                 ErrorClass::Unsettled { .. } => Some(error.message.map(|error| format!("{tried}: {error}"))),
-                ErrorClass::Throttled { .. } | ErrorClass::Queued { .. } => {
+                ErrorClass::Throttled { .. } | ErrorClass::Queued => {
                     Some(Message::public(format!(
                         "{tried}: the cloud asked for fewer calls, or many requests of the operator wait for it"
                     )))

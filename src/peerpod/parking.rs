@@ -6,6 +6,10 @@
 //!
 //! A part of a cloud may hang, so a reconcile that stalls gives its slot to another one. A provider may have to do the same with
 //! its connections, for its own reason: libvirt answers at most five calls at once on one connection.
+//!
+//! A cloud may take so few requests a second that fewer reconciles than there are slots keep it busy. Then a call fails because too
+//! many requests wait. Its PeerPod is parked, and leaves its slot free. Of the reconciles that end otherwise, every second one calls
+//! two parked PeerPods while a slot was left, and each other one calls one. So as many are under way as the cloud can serve soon.
 
 mod queue;
 
@@ -43,12 +47,15 @@ struct Inner {
 
 /// The slots at one cloud.
 struct Slots {
+    all: usize,
     free: usize,
     /// Slots for reconciles that have stalled.
     free_stalled: usize,
     parked: Queue<Counted>,
     /// Each of these has a slot, and is about to be reconciled.
     called: HashSet<Key>,
+    /// Whether the last reconcile to end called two, the second one to a slot that was left.
+    calls_two: bool,
 }
 
 /// The turn of one PeerPod, as long as its reconcile runs.
@@ -65,8 +72,9 @@ enum State {
     Unasked,
     /// It ends without one.
     Parked,
-    /// One of the slots, or one of those for stalled reconciles.
-    Entered { since: Instant, stalled: Option<Counted>, is_given_back: bool },
+    /// One of the slots, or one of those for stalled reconciles. `leaves_slot`: it is to be parked
+    /// again.
+    Entered { since: Instant, stalled: Option<Counted>, is_given_back: bool, leaves_slot: bool },
 }
 
 impl Parking {
@@ -119,8 +127,9 @@ impl Parking {
         entered
     }
 
-    fn give_back(&self, cloud: &str) {
-        let next = self.lock().get_mut(cloud).and_then(Slots::call_next);
+    /// Changes the slots at a cloud, and requeues the PeerPods that get one by that.
+    fn at<I: IntoIterator<Item = Key>>(&self, cloud: &str, change: impl FnOnce(&mut Slots) -> I) {
+        let next: Vec<_> = self.lock().get_mut(cloud).map(change).into_iter().flatten().collect();
         self.0.requeues.add(next);
     }
 
@@ -132,10 +141,12 @@ impl Parking {
 impl Slots {
     fn new(slots: usize) -> Self {
         Self {
+            all: slots,
             free: slots,
             free_stalled: slots.div_ceil(SLOTS_PER_STALLED),
             parked: Queue::default(),
             called: HashSet::new(),
+            calls_two: false,
         }
     }
 
@@ -144,9 +155,11 @@ impl Slots {
         if self.called.remove(key) {
             return true;
         }
-        // A slot is free only while no PeerPod is parked.
-        if self.free > 0 {
+        // Slots may be free beside parked PeerPods if the cloud takes few requests. The end of a reconcile calls these. If none is
+        // under way, nothing else would.
+        if self.free > 0 && (self.parked.is_empty() || self.free == self.all) {
             self.free -= 1;
+            self.parked.remove(key);
             return true;
         }
         self.parked.push(key, counted);
@@ -168,6 +181,12 @@ impl Slots {
         self.free += 1;
         None
     }
+
+    /// Calls the next one to a slot that was left, if there is one.
+    fn call_to_free(&mut self) -> Option<Key> {
+        self.free = self.free.checked_sub(1)?;
+        self.call_next()
+    }
 }
 
 impl Turn<'_> {
@@ -177,12 +196,24 @@ impl Turn<'_> {
         if let State::Unasked = *state {
             let entered = self.parking.enter(self.cloud, self.key);
             *state = if entered {
-                State::Entered { since: Instant::now(), stalled: None, is_given_back: false }
+                State::Entered {
+                    since: Instant::now(),
+                    stalled: None,
+                    is_given_back: false,
+                    leaves_slot: false,
+                }
             } else {
                 State::Parked
             };
         }
         matches!(*state, State::Entered { .. })
+    }
+
+    /// Has the PeerPod parked again at the end of this turn: too many requests wait for the cloud.
+    pub(super) fn leave_slot(&self) {
+        if let State::Entered { leaves_slot, .. } = &mut *self.lock() {
+            *leaves_slot = true;
+        }
     }
 
     /// Does the work of this turn. If it stalls at the cloud, its slot goes to the next one, while there are slots for stalled
@@ -216,7 +247,7 @@ impl Turn<'_> {
         *is_given_back = free.map(|free| *free -= 1).is_some();
         drop(clouds);
         if *is_given_back {
-            self.parking.give_back(self.cloud);
+            self.parking.at(self.cloud, Slots::call_next);
         }
     }
 
@@ -227,17 +258,21 @@ impl Turn<'_> {
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
-        let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
-        match state {
-            State::Unasked => self.parking.forget(self.key),
+        let Self { parking, cloud, key, state } = self;
+        match *state.get_mut().unwrap_or_else(PoisonError::into_inner) {
+            State::Unasked => parking.forget(key),
             // It is reconciled again when it is called.
             State::Parked => {}
-            State::Entered { is_given_back: false, .. } => self.parking.give_back(self.cloud),
-            State::Entered { is_given_back: true, .. } => {
-                if let Some(at) = self.parking.lock().get_mut(self.cloud) {
-                    at.free_stalled += 1;
+            State::Entered { is_given_back, leaves_slot, .. } => parking.at(cloud, |at| {
+                *(if is_given_back { &mut at.free_stalled } else { &mut at.free }) += 1;
+                if leaves_slot {
+                    at.parked.put_back(key, || parking.0.metrics.provider_call_queued(cloud));
+                    return [None, None].into_iter().flatten();
                 }
-            }
+                let own = at.call_to_free();
+                at.calls_two = !at.calls_two;
+                [own, if at.calls_two { at.call_to_free() } else { None }].into_iter().flatten()
+            }),
         }
     }
 }

@@ -69,7 +69,7 @@ impl Context {
             self.metrics.decided(decision.as_str());
             decision = delete(peerpod, &provider, own, facts.clone()).await;
         }
-        self.conclude(peerpod, &facts, decision).await
+        self.conclude(peerpod, &facts, decision, turn).await
     }
 
     async fn conclude(
@@ -77,6 +77,7 @@ impl Context {
         peerpod: &PeerPod,
         facts: &Facts,
         decision: Decision,
+        turn: &Turn<'_>,
     ) -> Result<Action, ApiError> {
         self.metrics.decided(decision.as_str());
         let key = object::key(peerpod);
@@ -95,8 +96,12 @@ impl Context {
             _ => {}
         }
         let cloud = cloud_label(peerpod.cloud_provider());
-        let again = self.trackers.requeue_policy.after(&key, cloud, &decision, facts.asked());
+        let waiting = self.index.unsettled();
+        let again = self.trackers.requeue_policy.after(&key, cloud, &decision, facts.asked(), waiting);
         if let Some(class) = decision.error_class() {
+            if class == ErrorClass::Queued {
+                turn.leave_slot();
+            }
             self.metrics.provider_error(cloud, class.as_str());
         }
         self.report_outcome(peerpod, &Outcome::Decided(&decision), again.unwrap_or_default()).await;

@@ -53,9 +53,9 @@ pub fn doc(class: ErrorClass) -> String {
         ErrorClass::Throttled { .. } => {
             "the cloud asked for fewer calls: the operator makes none to this cloud for the time that it asked for".to_owned()
         }
-        ErrorClass::Queued { .. } => {
-            "so many of the operator's requests wait for this cloud that they take more than 20 s: the operator makes this one \
-             after them"
+        ErrorClass::Queued => {
+            "so many of the operator's requests wait for this cloud that they take more than 10 s: the operator makes this \
+             one after them, as namespaces take turns"
                 .to_owned()
         }
         ErrorClass::Unauthorized => format!(
@@ -113,14 +113,15 @@ pub(super) struct RequeuePolicy {
 }
 
 impl RequeuePolicy {
-    /// The delay after this decision on a PeerPod, for which its cloud was asked for so many VMs; `None` if a watch delivers whatever
-    /// comes next.
+    /// The delay after this decision on a PeerPod, for which its cloud was asked for so many VMs, while so many PeerPods wait for clouds.
+    /// `None` if a watch delivers whatever comes next.
     pub(super) fn after(
         &self,
         key: &ObjectRef<PeerPod>,
         cloud: &'static str,
         decision: &Decision,
         asked: u32,
+        waiting: usize,
     ) -> Option<Duration> {
         let while_stuck = |least| self.while_stuck(key, cloud, asked, least);
         Some(match decision {
@@ -149,7 +150,7 @@ impl RequeuePolicy {
             )
             // Does not occur: its result is an error or a new decision.
             | Decision::Delete(_) => while_stuck(SLOW_RESYNC),
-            Decision::Retry(error) => self.after_error(key, error, while_stuck),
+            Decision::Retry(error) => self.after_error(key, error, waiting, while_stuck),
         })
     }
 
@@ -181,14 +182,16 @@ impl RequeuePolicy {
         &self,
         key: &ObjectRef<PeerPod>,
         error: &Error,
+        waiting: usize,
         while_stuck: impl Fn(Duration) -> Duration,
     ) -> Duration {
         match error.class {
             // What was stuck before may still be, so it stays counted.
-            ErrorClass::Throttled { retry_after } | ErrorClass::Queued { retry_after } => {
+            ErrorClass::Throttled { retry_after } => {
                 let pause = retry_after.max(LEAST_PAUSE);
                 pause + self.failures.jitter(pause)
             }
+            ErrorClass::Queued => self.parked(waiting),
             ErrorClass::Unsettled { check_again_after } => check_again_after.max(LEAST_PAUSE),
             ErrorClass::Unauthorized => while_stuck(REFUSED_RESYNC),
             ErrorClass::Invalid | ErrorClass::NotSupported => while_stuck(SLOW_RESYNC),
@@ -259,7 +262,7 @@ mod tests {
     }
 
     fn seconds(policy: &RequeuePolicy, decision: &Decision) -> f64 {
-        policy.after(&key(), "gcp", decision, 1).unwrap().as_secs_f64()
+        policy.after(&key(), "gcp", decision, 1, 0).unwrap().as_secs_f64()
     }
 
     fn retry(class: ErrorClass) -> Decision {
@@ -303,7 +306,7 @@ mod tests {
             let mut looks = 0;
             while let Some(Reverse((now, which))) = times.pop().filter(|Reverse((now, _))| *now < until) {
                 looks += u32::from(now >= from);
-                let pause = policy.after(&crowd[which], "gcp", &decision, asked).unwrap();
+                let pause = policy.after(&crowd[which], "gcp", &decision, asked, 0).unwrap();
                 times.push(Reverse((now + pause, which)));
             }
             let rate = f64::from(looks * asked.max(1)) / period.as_secs_f64();
@@ -317,16 +320,16 @@ mod tests {
             let policy = RequeuePolicy::default();
             let alone = seconds(&policy, &decision);
             for key in crowd(5000) {
-                policy.after(&key, "gcp", &decision, 1);
+                policy.after(&key, "gcp", &decision, 1, 0);
             }
             let beside = seconds(&policy, &decision);
             assert!(
                 (alone / 1.25..=alone * 1.25).contains(&beside),
                 "{alone} s, then {beside} s: {decision:?}"
             );
-            let own = policy.after(&crowd(1)[0], "gcp", &decision, 1).unwrap();
+            let own = policy.after(&crowd(1)[0], "gcp", &decision, 1, 0).unwrap();
             assert!(own > Duration::from_secs(500), "{own:?} after {decision:?}");
-            let elsewhere = policy.after(&crowd(1)[0], "azure", &decision, 1).unwrap();
+            let elsewhere = policy.after(&crowd(1)[0], "azure", &decision, 1, 0).unwrap();
             assert!(elsewhere <= SLOW_RESYNC * 5 / 4, "{elsewhere:?} after {decision:?}");
         }
     }
@@ -336,19 +339,19 @@ mod tests {
         type Ends = fn(&RequeuePolicy, &ObjectRef<PeerPod>);
         let unauthorized = retry(ErrorClass::Unauthorized);
         let ends: [Ends; 4] = [
-            |policy, key| assert_eq!(policy.after(key, "gcp", &Decision::Nothing, 1), None),
+            |policy, key| assert_eq!(policy.after(key, "gcp", &Decision::Nothing, 1, 0), None),
             |policy, key| {
                 let leaves = Decision::Wait(Wait::VmDeletion(Duration::ZERO));
-                assert!(policy.after(key, "gcp", &leaves, 1).is_some());
+                assert!(policy.after(key, "gcp", &leaves, 1, 0).is_some());
             },
             |policy, key| policy.forget(key),
             |policy, gone| policy.retain(|key| key != gone),
         ];
         for end in ends {
             let (policy, crowd) = (RequeuePolicy::default(), crowd(2000));
-            let pause = || policy.after(&crowd[0], "gcp", &unauthorized, 1).unwrap().as_secs();
+            let pause = || policy.after(&crowd[0], "gcp", &unauthorized, 1, 0).unwrap().as_secs();
             for key in &crowd {
-                policy.after(key, "gcp", &unauthorized, 1);
+                policy.after(key, "gcp", &unauthorized, 1, 0);
             }
             assert!(pause() >= 200);
             for key in &crowd[1..] {
@@ -376,7 +379,7 @@ mod tests {
                 policy.failed(&key());
             }
             assert!(seconds(&policy, &retry(ErrorClass::Transient)) > 1.0);
-            policy.after(&key(), "gcp", &wait, 1);
+            policy.after(&key(), "gcp", &wait, 1, 0);
             assert!(seconds(&policy, &retry(ErrorClass::Transient)) <= 1.0, "after {wait:?}");
             assert!(
                 seconds(&policy, &Decision::Wait(Wait::VmDeletion(Duration::ZERO))) <= 2.0,
@@ -392,7 +395,7 @@ mod tests {
         let all: f64 = (0..40).map(|_| goes()).sum();
         assert!(all > 1000.0, "{all}");
         assert!(goes() <= 300.0);
-        assert_eq!(policy.after(&key(), "gcp", &Decision::Nothing, 1), None);
+        assert_eq!(policy.after(&key(), "gcp", &Decision::Nothing, 1, 0), None);
         assert!(goes() <= 1.0);
     }
 
@@ -418,7 +421,7 @@ mod tests {
             let pause = seconds(&policy, &decision);
             assert!((least..=most).contains(&pause), "{pause} s after {decision:?}");
         }
-        let one = RequeuePolicy::default().after(&key(), "gcp", &Decision::Keep(Blocked::Ambiguous), 5);
+        let one = RequeuePolicy::default().after(&key(), "gcp", &Decision::Keep(Blocked::Ambiguous), 5, 0);
         assert!((60..=75).contains(&one.unwrap().as_secs()), "{one:?}");
     }
 }

@@ -27,12 +27,9 @@ pub enum ErrorClass {
         /// How long to leave this cloud alone, as the cloud said or as a default.
         retry_after: Duration,
     },
-    /// The cloud takes few requests a second, and too many of the operator's own requests wait. Waiting requests are not
-    /// affected.
-    Queued {
-        /// How long the waiting requests will take.
-        retry_after: Duration,
-    },
+    /// The cloud takes few requests a second, and so many of the operator's own requests wait that no further call begins.
+    /// Nothing was asked.
+    Queued,
     /// The credentials are refused, lack a right, or are in a file that cannot be used now.
     Unauthorized,
     /// The cloud refuses it in the state that the VM, or what belongs to it, is in, or takes no more calls for this VM, or in its
@@ -57,7 +54,7 @@ impl ErrorClass {
         Self::Unsettled { check_again_after: Duration::ZERO },
         Self::Transient,
         Self::Throttled { retry_after: Duration::ZERO },
-        Self::Queued { retry_after: Duration::ZERO },
+        Self::Queued,
         Self::Unauthorized,
         Self::Refused,
         Self::Invalid,
@@ -71,7 +68,7 @@ impl ErrorClass {
             Self::Unsettled { .. } => "unsettled",
             Self::Transient => "transient",
             Self::Throttled { .. } => "throttled",
-            Self::Queued { .. } => "queued",
+            Self::Queued => "queued",
             Self::Unauthorized => "unauthorized",
             Self::Refused => "refused",
             Self::Invalid => "invalid",

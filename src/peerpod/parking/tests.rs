@@ -1,3 +1,5 @@
+use std::collections::VecDeque;
+
 use futures::{FutureExt, StreamExt, future::pending};
 use prometheus_client::{encoding::text::encode, registry::Registry};
 use proptest::prelude::*;
@@ -115,16 +117,53 @@ async fn a_reconcile_stalls_at_its_cloud_alone() {
     assert_eq!(called(), ["next"]);
 }
 
+#[test]
+fn where_a_cloud_takes_few_requests_the_others_keep_their_turns() {
+    const SLOTS: usize = 16;
+    const ROOM: usize = 3;
+    let (parking, mut called, _) = parking(SLOTS);
+    let crowd = (0..100).map(key);
+    let keys: Vec<_> = crowd.chain([ObjectRef::new("other").within("garden").into()]).collect();
+    let (mut next, mut under_way): (Vec<_>, VecDeque<Turn<'_>>) = (keys.iter().collect(), VecDeque::new());
+    let (mut refused, mut ended) = (0, Vec::new());
+    loop {
+        for key in next {
+            let turn = parking.turn("aws", key);
+            if turn.enter() && under_way.len() < ROOM {
+                under_way.push_back(turn);
+            } else if matches!(*turn.lock(), State::Entered { .. }) {
+                turn.leave_slot();
+                refused += 1;
+            }
+        }
+        let Some(turn) = under_way.pop_front() else { break };
+        ended.push(turn.key.name.clone());
+        drop(turn);
+        let names = called();
+        assert!(names.len() <= 2, "{names:?} are called");
+        next = keys.iter().filter(|key| names.contains(&key.name)).collect();
+    }
+    assert_eq!(ended.len(), keys.len(), "each is done once");
+    assert!(refused <= SLOTS + ended.len(), "{refused} were refused");
+    let place = ended.iter().position(|name| name == "other").unwrap();
+    assert!(place < 2 * SLOTS, "the other namespace was done after {place} of the crowd");
+    let all = keys.iter().filter(|key| parking.turn("aws", key).enter());
+    assert_eq!(all.count(), keys.len(), "all slots are free again");
+}
+
 proptest! {
     /// Whatever happens to PeerPods, in the end all slots are free again, and the queue is empty.
     #[test]
     fn no_slot_is_lost(
-        steps in prop::collection::vec((0usize..8, 0usize..2, any::<bool>(), any::<bool>(), any::<bool>()), 0..200),
+        steps in prop::collection::vec(
+            (0usize..8, 0usize..2, any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>()),
+            0..200,
+        ),
     ) {
         let (parking, mut called, _) = parking(3);
         let keys: Vec<_> = (0..8).map(key).collect();
         let mut turns: [Option<Turn<'_>>; 8] = Default::default();
-        for (which, cloud, ends, enters, stalls) in steps {
+        for (which, cloud, ends, enters, stalls, leaves) in steps {
             let turn = &mut turns[which];
             if ends {
                 *turn = None;
@@ -133,17 +172,33 @@ proptest! {
                 if enters && turn.enter() && stalls && matches!(*turn.lock(), State::Entered { stalled: None, .. }) {
                     turn.stall();
                 }
+                if leaves {
+                    turn.leave_slot();
+                }
             }
         }
         drop(turns);
         // Each PeerPod that is called takes its turn, and then needs no slot any more.
-        loop {
-            let names = called();
-            if names.is_empty() {
-                break;
+        let mut settle = || {
+            loop {
+                let names = called();
+                if names.is_empty() {
+                    return;
+                }
+                for name in names {
+                    drop(parking.turn("aws", &keys[name.parse::<usize>().unwrap()]));
+                }
             }
-            for name in names {
-                drop(parking.turn("aws", &keys[name.parse::<usize>().unwrap()]));
+        };
+        settle();
+        // The timers of those that left their slots when no other reconcile was under way.
+        for key in &keys {
+            for cloud in ["aws", "libvirt"] {
+                let is_parked = parking.lock().get(cloud).is_some_and(|at| at.parked.keys().any(|it| it == key));
+                let turn = parking.turn(cloud, key);
+                prop_assert!(!is_parked || turn.enter(), "{key:?} waits for nothing at {cloud}");
+                drop(turn);
+                settle();
             }
         }
         for at in parking.lock().values() {

@@ -92,7 +92,7 @@ fn errors_become_deletion_slow_unless_a_person_must_act() {
 #[test]
 fn a_queue_of_the_operators_own_requests_is_reported_as_one() {
     let watched = Watched::new();
-    let queued = failed(ErrorClass::Queued { retry_after: AGAIN });
+    let queued = failed(ErrorClass::Queued);
     for (second, reason) in [(1, Reason::CloudThrottled), (301, Reason::DeletionSlow)] {
         let condition = watched.ended(second, &queued).condition.unwrap();
         assert_eq!(condition.reason, reason);

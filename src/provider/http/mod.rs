@@ -33,7 +33,7 @@ pub(super) mod identity;
 pub(super) mod jwt;
 mod metadata;
 mod oauth;
-mod pacing;
+pub(super) mod pacing;
 mod pages;
 mod pinned;
 mod reply;
@@ -224,7 +224,7 @@ impl Client {
 
     /// Sends it when the cloud's pace allows, and gives the whole answer, whatever its status. Fails if there is no whole answer
     /// ([`ErrorClass::Transient`]), if the server is not trusted ([`ErrorClass::Invalid`]) or does not trust the operator's
-    /// certificate ([`ErrorClass::Unauthorized`]), and if the pace asks for a wait that is too long ([`ErrorClass::Queued`]).
+    /// certificate ([`ErrorClass::Unauthorized`]), and if the first request of a call would wait too long ([`ErrorClass::Queued`]).
     pub(super) async fn send(&self, call: Call) -> Result<Reply, Error> {
         let Call { doing, pace, request, mut secrets, elsewhere } = call;
         let sensitive = request.headers().values().filter(|value| value.is_sensitive());
@@ -235,9 +235,9 @@ impl Client {
             let full = format!("{public}: {host}: {}", reply::masked(why, &secrets));
             Error::new(class, Message::new(public, full))
         };
-        let turn = self.pacing.turn(pace).await.map_err(|retry_after| {
+        let turn = self.pacing.turn(pace).await.map_err(|pacing::TooMany| {
             let public = format!("{doing} has to wait for its turn: the cloud takes few requests a second");
-            Error::new(ErrorClass::Queued { retry_after }, Message::public(public))
+            Error::new(ErrorClass::Queued, Message::public(public))
         })?;
         let total = self.options.total;
         let answer = match timeout(total, self.exchange(request)).await {

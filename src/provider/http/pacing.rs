@@ -9,12 +9,16 @@
 //!    rate.
 //! 3. *Probe*. The measured rate grows with each request until the next refusal. An early refusal confirms the measured rate. A
 //!    cloud without bursts, which wants a gap between requests, refused every second request before and takes more now.
-//! 4. *Hold*. A rate without a refusal for a while grows. At the next refusal it is measured again.
+//! 4. *Hold*. A rate without a refusal for a while grows, and faster each time. At the next refusal it is measured again.
 //!
 //! While the cloud takes nothing at all, other clients use its whole quota. That says nothing about the rate, so the search
 //! begins again.
+//!
+//! If too many requests wait, the first request of a further [call] fails at once. Its caller has spent nothing by then, and can
+//! wait elsewhere. A later request of a call waits for its turn, or the earlier ones would have been in vain.
 
 use std::{
+    cell::Cell,
     collections::VecDeque,
     sync::{
         Mutex, PoisonError,
@@ -61,12 +65,35 @@ const PROBE: f64 = 1.012;
 /// that wants a gap takes at least 4/3 of what it took of every second request. A cloud with a burst refuses before 1.2.
 const RISEN: f64 = 1.3;
 
-/// How long a rate must have caused no refusal until it grows, and by which factor.
+/// How long a rate must have caused no refusal until it grows, and by which factor. Each growth squares the factor of the next
+/// one, up to the most: a rate that was measured while others used the quota is far too low.
 const CALM: Duration = Duration::from_secs(300);
 const GROWTH: f64 = 1.1;
+const MOST_GROWTH: f64 = 2.0;
 
-/// The longest wait of a request for its turn.
-const LONGEST_WAIT: Duration = Duration::from_secs(20);
+/// The longest wait for its turn of the first request of a call. A call with four requests then ends within its deadline, a minute.
+const LONGEST_WAIT: Duration = Duration::from_secs(10);
+
+tokio::task_local! {
+    /// Whether an earlier request of the present call was a read, and whether one was a write.
+    static EARLIER: Cell<[bool; 2]>;
+}
+
+/// A call of a provider, with all its requests.
+pub(in crate::provider) fn call<T>(call: impl Future<Output = T>) -> impl Future<Output = T> {
+    EARLIER.scope(Cell::default(), call)
+}
+
+/// Whether a request of this pace is the first of the present call.
+fn is_first(pace: Pace) -> bool {
+    let before = EARLIER.try_with(|earlier| {
+        let mut paces = earlier.get();
+        let before = std::mem::replace(&mut paces[pace as usize], true);
+        earlier.set(paces);
+        before
+    });
+    !before.unwrap_or_default()
+}
 
 /// The rates of one cloud.
 #[derive(Debug, Default)]
@@ -83,6 +110,10 @@ struct Lane {
     queue: tokio::sync::Mutex<()>,
     waiting: AtomicUsize,
 }
+
+/// Too many requests wait for a further call to begin.
+#[derive(Debug)]
+pub(super) struct TooMany;
 
 /// When a request left, and which rate it counts for.
 #[derive(Clone, Copy, Debug)]
@@ -124,16 +155,18 @@ enum Phase {
     Hold {
         /// How much earlier than its turn a request may leave after a late one, as a share of the gap between two requests.
         early: f64,
+        /// The factor by which the rate grows next.
+        growth: f64,
     },
 }
 
 impl Pacing {
-    /// Waits until a request may leave. `Err` says how long the wait would be, if that is too long.
-    pub(super) async fn turn(&self, pace: Pace) -> Result<Turn, Duration> {
+    /// Waits until a request may leave. Fails if that wait is too long for the first request of a call.
+    pub(super) async fn turn(&self, pace: Pace) -> Result<Turn, TooMany> {
         let lane = self.lane(pace);
         let waiting = Waiting::beside(&lane.waiting);
-        if let Some(wait) = lane.with(|rhythm| rhythm.too_long(waiting.others, Instant::now())) {
-            return Err(wait);
+        if is_first(pace) && lane.with(|rhythm| rhythm.wait(waiting.others, Instant::now())) > LONGEST_WAIT {
+            return Err(TooMany);
         }
         let _first = lane.queue.lock().await;
         loop {
@@ -188,15 +221,10 @@ impl Drop for Waiting<'_> {
 }
 
 impl Rhythm {
-    /// How long a request behind so many others would wait, if that is too long. Until the rate is learnt the wait is
-    /// unknown, so the result is the time after which the rate may have changed.
-    fn too_long(&mut self, others: usize, now: Instant) -> Option<Duration> {
+    /// How long a request behind so many others would wait at the present rate.
+    fn wait(&mut self, others: usize, now: Instant) -> Duration {
         self.conclude(now);
-        let learnt = self.learnt?;
-        let others = u32::try_from(others).unwrap_or(u32::MAX);
-        let wait = Duration::from_secs_f64(f64::from(others) / learnt.rate);
-        let is_learnt = matches!(learnt.phase, Phase::Hold { .. });
-        (wait > LONGEST_WAIT).then_some(if is_learnt { wait } else { STEP })
+        self.learnt.map_or(Duration::ZERO, |learnt| Duration::from_secs_f64(number(others) / learnt.rate))
     }
 
     /// When the next request may leave; `None`: now.
@@ -208,7 +236,7 @@ impl Rhythm {
             learnt.grow(now);
             return Some(learnt.next());
         }
-        let early = if let Phase::Hold { early } = learnt.phase { early } else { 1.0 - CAUTION };
+        let early = if let Phase::Hold { early, .. } = learnt.phase { early } else { 1.0 - CAUTION };
         let earliest = now.checked_sub(Duration::from_secs_f64(early / learnt.rate)).unwrap_or(now);
         learnt.left = learnt.next().max(earliest);
         learnt.sent = learnt.sent.saturating_add(1);
@@ -238,10 +266,10 @@ impl Rhythm {
             Phase::Search | Phase::Hold { .. } => self.enter(Phase::Measure, rate, now),
             // The cloud wants a gap, so no request may leave early. It took the request before the last one.
             Phase::Probe { measured } if rate > measured * RISEN => {
-                self.enter(Phase::Hold { early: 1.0 - CAUTION }, rate * CAUTION / PROBE.powi(2), now);
+                self.enter(Phase::hold(1.0 - CAUTION), rate * CAUTION / PROBE.powi(2), now);
             }
             // Two requests of a burst may leave at once.
-            Phase::Probe { measured } => self.enter(Phase::Hold { early: 1.0 }, measured, now),
+            Phase::Probe { measured } => self.enter(Phase::hold(1.0), measured, now),
         }
     }
 
@@ -270,6 +298,12 @@ impl Rhythm {
     }
 }
 
+impl Phase {
+    fn hold(early: f64) -> Self {
+        Self::Hold { early, growth: GROWTH }
+    }
+}
+
 impl Learnt {
     /// When the next request may leave.
     fn next(&self) -> Instant {
@@ -282,10 +316,14 @@ impl Learnt {
             Phase::Search => (STEP, SEARCH),
             Phase::Measure => return,
             Phase::Probe { .. } => (Duration::ZERO, PROBE),
-            Phase::Hold { .. } => (CALM, GROWTH),
+            Phase::Hold { growth, .. } => (CALM, growth),
         };
-        if now.saturating_duration_since(self.changed) >= pause {
-            (self.rate, self.changed) = (self.rate * growth, now);
+        if now.saturating_duration_since(self.changed) < pause {
+            return;
+        }
+        (self.rate, self.changed) = (self.rate * growth, now);
+        if let Phase::Hold { growth, .. } = &mut self.phase {
+            *growth = growth.powi(2).min(MOST_GROWTH);
         }
     }
 }

@@ -80,7 +80,7 @@ async fn new_settings_do_not_shorten_the_pause_of_a_throttling_cloud() {
 #[tokio::test]
 async fn a_call_that_finds_a_queue_keeps_no_other_from_the_cloud() {
     let limits = Limits::default();
-    let queued = ErrorClass::Queued { retry_after: Duration::from_secs(7) };
+    let queued = ErrorClass::Queued;
     let (full, registry) = within(&limits, &Scripted { error: Some(queued), ..Scripted::default() });
     assert_eq!(full.describe(&id(), &Claim::default()).await.unwrap_err().class, queued);
     let (willing, _) = within(&limits, &Scripted::default());
