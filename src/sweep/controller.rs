@@ -45,6 +45,8 @@ struct Memory {
     cloud: Option<&'static str>,
     /// How many rounds failed since one was complete.
     failures: u32,
+    /// The problem of these failures that the log already has.
+    logged_problem: Option<String>,
     first_seen: FirstSeen,
     suspects: Suspects,
     /// The untracked things of the last round, which the log already has.
@@ -66,6 +68,25 @@ impl Memory {
         }
         self.logged = untracked.iter().map(|it| it.found.key()).collect();
         self.refused.retain(|key| self.logged.contains(key));
+    }
+
+    /// A round was complete.
+    fn succeeded(&mut self) {
+        self.failures = 0;
+        self.logged_problem = None;
+        self.snapshot.problem = None;
+    }
+
+    /// A round failed because of this. Returns whether the log lacks it.
+    fn failed(&mut self, problem: &str) -> bool {
+        self.failures = self.failures.saturating_add(1);
+        self.snapshot.problem = Some(problem.to_owned());
+        // At the start it may not be known yet where the VMs are.
+        let is_new = self.failures > 1 && self.logged_problem.as_deref() != Some(problem);
+        if is_new {
+            self.logged_problem = Some(problem.to_owned());
+        }
+        is_new
     }
 
     /// The most of these to delete in this round, the oldest first.
@@ -160,18 +181,11 @@ impl Sweeper {
         let now = Moment { by_process: Instant::now(), by_day: Timestamp::now() };
         let swept = self.try_sweep(source, target, memory, now).await;
         match &swept {
-            Ok(()) => {
-                memory.snapshot.problem = None;
-                memory.failures = 0;
-            }
+            Ok(()) => memory.succeeded(),
             Err(problem) => {
-                memory.failures += 1;
-                let text = problem.message().for_status().to_owned();
-                // At the start it may not be known yet where the VMs are.
-                if memory.failures > 1 && memory.snapshot.problem.as_ref() != Some(&text) {
+                if memory.failed(problem.message().for_status()) {
                     warn!(%problem, "the sweep could not list everything; it concludes nothing and tries again");
                 }
-                memory.snapshot.problem = Some(text);
             }
         }
         self.options.published.show(memory.snapshot.clone());
@@ -276,5 +290,16 @@ mod tests {
         memory.log_new(&all[1..]);
         memory.log_new(&all);
         assert_eq!(chosen(&memory), "ac", "one that was gone for a round begins anew");
+    }
+
+    #[test]
+    fn a_problem_that_lasts_is_logged_once() {
+        let mut memory = Memory::default();
+        assert!(!memory.failed("a"), "the first failure may pass by itself");
+        assert_eq!(memory.snapshot.problem.as_deref(), Some("a"), "status shows it at once");
+        assert_eq!(["a", "a", "b", "b"].map(|problem| memory.failed(problem)), [true, false, true, false]);
+        memory.succeeded();
+        assert_eq!(memory.snapshot.problem, None);
+        assert_eq!(["b", "b", "b"].map(|problem| memory.failed(problem)), [false, true, false]);
     }
 }
