@@ -81,9 +81,9 @@ impl Access {
         bounded(left(self.patience, session.begun.elapsed()), write).await
     }
 
-    /// Logs in to the machine at this address, and changes nothing there.
-    pub(super) async fn log_in(&self, address: IpAddr) -> Result<Session, String> {
-        bounded(self.patience, self.connect(address)).await
+    /// Logs in to the machine at this address within this time, and changes nothing there.
+    pub(super) async fn log_in(&self, address: IpAddr, most: Duration) -> Result<Session, String> {
+        bounded(most, self.connect(address)).await
     }
 
     async fn connect(&self, address: IpAddr) -> Result<Session, Failure> {

@@ -167,7 +167,7 @@ impl Provider for Byom {
         if described(&read.pool, vm).is_none() {
             return Ok(Accepted::default());
         }
-        let restarted = match self.access.log_in(address).await {
+        let restarted = match self.access.log_in(address, self.access.patience).await {
             Ok(session) => {
                 // The login may have taken long enough for cloud-api-adaptor to give the machine to another Pod.
                 read = self.store.read().await?;

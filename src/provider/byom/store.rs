@@ -109,7 +109,7 @@ impl Store {
         self.error(class, message.for_status(), message.for_log())
     }
 
-    fn error(&self, class: ErrorClass, public: &str, full: &str) -> Error {
+    pub(super) fn error(&self, class: ErrorClass, public: &str, full: &str) -> Error {
         Error::new(class, Message::new(public, format!("{full} (ConfigMap {})", self.full_name)))
     }
 }

@@ -4,10 +4,11 @@ use operator_kit::testing::{Answer, ApiServer, Call, not_of};
 use serde_json::{Value, json};
 use tokio::{
     sync::Notify,
-    time::{advance, pause},
+    time::{Instant, advance, pause},
 };
 
 use super::{returns::MAY_BE_UNDONE, *};
+use crate::provider::Outcome;
 
 const PATH: &str = "/api/v1/namespaces/here/configmaps/byom-ip-pool-state";
 const NAME: &str = "byom-ip-pool-state";
@@ -183,6 +184,29 @@ async fn a_pool_that_others_write_all_the_time_is_tried_again_later() {
     let provider = provider(&server, None);
     let error = provider.delete(&own(&*provider).await).await.unwrap_err();
     assert_eq!(error.class, ErrorClass::Transient);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_examination_reports_what_hangs_in_time_for_check_and_the_rest_too() {
+    // What `check` waits for an examination.
+    const CHECK: Duration = Duration::from_secs(20);
+    let read = Call::get(PATH).answer(Answer::object(&pool(&[], &[ADDRESS], 1)));
+    let server = ApiServer::expecting([read, Call::put(PATH).answer(Answer::hang())]);
+    let start = Instant::now();
+    let findings = provider(&server, None).examine().await.unwrap();
+    assert!(start.elapsed() < CHECK, "{:?}", start.elapsed());
+    let [read, written, machine]: [Finding; 3] = findings.try_into().unwrap();
+    assert!(matches!(read.outcome, Outcome::Works(_)), "{read:?}");
+    for (finding, says) in [(written, "did not answer within 10s"), (machine, ADDRESS)] {
+        let Outcome::Fails(error) = &finding.outcome else { panic!("{finding:?}") };
+        assert!(error.message.for_log().contains(says), "{error:?}");
+    }
+
+    let server = ApiServer::expecting([Call::get(PATH).answer(Answer::hang())]);
+    let start = Instant::now();
+    let error = provider(&server, None).examine().await.unwrap_err();
+    assert_eq!(error.class, ErrorClass::Transient);
+    assert!(start.elapsed() < CHECK, "{:?}", start.elapsed());
 }
 
 #[test]

@@ -37,6 +37,13 @@ fn check_tries_the_pool_and_a_machine_and_names_what_is_missing() -> Result<()> 
         assert_eq!(output.status.code(), Some(3), "{cloud}");
         ensure!(findings(&cloud)[2].1.contains("/nowhere"), "{cloud}");
 
+        stand.sshd.pause()?;
+        let (output, cloud) = check(dir.path(), &stand.settings(), &environment).await?;
+        assert_eq!(output.status.code(), Some(3), "{cloud}");
+        ensure!(outcomes(&cloud) == ["works", "works", "fails"], "what was found out is lost: {cloud}");
+        let hangs = &findings(&cloud)[2].1;
+        ensure!(hangs.contains(&stand.address()) && hangs.contains("did not answer"), "{cloud}");
+
         let name = format!("rolebinding/{}-{CLOUD}", install::NAME);
         let namespace = format!("--namespace={NAMESPACE}");
         testbed.cluster().kubectl(&["delete", &name, &namespace]).await?;
