@@ -133,7 +133,7 @@ impl Cloud {
         }
     }
 
-    fn outcome(&self) -> Outcome {
+    pub(super) fn outcome(&self) -> Outcome {
         let classes: Vec<_> = match self {
             Self::NotTried => Vec::new(),
             Self::Unreached { class, .. } => vec![*class],

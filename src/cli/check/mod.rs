@@ -11,7 +11,11 @@ use std::{
 };
 
 use clap::{Args, ValueEnum};
-use operator_kit::{Message, client};
+use kube::Client;
+use operator_kit::{
+    Message,
+    client::{self, ClientError},
+};
 
 use self::{
     document::{Cloud, Document, Outcome},
@@ -19,7 +23,7 @@ use self::{
 };
 use super::FolderArgs;
 use crate::{
-    provider::{self, CATALOGUE, Error, ErrorClass, Openers, Opening},
+    provider::{self, CATALOGUE, Error, ErrorClass, Openers, Opening, Provider},
     settings::{Folders, Inspection, Snapshot},
 };
 
@@ -103,16 +107,32 @@ fn examine(folders: &Folders, namespace: &str) -> io::Result<Document> {
 }
 
 async fn ask(snapshot: &Snapshot, namespace: &str) -> Result<Vec<provider::Finding>, Error> {
-    // Few clouds need the cluster. The others are checked without it.
-    let openers = client::infer()
-        .await
-        .map_or_else(|_| Openers::default(), |client| Openers::default().in_cluster(client, namespace));
-    let provider = openers.open(snapshot, Opening::new(CALLS))?;
+    let provider = open(snapshot, client::infer().await, namespace)?;
     tokio::time::timeout(CLOUD_DEADLINE, provider.examine()).await.unwrap_or_else(|_| {
         let cloud = snapshot.cloud();
         let message =
             format!("{cloud} did not answer all calls within {CLOUD_DEADLINE:?}: it hangs or is overloaded");
         Err(Error::new(ErrorClass::Transient, Message::public(message)))
+    })
+}
+
+/// Opens the cloud. Few clouds need the cluster. The others are checked without it.
+fn open(
+    snapshot: &Snapshot,
+    cluster: Result<Client, ClientError>,
+    namespace: &str,
+) -> Result<Box<dyn Provider>, Error> {
+    let (openers, problem) = match cluster {
+        Ok(client) => (Openers::default().in_cluster(client, namespace), None),
+        Err(problem) => (Openers::default(), Some(problem.to_string())),
+    };
+    openers.open(snapshot, Opening::new(CALLS)).map_err(|error| match &problem {
+        // A cloud that needs the cluster counts as not reached without it. A kubeconfig that cannot be parsed is quoted on further
+        // lines, perhaps with a token.
+        Some(problem) if error.class == ErrorClass::Transient => {
+            error.advising(problem.lines().next().unwrap_or_default())
+        }
+        _ => error,
     })
 }
 
@@ -130,5 +150,28 @@ fn print(document: &Document, format: OutputFormat) -> io::Result<()> {
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
         Err(error) => Err(io::Error::other(format!("writing the report failed: {error}"))),
         Ok(()) => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kube::config::Kubeconfig;
+
+    use super::*;
+    use crate::settings::Raw;
+
+    #[test]
+    fn without_access_to_the_cluster_a_cloud_that_needs_it_is_not_reached_and_the_report_says_why() {
+        let settings = [("CLOUD_PROVIDER".to_owned(), "byom".into())].into();
+        let snapshot = Snapshot::parse(&Raw { settings, ..Raw::default() }, CATALOGUE).unwrap();
+        let text = "users:\n- name: me\n  user:\n    token: secret-token\nclusters: 5\n";
+        let problem = Kubeconfig::from_yaml(text).unwrap_err();
+        let answer = open(&snapshot, Err(problem.into()), crate::NAMESPACE).map(|_| Vec::new());
+        let cloud = Cloud::new(answer, &Redaction::default());
+        assert_eq!(cloud.outcome(), Outcome::Cloud, "the settings are right: {cloud:?}");
+        let Cloud::Unreached { error, .. } = &cloud else { panic!("{cloud:?}") };
+        assert!(error.contains("the pool of machines is in the cluster"), "{error}");
+        assert!(error.contains("failed to parse kubeconfig YAML"), "{error}");
+        assert!(!error.contains("secret-token") && !error.contains('\n'), "{error}");
     }
 }

@@ -89,7 +89,7 @@ fn open(values: &Values, opening: &Opening<'_>) -> Result<Box<dyn Provider>, Err
     let settings = Settings::read(values);
     let Some(ClusterAccess { client, namespace }) = &opening.cluster else {
         let message = "the pool of machines is in the cluster, to which there is no access: set KUBECONFIG, or run in a Pod";
-        return Err(Error::new(ErrorClass::Invalid, message));
+        return Err(Error::new(ErrorClass::Transient, message));
     };
     let recorded = opening.recorded.as_ref();
     let place = recorded.map_or_else(|| settings.place(), |recorded| recorded.address.to_owned());

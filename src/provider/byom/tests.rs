@@ -212,5 +212,5 @@ async fn an_examination_reports_what_hangs_in_time_for_check_and_the_rest_too() 
 #[test]
 fn without_a_cluster_the_error_says_what_to_do() {
     let error = open(&Values::default(), &Opening::new(1)).err().unwrap();
-    assert!(error.class == ErrorClass::Invalid && error.to_string().contains("KUBECONFIG"), "{error}");
+    assert!(error.class == ErrorClass::Transient && error.to_string().contains("KUBECONFIG"), "{error}");
 }

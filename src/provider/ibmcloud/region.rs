@@ -100,7 +100,7 @@ impl Vpc {
             }
             (_, None) => {
                 let problem = "there is no access to the cluster, whose nodes have the region (set KUBECONFIG, or run in a Pod)";
-                return Err(unknown(ErrorClass::Invalid, problem, ""));
+                return Err(unknown(ErrorClass::Transient, problem, ""));
             }
         };
         Ok((vpc, recorded.map(|recorded| RecordedPlace { host: account, ..recorded })))
