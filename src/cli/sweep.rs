@@ -22,14 +22,14 @@ use crate::{
     metrics::Metrics,
     provider::{CATALOGUE, Openers, Target},
     settings::{Folders, Inspection},
-    sweep::{ByHand, Mode, Search, Untracked},
+    sweep::{ByHand, Search, Untracked},
 };
 
 /// For `--help`.
 pub(super) const EXIT_CODES: &str = "\
 Exit codes:
   0  the cloud was listed, and what was to be deleted is deleted
-  1  the cloud or the cluster could not be read, or something could not be deleted
+  1  the cloud or the cluster could not be read, or something that was to be deleted is left
   2  the arguments are invalid";
 
 /// How many calls are made at once.
@@ -99,8 +99,7 @@ async fn search(args: SweepArgs) -> Result<(), String> {
     by_hand.list().await.map_err(failed)?;
     sleep(args.pause).await;
     let result = by_hand.list().await.map_err(failed)?;
-    let mode = if args.dry_run { Mode::Report } else { Mode::Delete };
-    let shown: Vec<_> = result.findings.iter().map(|it| Untracked::of(it, mode)).collect();
+    let shown = result.shown(args.dry_run);
     match print(&shown, args.output) {
         Err(error) if error.kind() == ErrorKind::BrokenPipe => {}
         Err(error) => return Err(format!("writing the report failed: {error}")),
@@ -110,9 +109,19 @@ async fn search(args: SweepArgs) -> Result<(), String> {
     if args.dry_run {
         return Ok(());
     }
-    let tally = by_hand.delete(result.findings, args.max.into()).await.map_err(failed)?;
+    let (tally, more) = by_hand.delete(result.findings, args.max.into()).await.map_err(failed)?;
     print_note(&format!("{} deleted", tally.deleted));
-    if tally.failed.is_empty() { Ok(()) } else { Err(tally.failed.join("\n")) }
+    ensure_none_left(tally.failed, more)
+}
+
+/// Fails if something that was to be deleted is left: what `failed`, or `more` than the command may delete.
+fn ensure_none_left(mut failed: Vec<String>, more: usize) -> Result<(), String> {
+    if more > 0 {
+        failed.push(format!(
+            "{more} more to delete are left because of --max: run the command again, or raise --max"
+        ));
+    }
+    if failed.is_empty() { Ok(()) } else { Err(failed.join("\n")) }
 }
 
 /// The cloud of these settings.
@@ -153,4 +162,18 @@ fn print(shown: &[Untracked], format: SweepFormat) -> io::Result<()> {
 fn print_note(line: &str) {
     // If even this cannot be written, the exit code must do.
     let _ = writeln!(io::stderr(), "{line}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn something_that_was_to_be_deleted_and_is_left_is_a_failure_with_advice() {
+        assert_eq!(ensure_none_left(Vec::new(), 0), Ok(()));
+        assert_eq!(ensure_none_left(vec!["i-1: no".to_owned()], 0), Err("i-1: no".to_owned()));
+        let left = ensure_none_left(vec!["i-1: no".to_owned()], 2).unwrap_err();
+        assert!(left.starts_with("i-1: no\n2 more") && left.contains("raise --max"), "{left}");
+        assert!(ensure_none_left(Vec::new(), 1).is_err());
+    }
 }

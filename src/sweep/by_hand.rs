@@ -5,8 +5,9 @@ use std::time::{Duration, Instant};
 use jiff::Timestamp;
 
 use super::{
+    Mode, Untracked,
     first_seen::FirstSeen,
-    plan::{Candidates, Moment, Patience, SweepVerdict, UntrackedFinding, findings},
+    plan::{Candidates, Found, Moment, Patience, SweepVerdict, UntrackedFinding, findings},
     search::{Problem, Search, Tally},
 };
 use crate::provider::Target;
@@ -27,6 +28,26 @@ pub(crate) struct SearchResult {
     pub(crate) younger: usize,
 }
 
+impl SearchResult {
+    /// What is untracked, and what this command does about it.
+    pub(crate) fn shown(&self, dry_run: bool) -> Vec<Untracked> {
+        let deletion = if dry_run {
+            "kept; without --dry-run, this command deletes it and what came with it, up to --max"
+        } else {
+            "this command deletes it and what came with it, up to --max"
+        };
+        let show = |it: &UntrackedFinding| {
+            let shown = Untracked::of(it, Mode::Delete);
+            if it.verdict == SweepVerdict::Delete {
+                Untracked { action: deletion.to_owned(), ..shown }
+            } else {
+                shown
+            }
+        };
+        self.findings.iter().map(show).collect()
+    }
+}
+
 impl ByHand {
     pub(crate) fn new(search: Search, target: Target, grace: Duration, pause: Duration) -> Self {
         let patience = Patience { grace, interval: pause, watch: pause };
@@ -45,15 +66,62 @@ impl ByHand {
         Ok(SearchResult { younger: candidates.len() - findings.len(), findings })
     }
 
-    /// Deletes at most this many of the things that are provably this cluster's.
+    /// Deletes at most this many of the things that are provably this cluster's. Returns also how many more there are.
     pub(crate) async fn delete(
         &self,
         findings: Vec<UntrackedFinding>,
         most: usize,
-    ) -> Result<Tally, Problem> {
-        let provable = findings.into_iter().filter(|it| it.verdict == SweepVerdict::Delete);
-        let found = provable.take(most).map(|it| it.found).collect();
+    ) -> Result<(Tally, usize), Problem> {
+        let (found, more) = chosen(findings, most);
         // The settings were read once.
-        self.search.delete(&self.target, found, &|| true).await
+        let tally = self.search.delete(&self.target, found, &|| true).await?;
+        Ok((tally, more))
+    }
+}
+
+/// At most this many of the things to delete, and how many more there are.
+fn chosen(findings: Vec<UntrackedFinding>, most: usize) -> (Vec<Found>, usize) {
+    let provable = findings.into_iter().filter(|it| it.verdict == SweepVerdict::Delete);
+    let mut found: Vec<_> = provable.map(|it| it.found).collect();
+    let more = found.len().saturating_sub(most);
+    found.truncate(most);
+    (found, more)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::provider::{Listed, Resource};
+
+    fn findings() -> Vec<UntrackedFinding> {
+        let verdicts =
+            [SweepVerdict::Delete, SweepVerdict::Unproven, SweepVerdict::Delete, SweepVerdict::Delete];
+        let finding = |(number, verdict): (usize, SweepVerdict)| {
+            let listed = Listed::new(Resource::Vm, format!("i-{number}"), format!("podvm-a-0000000{number}"));
+            let found = Found { listed, proof: None, is_of_another: false };
+            UntrackedFinding { found, since: Timestamp::UNIX_EPOCH, verdict }
+        };
+        verdicts.into_iter().enumerate().map(finding).collect()
+    }
+
+    #[test]
+    fn no_more_is_deleted_than_asked_for_and_the_rest_is_counted() {
+        for (most, ids, more) in [(0, "", 3), (2, "i-0 i-2", 1), (3, "i-0 i-2 i-3", 0), (9, "i-0 i-2 i-3", 0)]
+        {
+            let (found, left) = chosen(findings(), most);
+            let found: Vec<_> = found.into_iter().map(|it| it.listed.id).collect();
+            assert_eq!((found.join(" ").as_str(), left), (ids, more), "{most}");
+        }
+    }
+
+    #[test]
+    fn what_is_shown_names_flags_of_this_command_alone() {
+        let result = SearchResult { findings: findings(), younger: 0 };
+        for (dry_run, begins) in [(true, "kept; without --dry-run, this command"), (false, "this command")] {
+            let shown = result.shown(dry_run);
+            assert!(shown[0].action.starts_with(begins), "{}", shown[0].action);
+            assert!(shown[1].action.starts_with("kept: nothing proves"), "{}", shown[1].action);
+            assert!(shown.iter().all(|it| !it.action.contains("--sweep")), "{shown:?}");
+        }
     }
 }

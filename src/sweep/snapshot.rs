@@ -106,7 +106,7 @@ impl CloudSnapshot {
 }
 
 impl Untracked {
-    pub(crate) fn of(finding: &UntrackedFinding, mode: Mode) -> Self {
+    pub(super) fn of(finding: &UntrackedFinding, mode: Mode) -> Self {
         let UntrackedFinding { found, since, verdict } = finding;
         Self {
             kind: found.listed.kind.as_str().to_owned(),
