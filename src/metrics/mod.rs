@@ -209,10 +209,11 @@ impl Metrics {
         Counted::up(self.0.provider_calls_stalled.with([provider]))
     }
 
-    /// A cloud asked for a pause of `retry_after` from now.
+    /// A cloud asked for a pause of `retry_after` from now. An earlier answer may have asked for a longer one, which lasts.
     pub fn provider_throttled(&self, provider: &'static str, retry_after: Duration) {
-        let until = seconds_since_1970() + retry_after.as_secs_f64();
-        self.0.provider_throttled_until.with([provider]).set(until);
+        let end = self.0.provider_throttled_until.with([provider]);
+        let until = end.get().max(seconds_since_1970() + retry_after.as_secs_f64());
+        end.set(until);
         self.0.provider_throttled.with([provider]).set(until);
     }
 

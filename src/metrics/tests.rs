@@ -120,10 +120,15 @@ fn settings_valid_is_absent_for_settings_that_delete_nothing() {
 
 #[test]
 fn a_throttled_cloud_shows_until_when() {
-    let (_, metrics) = metrics();
+    let (registry, metrics) = metrics();
+    let left = || metrics.0.provider_throttled_until.with(["libvirt"]).get() - seconds_since_1970();
     metrics.provider_throttled("libvirt", Duration::from_secs(1000));
-    let left = metrics.0.provider_throttled_until.with(["libvirt"]).get() - seconds_since_1970();
-    assert!((900.0..=1000.0).contains(&left), "{left}");
+    assert!((900.0..=1000.0).contains(&left()), "{}", left());
+    metrics.provider_throttled("libvirt", Duration::ZERO);
+    assert!((900.0..=1000.0).contains(&left()), "a shorter pause ends no longer one: {}", left());
+    assert!(scrape(&registry).contains("provider_throttled{provider=\"libvirt\"} 1\n"));
+    metrics.provider_throttled("libvirt", Duration::from_secs(2000));
+    assert!((1900.0..=2000.0).contains(&left()), "{}", left());
 }
 
 #[test]
