@@ -26,24 +26,37 @@ pub(super) fn clean(text: &str) -> Cow<'_, str> {
     clean.into()
 }
 
-/// Whether a character is more than a visible one: control characters, separators of lines, and characters that change the
-/// direction of a text.
+/// Whether a character is more than a visible one.
 fn steers(c: char) -> bool {
-    let directs =
-        matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
-    directs || c.is_control()
+    directs(c) || c.is_control()
+}
+
+/// Whether a character separates lines, or changes the direction of a text.
+fn directs(c: char) -> bool {
+    matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 /// Writes a JSON document. JSON allows characters in texts that control a terminal: they are written as numbers.
 pub(super) fn json(out: &mut dyn Write, document: &(impl Serialize + ?Sized)) -> io::Result<()> {
-    let text = serde_json::to_string_pretty(document)?;
-    let mut rest = &*text;
     // Line ends occur only between texts: those in texts are escaped already.
-    while let Some((at, c)) = rest.char_indices().find(|(_, c)| *c != '\n' && steers(*c)) {
+    write_escaped(out, &serde_json::to_string_pretty(document)?, |c| c != '\n' && steers(c))?;
+    writeln!(out)
+}
+
+/// Writes a YAML document. Its writer escapes control characters, and leaves those that change the direction of a text: they are
+/// written as numbers. A text in quotes is read as it was. One without has no escapes, and then holds the visible number.
+pub(super) fn yaml(out: &mut dyn Write, document: &impl Serialize) -> io::Result<()> {
+    write_escaped(out, &serde_saphyr::to_string(document).map_err(io::Error::other)?, directs)
+}
+
+/// Writes a text with a number, as JSON and YAML write it, in place of each of `these` characters.
+fn write_escaped(out: &mut dyn Write, text: &str, these: impl Fn(char) -> bool) -> io::Result<()> {
+    let mut rest = text;
+    while let Some((at, c)) = rest.char_indices().find(|(_, c)| these(*c)) {
         write!(out, "{}\\u{:04x}", &rest[..at], u32::from(c))?;
         rest = &rest[at + c.len_utf8()..];
     }
-    writeln!(out, "{rest}")
+    write!(out, "{rest}")
 }
 
 #[cfg(test)]
@@ -69,12 +82,23 @@ mod tests {
         super::json(&mut json, &document).unwrap();
         let json = String::from_utf8(json).unwrap();
         let mut yaml = Vec::new();
-        serde_saphyr::to_io_writer(&mut yaml, &document).unwrap();
+        super::yaml(&mut yaml, &document).unwrap();
         let yaml = String::from_utf8(yaml).unwrap();
         for text in [&json, &yaml] {
-            assert!(!text.contains(|c: char| c.is_control() && c != '\n'), "{text:?}");
+            assert!(!text.contains(|c: char| steers(c) && c != '\n'), "{text:?}");
         }
         assert_eq!(serde_json::from_str::<[(String, Vec<String>); 1]>(&json).unwrap()[0].0, EVIL);
         assert_eq!(serde_saphyr::from_str::<Vec<(String, Vec<String>)>>(&yaml).unwrap()[0].1, [EVIL]);
+    }
+
+    #[test]
+    fn yaml_shows_where_the_direction_of_a_text_would_change() {
+        // Without control characters, a text stands there without quotes.
+        let texts = ["a\u{202e}b", "\u{61c}", "c\u{2066}: \u{200f}d"];
+        let mut yaml = Vec::new();
+        super::yaml(&mut yaml, &texts).unwrap();
+        let yaml = String::from_utf8(yaml).unwrap();
+        assert!(yaml.is_ascii() && yaml.contains("a\\u202eb"), "{yaml}");
+        assert_eq!(serde_saphyr::from_str::<Vec<String>>(&yaml).unwrap().len(), texts.len(), "{yaml}");
     }
 }

@@ -93,7 +93,7 @@ fn write(
         StatusFormat::Table => text::write(out, report, View { wide: false, namespace }),
         StatusFormat::Wide => text::write(out, report, View { wide: true, namespace }),
         StatusFormat::Json => terminal::json(out, report),
-        StatusFormat::Yaml => serde_saphyr::to_io_writer(&mut { out }, report).map_err(io::Error::other),
+        StatusFormat::Yaml => terminal::yaml(out, report),
     }
 }
 
