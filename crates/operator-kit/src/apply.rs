@@ -30,6 +30,9 @@ pub enum Applied {
 /// belongs to another program, unless the controller of the wanted object also controls it: a user may have cleared the managed
 /// fields.
 ///
+/// An empty object in `wanted` claims nothing. Leave a map that API servers replace as a whole, such as a `nodeSelector`, out when it is
+/// empty: see [`differs`].
+///
 /// The stored object is read as JSON, because users may write times to its managed fields that the type of the object cannot hold.
 ///
 /// It needs the rights to `get`, `create` and `patch` these objects.

@@ -20,6 +20,9 @@ const DEFAULT_PROTOCOL: (&str, &str) = ("protocol", "TCP");
 /// Others may add `matchExpressions` to a `namespaceSelector`, although it is replaced as a whole: some clusters keep webhooks out of
 /// their own namespaces so. The expressions on labels that `desired` names must be as desired.
 ///
+/// An empty object claims nothing: whatever others put there is no difference. So leave a map that is replaced as a whole, such as a
+/// `nodeSelector`, out of `desired` when it is empty. Otherwise what was there before stays.
+///
 /// Parts that are replaced as a whole, such as an item of `tolerations`, are compared as a whole, so `desired` must have the API
 /// server's defaults in them. If `manager` has applied nothing yet and `current` has further fields, the result is true once; after
 /// that write the owners are known.

@@ -172,6 +172,7 @@ fn fields_added_to_or_removed_from_the_desired_object_are_differences() {
         ("/spec/containers/0/resources/limits/cpu", Some(json!("1001m"))),
         ("/spec/containers/0/resources/limits/gpu", Some(json!("0"))),
         ("/spec/containers/-", Some(json!({ "name": "second" }))),
+        ("/spec/selector", None),
         ("/spec/tolerations", None),
         ("/spec/tolerations/0/key", None),
         ("/spec/volumes/0/name", Some(json!("w"))),
@@ -228,9 +229,12 @@ fn others_may_add_expressions_to_a_namespace_selector() {
 
 #[test]
 fn an_empty_desired_object_or_list_is_no_difference() {
-    for (pointer, value) in
-        [("/spec/none", json!({})), ("/spec/none", json!([])), ("/spec/none", json!(null))]
-    {
+    for (pointer, value) in [
+        ("/spec/none", json!({})),
+        ("/spec/none", json!([])),
+        ("/spec/none", json!(null)),
+        ("/spec/selector", json!({})),
+    ] {
         assert!(!differs(&stored(), &with(desired(), pointer, Some(value)), MANAGER));
     }
 }
