@@ -120,8 +120,9 @@ impl Host {
     }
 
     /// A cache of the metadata of these objects. Yields those whose spec, labels or owners change, and those whose deletion
-    /// begins. (A change of the spec shows as another generation.) It suffices to notice changes that others make to an
-    /// operator's objects. Annotations and managed fields are not read; of labels, owners and finalizers at most [`MOST`] each.
+    /// begins. (A change of the spec shows as another generation. Objects without a generation, such as ConfigMaps and Roles, are
+    /// yielded after every write.) It suffices to notice changes that others make to an operator's objects. Annotations and managed
+    /// fields are not read; of labels, owners and finalizers at most [`MOST`] each.
     pub fn cached_metadata<K>(
         &self,
         crds: Crds,
@@ -132,9 +133,11 @@ impl Host {
     {
         self.cached(crds, &METADATA, config, |object: &Metadata<K>| {
             let metadata = object.meta();
+            // Without a generation, nothing else of the metadata changes with the content.
+            let version = metadata.resource_version.clone().filter(|_| metadata.generation.is_none());
             let owners = json!(metadata.owner_references).to_string();
             let deleted = metadata.deletion_timestamp.is_some();
-            (metadata.generation, metadata.labels.clone(), owners, deleted)
+            (metadata.generation, version, metadata.labels.clone(), owners, deleted)
         })
     }
 
@@ -248,8 +251,9 @@ mod tests {
         sync::atomic::{AtomicUsize, Ordering},
     };
 
-    use k8s_openapi::api::core::v1::Node;
+    use k8s_openapi::api::core::v1::{ConfigMap, Node};
     use kube::ResourceExt as _;
+    use serde_json::Value;
     use tokio::time::{Instant, sleep, timeout};
 
     use super::*;
@@ -313,6 +317,38 @@ mod tests {
         let (store, mut changes) = host(&server).cached_metadata::<Widget>(CRDS, watch::paged());
         assert_eq!(json!(changes.next().await.unwrap().unwrap().meta()), read);
         assert_eq!(json!(store.state()[0].meta()), read);
+    }
+
+    /// The resource versions of an object that a cache of metadata yields. It is written with these generations one after the other.
+    async fn yielded<K>(path: &str, generations: [Option<i64>; 3]) -> Vec<String>
+    where
+        K: Resource<DynamicType = ()> + Send + Sync + 'static,
+    {
+        let written = generations.iter().zip(1..).map(|(generation, version)| {
+            let version = version.to_string();
+            json!({ "metadata": { "name": "a", "uid": "u", "resourceVersion": version, "generation": generation } })
+        });
+        let written: Vec<_> = written.collect();
+        let list = json!({
+            "apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadataList", "metadata": { "resourceVersion": "1" },
+            "items": [written[0]],
+        });
+        let event = |object: &Value| json!({ "type": "MODIFIED", "object": object }).to_string() + "\n";
+        let events: String = written[1..].iter().map(event).collect();
+        let server = ApiServer::expecting([
+            Call::get(path).answer(Answer::object(&list)),
+            Call::get(path).answer(Answer::text(200, events)),
+            Call::get(path).answer(Answer::hang()),
+        ]);
+        let (_, changes) = host(&server).cached_metadata::<K>(CRDS, watch::paged());
+        let changes = changes.take_until(sleep(Duration::from_secs(60)));
+        changes.map(|object| object.unwrap().resource_version().unwrap()).collect().await
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_change_is_another_generation_or_without_one_another_resource_version() {
+        assert_eq!(yielded::<Widget>(WIDGETS, [Some(1), Some(1), Some(2)]).await, ["1", "3"]);
+        assert_eq!(yielded::<ConfigMap>("/api/v1/configmaps", [None; 3]).await, ["1", "2", "3"]);
     }
 
     #[tokio::test]
