@@ -11,7 +11,10 @@ use std::{
     convert::Infallible,
     net::SocketAddr,
     pin::{Pin, pin},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
@@ -67,7 +70,8 @@ const REQUEST_TIME: Duration = Duration::from_secs(4);
 /// How long a review may take that is longer than [`body::OWN`], or has such an answer, to arrive and to find memory.
 const BODY_TIME: Duration = Duration::from_secs(2);
 
-/// How long a connection that must close may take to answer its request.
+/// How long a connection that must close may take to answer a request that has arrived. One whose request has not ends at once: clients
+/// that never finish a request would keep all places otherwise.
 const LEAVE_TIME: Duration = Duration::from_secs(1);
 
 /// How long connections may last after the stop.
@@ -106,12 +110,18 @@ impl Webhook {
         Self { options, others, metrics, readiness, memory: Memory::new() }
     }
 
-    async fn respond(&self, request: Request<Incoming>, slot: &Slot) -> hyper::Response<Full<Bytes>> {
+    /// `is_whole` is true from the end of a request's body until its answer.
+    async fn respond(
+        &self,
+        request: Request<Incoming>,
+        slot: &Slot,
+        is_whole: &AtomicBool,
+    ) -> hyper::Response<Full<Bytes>> {
         let get = matches!(*request.method(), Method::GET | Method::HEAD);
         let response = match request.uri().path() {
             PATH if request.method() == Method::POST => {
                 let start = Instant::now();
-                let (outcome, response) = self.answer(request.into_body(), start).await;
+                let (outcome, response) = self.answer(request.into_body(), start, is_whole).await;
                 self.metrics.answered(outcome, start.elapsed());
                 response
             }
@@ -122,12 +132,18 @@ impl Webhook {
             "/healthz" | "/readyz" => not_allowed("GET, HEAD"),
             _ => text(StatusCode::NOT_FOUND, "not found; there are /mutate-v1-pod, /healthz and /readyz\n"),
         };
+        is_whole.store(false, Ordering::Relaxed);
         slot.answered();
         response
     }
 
-    async fn answer(&self, body: Incoming, start: Instant) -> (Outcome, hyper::Response<Full<Bytes>>) {
-        let (code, reason, problem) = match self.review(body, start + BODY_TIME).await {
+    async fn answer(
+        &self,
+        body: Incoming,
+        start: Instant,
+        is_whole: &AtomicBool,
+    ) -> (Outcome, hyper::Response<Full<Bytes>>) {
+        let (code, reason, problem) = match self.review(body, start + BODY_TIME, is_whole).await {
             Ok(answered) => return answered,
             Err(problem @ Problem::TooLong) => (413, "RequestEntityTooLarge", problem),
             Err(problem @ Problem::Broken(_)) => (400, "BadRequest", problem),
@@ -142,8 +158,10 @@ impl Webhook {
         &self,
         body: Incoming,
         end: Instant,
+        is_whole: &AtomicBool,
     ) -> Result<(Outcome, hyper::Response<Full<Bytes>>), Problem> {
         let body = self.memory.read(body, end).await?;
+        is_whole.store(true, Ordering::Relaxed);
         let Answer { status, body: answer, outcome } = review(body.as_ref(), &self.options, self.others);
         let answer = self.memory.replace(body, answer, end).await?;
         Ok((outcome, json(status, answer)))
@@ -252,8 +270,9 @@ async fn speak(
     stop: CancellationToken,
 ) -> hyper::Result<()> {
     let stream = RequestTimeout::new(stream, Arc::clone(&slot), REQUEST_TIME);
+    let is_whole = AtomicBool::new(false);
     let service = service_fn(async |request| {
-        let mut response = webhook.respond(request, &slot).await;
+        let mut response = webhook.respond(request, &slot, &is_whole).await;
         if stop.is_cancelled() {
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         }
@@ -270,21 +289,23 @@ async fn speak(
         stop.cancelled().await;
         sleep(LINGER).await;
     };
-    until_it_ends(connection, http1::Connection::graceful_shutdown, &slot, lingered).await
+    until_it_ends(connection, http1::Connection::graceful_shutdown, &slot, &is_whole, lingered).await
 }
 
-/// Serves a connection until it must close or all must. Then it answers the pending request and no more.
+/// Serves a connection until it must close or all must. Then it answers the pending request and no more. If the connection alone must
+/// close, it does not wait for the rest of a request.
 async fn until_it_ends<C: Future<Output = hyper::Result<()>>>(
     connection: C,
     take_no_more: impl FnOnce(Pin<&mut C>),
     slot: &Slot,
+    is_whole: &AtomicBool,
     stop: impl Future<Output = ()>,
 ) -> hyper::Result<()> {
     let mut connection = pin!(connection);
     let grace = tokio::select! {
         ended = connection.as_mut() => return ended,
         () = stop => LONGEST_STOP,
-        () = slot.must_close(IDLE) => LEAVE_TIME,
+        () = slot.must_close(IDLE) => if is_whole.load(Ordering::Relaxed) { LEAVE_TIME } else { Duration::ZERO },
     };
     take_no_more(connection.as_mut());
     timeout(grace, connection).await.unwrap_or(Ok(()))

@@ -41,7 +41,7 @@ use crate::support::{PROGRAM, run};
 /// The most memory that it may use, in KiB. Its Pod may use 64 MiB, which includes the program itself.
 const MOST: u64 = 48 * 1024;
 
-/// The number of malicious clients, and how long they act. There are more of them than places, so slow ones may lose their place.
+/// The number of malicious clients, and how long they act. There are fewer of them than places, so that each holds what it can.
 const CLIENTS: usize = 150;
 const FOR: Duration = Duration::from_secs(5);
 

@@ -292,6 +292,24 @@ async fn a_client_with_a_request_displaces_idle_connections() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn clients_that_never_finish_a_request_do_not_keep_others_out() {
+    let fixture = Fixture::plain();
+    stop_the_clock();
+    let before = Instant::now();
+    let mut stalled = Vec::new();
+    for end in ["", "host: x\r\ncontent-length: 1000\r\n\r\n"] {
+        for _ in 0..CONNECTIONS + 90 {
+            let mut stream = fixture.connect().await.unwrap();
+            stream.write_all(format!("POST {PATH} HTTP/1.1\r\n{end}").as_bytes()).await.unwrap();
+            stream.flush().await.unwrap();
+            stalled.push(stream);
+        }
+        assert!(is_patched(&ask(&mut fixture.http1().await, a_review()).await));
+    }
+    assert_eq!(before.elapsed(), Duration::ZERO, "nobody's time was up");
+}
+
+#[tokio::test(start_paused = true)]
 async fn silent_clients_do_not_keep_others_out() {
     let fixture = Fixture::plain();
     let mut silent = Vec::new();
