@@ -72,9 +72,9 @@ pub struct PtemplateSpec {
     #[schemars(extend("properties" = { "name": { "type": "string", "maxLength": 253 } }))]
     pub image_repo_secret: Option<LocalObjectReference>,
 
-    /// Labels of the nodes.
+    /// Labels of the nodes, at least one.
     // The API server refuses others in a DaemonSet, and lists them in another order each time.
-    #[schemars(extend("maxProperties" = 16, "additionalProperties" = { "type": "string", "maxLength": 63, "pattern": "^(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?$" }))]
+    #[schemars(extend("minProperties" = 1, "maxProperties" = 16, "additionalProperties" = { "type": "string", "maxLength": 63, "pattern": "^(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?$" }))]
     #[x_kube(validation = Rule::new("self.all(key, key.indexOf('/') <= 253 && key.matches('^([a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?([A-Za-z0-9][-A-Za-z0-9_.]{0,61})?[A-Za-z0-9]$'))")
         .message("each key of the selector must be a label's, such as example.com/name"))]
     pub selector: BTreeMap<String, String>,

@@ -215,9 +215,12 @@ fn both_spellings_are_accepted_and_a_contradiction_is_refused() -> Result<()> {
 }
 
 #[test]
-fn a_selector_that_no_label_can_match_is_refused() -> Result<()> {
+fn a_selector_that_is_empty_or_that_no_label_can_match_is_refused() -> Result<()> {
     test(async |scene| {
         scene.create("a", json!({})).await?;
+        let none = json!({ "selector": { "kubernetes.io/hostname": null } });
+        let error = scene.patch_spec("a", none).await.unwrap_err().to_string();
+        ensure!(error.contains("should have at least 1"), "{error}");
         let long = |prefix, name| format!("{}/{}", "x".repeat(prefix), "y".repeat(name));
         let selector = json!({ long(253, 63): "z".repeat(63), "a_B.c-d": "", "e.f/G": "H_i.j-k" });
         scene.patch_spec("a", json!({ "selector": selector })).await?;
