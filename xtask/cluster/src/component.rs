@@ -195,6 +195,10 @@ impl Plan {
         let mut command = Command::new(program);
         // Several control planes share a few processors, so they collect garbage less often and use more memory.
         command.env("GOGC", "400");
+        if component != Component::ApiServer {
+            // What they do is little: more threads spend more on waking each other than they gain.
+            command.env("GOMAXPROCS", "1");
+        }
         flags(self, &mut command);
         Ok(command)
     }

@@ -180,9 +180,9 @@ fn configuration(dir: &Path, address: Ipv4Addr, port: u16, options: &Options) ->
     let sftp = options.sftp.as_ref().map_or_else(String::new, |_| {
         format!("Subsystem sftp internal-sftp\nForceCommand internal-sftp\nChrootDirectory {ROOT}\n")
     });
-    // If several lines have the same keyword, sshd uses the first.
+    // If several lines have the same keyword, sshd uses the first. With SHLVL, bash does not read the user's `.bashrc` before a command.
     format!(
-        "{}\nListenAddress {address}\nPort {port}\nPidFile none\nUsePAM no\nStrictModes no\n\
+        "{}\nListenAddress {address}\nPort {port}\nPidFile none\nUsePAM no\nStrictModes no\nSetEnv SHLVL=1\n\
          PermitRootLogin prohibit-password\nPasswordAuthentication no\nKbdInteractiveAuthentication no\n\
          HostKey {dir}/host_ed25519\nHostKey {dir}/host_ecdsa\nHostKey {dir}/host_rsa\n\
          AuthorizedKeysFile {dir}/authorized_keys\n{sftp}",

@@ -13,11 +13,13 @@ use super::{BASE_VOLUME, POD_VM_DESCRIPTION, POOL};
 const CONCURRENCY: usize = 20;
 
 /// Which hypervisor runs the domains.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Hypervisor {
     Test,
-    /// QEMU without KVM, with UEFI firmware.
-    Qemu,
+    /// QEMU without KVM, with UEFI firmware from this file.
+    Qemu {
+        firmware: String,
+    },
 }
 
 /// A libvirt host, with functions to make and observe domains and volumes.
@@ -117,13 +119,15 @@ impl Host {
     }
 
     fn domain_xml(&self, name: &str, description: &str, volumes: &[&Volume]) -> String {
-        let (kind, os) = match self.hypervisor {
-            Hypervisor::Test => ("test", "<os><type>hvm</type></os>"),
-            Hypervisor::Qemu => (
+        let (kind, os) = match &self.hypervisor {
+            Hypervisor::Test => ("test", "<os><type>hvm</type></os>".to_owned()),
+            Hypervisor::Qemu { firmware } => (
                 "qemu",
-                "<os><type arch='x86_64' machine='q35'>hvm</type>\
-                 <loader readonly='yes' type='pflash'>/usr/share/OVMF/OVMF_CODE_4M.fd</loader>\
-                 <nvram template='/usr/share/OVMF/OVMF_VARS_4M.fd'/></os><features><acpi/></features>",
+                format!(
+                    "<os><type arch='x86_64' machine='q35'>hvm</type>\
+                     <loader readonly='yes' type='pflash'>{firmware}</loader>\
+                     <nvram template='/usr/share/OVMF/OVMF_VARS_4M.fd'/></os><features><acpi/></features>"
+                ),
             ),
         };
         let mut disks = String::new();

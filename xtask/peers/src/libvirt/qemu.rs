@@ -14,6 +14,11 @@ use super::host::{Host, Hypervisor};
 /// The emulator, its tool for disk images, and the firmware that cloud-api-adaptor uses.
 const QEMU_PACKAGES: [&str; 3] = ["ovmf", "qemu-system-x86", "qemu-utils"];
 
+/// The size of that firmware.
+const FIRMWARE_SIZE: usize = 3_653_632;
+/// What a processor executes at its start, 16 bytes before the end of the firmware: `cli`, `hlt`, and a jump back to that.
+const HALT: [u8; 4] = [0xFA, 0xF4, 0xEB, 0xFD];
+
 /// The folder, in the daemon's, of what it found out about the emulators.
 const CAPABILITIES: &str = "cache/qemu/capabilities";
 /// The files that the first daemon of this program made there.
@@ -49,7 +54,8 @@ impl QemuLibvirtd {
             daemon::connect(&process, &daemon::uri(&daemon::socket(dir), "qemu", "/system")?).await?;
         keep_capabilities(&dir.join(CAPABILITIES))?;
         let pool = pool.to_str().context("the folder's path is not UTF-8")?.to_owned();
-        let host = Host::new(client, Hypervisor::Qemu, pool).await?;
+        let firmware = halting_firmware(dir)?;
+        let host = Host::new(client, Hypervisor::Qemu { firmware }, pool).await?;
         Ok(Self { dir: dir.to_owned(), process, host })
     }
 
@@ -67,6 +73,15 @@ impl QemuLibvirtd {
     pub async fn stop(&mut self) -> Result<()> {
         self.process.kill().await
     }
+}
+
+/// Makes firmware that halts at once. The real one looks for something to start, and has no rest if there is nothing.
+fn halting_firmware(dir: &Path) -> Result<String> {
+    let mut content = vec![0xFF; FIRMWARE_SIZE];
+    content[FIRMWARE_SIZE - 16..][..HALT.len()].copy_from_slice(&HALT);
+    let file = dir.join("firmware.fd");
+    fs::write(&file, content).with_context(|| format!("writing {}", file.display()))?;
+    Ok(file.to_str().context("the folder's path is not UTF-8")?.to_owned())
 }
 
 /// Saves a daemon the second in which it starts every emulator to see what it can do. It does so all the same if an emulator has changed.
