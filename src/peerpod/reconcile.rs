@@ -10,7 +10,7 @@ use tracing::{info, warn};
 use super::{
     apply, conditions,
     controller::Context,
-    decide::{self, Decision, Facts, Release, Wait, decide},
+    decide::{self, Decision, Facts, Release, VmState, Wait, decide},
     object,
     observe::{self, Interrupted},
     outcome::{Outcome, StatusUpdate},
@@ -19,7 +19,7 @@ use super::{
 };
 use crate::{
     api::v1alpha1::PeerPod,
-    provider::{Accepted, Error, ErrorClass, OwnVm, Provider, cloud_label},
+    provider::{Accepted, Error, ErrorClass, OwnVm, Provider, beginning, cloud_label},
 };
 
 impl Context {
@@ -28,7 +28,7 @@ impl Context {
         let key = object::key(peerpod).into();
         let turn = self.trackers.parking.turn(cloud_label(peerpod.cloud_provider()), &key);
         // Boxed, as every wrapper around a future this large would hold it twice.
-        let error = match turn.watch(Box::pin(self.act(peerpod, &turn))).await {
+        let error = match turn.watch(Box::pin(beginning(self.act(peerpod, &turn)))).await {
             Ok(action) => return ("ok", action),
             Err(error) => error,
         };
@@ -55,6 +55,11 @@ impl Context {
                 return Ok(Action::requeue(again));
             }
         };
+        // It has asked nothing, and later it needs no more than now. A deletion that finds too many writes waiting is different: other
+        // PeerPods may need none, so its slot goes to the next one.
+        if matches!(&facts.vm, VmState::Unanswered(Error { class: ErrorClass::Queued, .. })) {
+            turn.leave_slot();
+        }
         if decide::must_keep_for_pod(&facts) {
             self.index.keep_for_pod(peerpod);
         }
@@ -69,7 +74,7 @@ impl Context {
             self.metrics.decided(decision.as_str());
             decision = delete(peerpod, &provider, own, facts.clone()).await;
         }
-        self.conclude(peerpod, &facts, decision, turn).await
+        self.conclude(peerpod, &facts, decision).await
     }
 
     async fn conclude(
@@ -77,7 +82,6 @@ impl Context {
         peerpod: &PeerPod,
         facts: &Facts,
         decision: Decision,
-        turn: &Turn<'_>,
     ) -> Result<Action, ApiError> {
         self.metrics.decided(decision.as_str());
         let key = object::key(peerpod);
@@ -99,9 +103,6 @@ impl Context {
         let waiting = self.index.unsettled();
         let again = self.trackers.requeue_policy.after(&key, cloud, &decision, facts.asked(), waiting);
         if let Some(class) = decision.error_class() {
-            if class == ErrorClass::Queued {
-                turn.leave_slot();
-            }
             self.metrics.provider_error(cloud, class.as_str());
         }
         self.report_outcome(peerpod, &Outcome::Decided(&decision), again.unwrap_or_default()).await;

@@ -28,8 +28,11 @@ const REFUSED_RESYNC: Duration = Duration::from_secs(30);
 /// costs a request to the API server and none to the cloud.
 const PARKED_SHARE: Duration = Duration::from_millis(100);
 
-/// The least delay after a cloud asked for fewer calls, or when the calls to it queue.
+/// The least delay after a cloud asked for fewer calls.
 const LEAST_PAUSE: Duration = Duration::from_secs(1);
+
+/// The least delay of a PeerPod that found too many requests waiting: as long as the last of these waits, so that there is always one.
+const QUEUED_PAUSE: Duration = Duration::from_secs(10);
 
 /// How often a PeerPod that waits for its Pod, or of which the sweep found out something, is reconciled without an event, unless
 /// many are stuck.
@@ -54,8 +57,8 @@ pub fn doc(class: ErrorClass) -> String {
             "the cloud asked for fewer calls: the operator makes none to this cloud for the time that it asked for".to_owned()
         }
         ErrorClass::Queued => {
-            "so many of the operator's requests wait for this cloud that they take more than 10 s: the operator makes this \
-             one after them, as namespaces take turns"
+            "so many of the operator's requests wait for this cloud that they take more than 10 s: the operator \
+             makes this one later"
                 .to_owned()
         }
         ErrorClass::Unauthorized => format!(
@@ -191,7 +194,7 @@ impl RequeuePolicy {
                 let pause = retry_after.max(LEAST_PAUSE);
                 pause + self.failures.jitter(pause)
             }
-            ErrorClass::Queued => self.parked(waiting),
+            ErrorClass::Queued => self.share(waiting, QUEUED_PAUSE),
             ErrorClass::Unsettled { check_again_after } => check_again_after.max(LEAST_PAUSE),
             ErrorClass::Unauthorized => while_stuck(REFUSED_RESYNC),
             ErrorClass::Invalid | ErrorClass::NotSupported => while_stuck(SLOW_RESYNC),
@@ -206,8 +209,13 @@ impl RequeuePolicy {
 
     /// The delay for a parked PeerPod, while this many PeerPods wait. It is called earlier if a slot is free.
     pub(super) fn parked(&self, waiting: usize) -> Duration {
+        self.share(waiting, POD_RESYNC)
+    }
+
+    /// The delay while this many PeerPods wait, and no less than `least`.
+    fn share(&self, waiting: usize, least: Duration) -> Duration {
         let share = PARKED_SHARE.saturating_mul(u32::try_from(waiting).unwrap_or(u32::MAX));
-        self.spread(share.clamp(POD_RESYNC, SLOW_RESYNC))
+        self.spread(share.clamp(least, SLOW_RESYNC))
     }
 
     /// The delay after a call to the API server that failed, or that found the object changed.
@@ -417,10 +425,13 @@ mod tests {
             (Decision::Wait(Wait::VmDeletion(Duration::from_secs(40))), 40.0, 40.0),
             (throttled(0), 1.0, 2.0),
             (throttled(20), 20.0, 40.0),
+            (retry(ErrorClass::Queued), 10.0, 12.5),
         ] {
             let pause = seconds(&policy, &decision);
             assert!((least..=most).contains(&pause), "{pause} s after {decision:?}");
         }
+        let beside_many = policy.after(&key(), "gcp", &retry(ErrorClass::Queued), 1, 10_000);
+        assert!((300..=375).contains(&beside_many.unwrap().as_secs()), "{beside_many:?}");
         let one = RequeuePolicy::default().after(&key(), "gcp", &Decision::Keep(Blocked::Ambiguous), 5, 0);
         assert!((60..=75).contains(&one.unwrap().as_secs()), "{one:?}");
     }

@@ -11,8 +11,7 @@ use operator_kit::Message;
 use tokio::time::{Instant, timeout};
 
 use super::{
-    Accepted, Claim, Error, ErrorClass, Finding, InstanceId, OwnVm, Pages, Provider, Vm, http::pacing,
-    listing::Listing,
+    Accepted, Claim, Error, ErrorClass, Finding, InstanceId, OwnVm, Pages, Provider, Vm, listing::Listing,
 };
 use crate::metrics::Metrics;
 
@@ -77,7 +76,7 @@ impl Decorated {
             );
             return Err(Error::new(ErrorClass::Throttled { retry_after }, Message::public(message)));
         }
-        let answer = timeout(deadline, pacing::call(self.measured(name, call))).await.unwrap_or_else(|_| {
+        let answer = timeout(deadline, self.measured(name, call)).await.unwrap_or_else(|_| {
             let message = format!("{} did not answer within {deadline:?}", self.cloud);
             Err(Error::new(ErrorClass::Transient, Message::public(message)))
         });

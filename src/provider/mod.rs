@@ -87,6 +87,7 @@ pub use cloud_settings::{CloudSettings, ServedCloud};
 pub use cluster_proof::{CLUSTER_UID_TAG, ClusterClaims, ClusterProof};
 pub use error::{Error, ErrorClass};
 pub use finding::{Finding, Outcome};
+pub(crate) use http::pacing::beginning;
 pub use instance::{IdProblem, InstanceId, ParsedId};
 pub use limits::{Limits, decorate};
 pub use openers::Openers;

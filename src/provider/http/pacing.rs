@@ -14,8 +14,8 @@
 //! While the cloud takes nothing at all, other clients use its whole quota. That says nothing about the rate, so the search
 //! begins again.
 //!
-//! If too many requests wait, the first request of a further [call] fails at once. Its caller has spent nothing by then, and can
-//! wait elsewhere. A later request of a call waits for its turn, or the earlier ones would have been in vain.
+//! If too many requests wait, the first request of [work that may begin later](beginning) fails at once: it has spent nothing by then.
+//! All other requests wait for their turns, or the earlier ones of the same work would have been in vain.
 
 use std::{
     cell::Cell,
@@ -71,28 +71,29 @@ const CALM: Duration = Duration::from_secs(300);
 const GROWTH: f64 = 1.1;
 const MOST_GROWTH: f64 = 2.0;
 
-/// The longest wait for its turn of the first request of a call. A call with four requests then ends within its deadline, a minute.
+/// The longest wait for its turn of the first request of work that may begin later. A call with four requests then ends within its
+/// deadline, a minute.
 const LONGEST_WAIT: Duration = Duration::from_secs(10);
 
 tokio::task_local! {
-    /// Whether an earlier request of the present call was a read, and whether one was a write.
-    static EARLIER: Cell<[bool; 2]>;
+    /// Whether the present work has read, and whether it has written.
+    static BEGUN: Cell<[bool; 2]>;
 }
 
-/// A call of a provider, with all its requests.
-pub(in crate::provider) fn call<T>(call: impl Future<Output = T>) -> impl Future<Output = T> {
-    EARLIER.scope(Cell::default(), call)
+/// Work that may as well begin later: while too many requests wait, its first one that reads and its first one that writes fail.
+pub(crate) fn beginning<T>(work: impl Future<Output = T>) -> impl Future<Output = T> {
+    BEGUN.scope(Cell::default(), work)
 }
 
-/// Whether a request of this pace is the first of the present call.
+/// Whether the present work may begin later, and this is its first request of this pace.
 fn is_first(pace: Pace) -> bool {
-    let before = EARLIER.try_with(|earlier| {
-        let mut paces = earlier.get();
+    let is_first = BEGUN.try_with(|begun| {
+        let mut paces = begun.get();
         let before = std::mem::replace(&mut paces[pace as usize], true);
-        earlier.set(paces);
-        before
+        begun.set(paces);
+        !before
     });
-    !before.unwrap_or_default()
+    is_first.unwrap_or_default()
 }
 
 /// The rates of one cloud.
@@ -111,7 +112,7 @@ struct Lane {
     waiting: AtomicUsize,
 }
 
-/// Too many requests wait for a further call to begin.
+/// Too many requests wait for further work to begin.
 #[derive(Debug)]
 pub(super) struct TooMany;
 
@@ -161,7 +162,7 @@ enum Phase {
 }
 
 impl Pacing {
-    /// Waits until a request may leave. Fails if that wait is too long for the first request of a call.
+    /// Waits until a request may leave. Fails if that is too long for the first request of [such work](beginning).
     pub(super) async fn turn(&self, pace: Pace) -> Result<Turn, TooMany> {
         let lane = self.lane(pace);
         let waiting = Waiting::beside(&lane.waiting);

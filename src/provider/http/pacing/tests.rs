@@ -45,7 +45,7 @@ async fn load(pacing: &Pacing, server: Server, late: Duration, from: Duration, e
     load_of(64, pacing, server, late, from, end).await
 }
 
-/// The same from this many tasks. Each makes further requests of one call, which wait however long it takes.
+/// The same from this many tasks.
 async fn load_of(
     tasks: usize,
     pacing: &Pacing,
@@ -68,13 +68,7 @@ async fn load_of(
             if takes { pacing.answered(turn) } else { pacing.refused(turn) }
         }
     };
-    let calls = (0..tasks).map(|_| {
-        call(async {
-            is_first(Pace::Read);
-            task().await;
-        })
-    });
-    futures::future::join_all(calls).await;
+    futures::future::join_all((0..tasks).map(|_| task())).await;
     let (taken, refused) = *counts.lock().unwrap();
     (f64::from(taken) / begin.elapsed().saturating_sub(from).as_secs_f64(), refused)
 }
@@ -140,7 +134,7 @@ async fn reads_and_writes_have_separate_rates_and_a_long_wait_is_an_error() {
     pacing.turn(Pace::Read).await.unwrap();
     assert_eq!(begin.elapsed(), Duration::ZERO);
     pacing.write.with(|rhythm| rhythm.enter(Phase::hold(1.0), START, Instant::now()));
-    let turns = futures::future::join_all((0..200).map(|_| pacing.turn(Pace::Write))).await;
+    let turns = futures::future::join_all((0..200).map(|_| beginning(pacing.turn(Pace::Write)))).await;
     // Ten seconds of five requests, and the first one.
     assert_eq!(turns.iter().filter(|turn| turn.is_ok()).count(), 51);
     assert_eq!(pacing.write.waiting.load(Ordering::Relaxed), 0);
@@ -196,15 +190,19 @@ async fn a_rate_that_was_measured_while_others_used_the_quota_grows_within_the_h
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_later_request_of_a_call_waits_where_the_first_one_of_another_fails() {
+async fn only_the_first_request_of_work_that_may_begin_later_fails() {
     let pacing = Pacing::default();
-    call(async {
+    let wait_for_many = || pacing.read.waiting.store(100, Ordering::Relaxed);
+    pacing.turn(Pace::Read).await.unwrap();
+    pacing.read.with(|rhythm| rhythm.enter(Phase::hold(1.0), START, Instant::now()));
+    beginning(async {
         pacing.turn(Pace::Read).await.unwrap();
-        pacing.read.with(|rhythm| rhythm.enter(Phase::hold(1.0), START, Instant::now()));
-        pacing.read.waiting.store(100, Ordering::Relaxed);
+        wait_for_many();
         pacing.turn(Pace::Read).await.unwrap();
-        assert!(call(pacing.turn(Pace::Read)).await.is_err(), "the first request of another call");
         pacing.turn(Pace::Write).await.unwrap();
     })
     .await;
+    wait_for_many();
+    assert!(beginning(pacing.turn(Pace::Read)).await.is_err());
+    pacing.turn(Pace::Read).await.unwrap();
 }
