@@ -6,7 +6,7 @@ use kube::ResourceExt;
 
 use super::{
     conditions::Reason,
-    findings::{Findings, RoomError, UNWATCHED_RESYNC},
+    findings::{Findings, ReconcileError, UNWATCHED_RESYNC},
     rooms::Rooms,
 };
 use crate::api::v1alpha1::PeerPodConfig;
@@ -22,7 +22,7 @@ pub(super) async fn clean_up(
     rooms: &Rooms,
     config: &PeerPodConfig,
     configs: &[Arc<PeerPodConfig>],
-) -> Result<Option<Findings>, RoomError> {
+) -> Result<Option<Findings>, ReconcileError> {
     let left = |message: &str, again| {
         Ok(Some(Findings { again: Some(again), ..Findings::of(Reason::Deleting, message) }))
     };

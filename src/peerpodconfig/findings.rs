@@ -37,7 +37,7 @@ impl Findings {
 
 /// Why a room or a reconcile failed.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum RoomError {
+pub(super) enum ReconcileError {
     #[error(transparent)]
     Api(#[from] ApiError),
     #[error(transparent)]
@@ -49,7 +49,7 @@ pub(super) enum RoomError {
     Unknown(String),
 }
 
-impl RoomError {
+impl ReconcileError {
     /// What the API server says about a wanted object that is invalid.
     pub(super) fn invalid(&self) -> Option<&str> {
         match self {

@@ -18,7 +18,8 @@ use tokio::time::sleep;
 use tracing::{info, warn};
 
 use super::{
-    FINALIZER, configs::Configs, findings::RoomError, resources::CONFIG_LABEL, rooms::Rooms, watches::CONFIG,
+    FINALIZER, configs::Configs, findings::ReconcileError, resources::CONFIG_LABEL, rooms::Rooms,
+    watches::CONFIG,
 };
 use crate::api::v1alpha1::PeerPodConfig;
 
@@ -69,7 +70,7 @@ impl GarbageCollector {
     }
 
     /// Removes what is left of configurations that no longer exist. Returns when to collect again without an event.
-    async fn collect(&self) -> Result<Option<Duration>, RoomError> {
+    async fn collect(&self) -> Result<Option<Duration>, ReconcileError> {
         self.rooms.capacity.nodes().wait_until_known().await;
         // Meanwhile no reconcile creates objects that would seem to be left behind.
         let _turn = self.rooms.turn.lock().await;

@@ -12,7 +12,7 @@ use super::{
     conditions::{Finding, Reason},
     configs::{Configs, has_finalizer},
     finalizer,
-    findings::{Findings, RoomError, SLOW_RESYNC},
+    findings::{Findings, ReconcileError, SLOW_RESYNC},
     report::{READ_BACK, Report, Reporter},
     rooms::Rooms,
     sources::Sources,
@@ -41,11 +41,11 @@ struct Survey {
 #[derive(Debug, Default)]
 struct Results {
     findings: Findings,
-    failed: Option<RoomError>,
+    failed: Option<ReconcileError>,
 }
 
 impl Results {
-    fn add(&mut self, result: Result<Findings, impl Into<RoomError>>, invalid: Reason, failed: Reason) {
+    fn add(&mut self, result: Result<Findings, impl Into<ReconcileError>>, invalid: Reason, failed: Reason) {
         match result.map_err(Into::into) {
             Ok(findings) => self.findings.add(findings),
             Err(error) => {
@@ -62,7 +62,7 @@ impl Reconciler {
         Self { client, rooms, configs, reporter }
     }
 
-    pub(super) async fn reconcile(&self, config: &PeerPodConfig) -> Result<Action, RoomError> {
+    pub(super) async fn reconcile(&self, config: &PeerPodConfig) -> Result<Action, ReconcileError> {
         let _turn = self.rooms.turn.lock().await;
         // It may have changed while this reconcile waited for its turn.
         let Some(config) = self.configs.latest(config) else {
@@ -78,7 +78,7 @@ impl Reconciler {
             // Its deletion does not wait for the operator.
             (true, true, false) => Ok(Action::await_change()),
         };
-        if outcome.as_ref().is_err_and(RoomError::is_not_found) {
+        if outcome.as_ref().is_err_and(ReconcileError::is_not_found) {
             // The API server may have been restarted without support for policies.
             self.rooms.admission.doubt_policies();
         }
@@ -86,7 +86,7 @@ impl Reconciler {
     }
 
     /// Sets the finalizer before anything is created for a configuration.
-    async fn begin(&self, config: &PeerPodConfig) -> Result<Action, RoomError> {
+    async fn begin(&self, config: &PeerPodConfig) -> Result<Action, ReconcileError> {
         match finalizer::add(&self.client, config).await {
             Ok(true) => self.reconcile_spec(config).await,
             // It was removed, or it changed since it was read: the change requeues it.
@@ -105,7 +105,7 @@ impl Reconciler {
         }
     }
 
-    async fn reconcile_spec(&self, config: &PeerPodConfig) -> Result<Action, RoomError> {
+    async fn reconcile_spec(&self, config: &PeerPodConfig) -> Result<Action, ReconcileError> {
         let Rooms { adaptor, admission, .. } = &*self.rooms;
         let configs = self.configs.honoured();
         let survey = match self.survey(config, &configs).await {
@@ -150,9 +150,9 @@ impl Reconciler {
         &self,
         config: &PeerPodConfig,
         survey: Survey,
-        adapted: Result<Findings, RoomError>,
-        admitted: Result<Findings, RoomError>,
-    ) -> Result<Action, RoomError> {
+        adapted: Result<Findings, ReconcileError>,
+        admitted: Result<Findings, ReconcileError>,
+    ) -> Result<Action, ReconcileError> {
         let Survey { summary, advertised, findings } = survey;
         let mut results = Results::default();
         results.add(adapted, Reason::InvalidSpec, Reason::AdaptorFailed);
@@ -174,7 +174,7 @@ impl Reconciler {
     }
 
     /// Removes everything that was created for a configuration that is being deleted, then its finalizer.
-    async fn cleanup(&self, config: &PeerPodConfig) -> Result<Action, RoomError> {
+    async fn cleanup(&self, config: &PeerPodConfig) -> Result<Action, ReconcileError> {
         let (findings, outcome) = match clean_up(&self.rooms, config, &self.configs.honoured()).await {
             Ok(None) => match finalizer::release(&self.client, config).await {
                 Ok(()) => return Ok(Action::await_change()),
@@ -197,7 +197,7 @@ impl Reconciler {
     /// Handles a configuration in another namespace, which the controller does not honour. If the operator ran in that namespace
     /// before, the configuration still has the finalizer, and only this operator removes it. With the finalizer and no deletion
     /// this reports nothing: another operator may reconcile it, and the two would overwrite each other's status.
-    async fn elsewhere(&self, config: &PeerPodConfig) -> Result<Action, RoomError> {
+    async fn elsewhere(&self, config: &PeerPodConfig) -> Result<Action, ReconcileError> {
         let held = has_finalizer(config);
         if held && config.metadata.deletion_timestamp.is_some() {
             finalizer::release(&self.client, config).await?;

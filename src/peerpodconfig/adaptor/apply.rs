@@ -8,7 +8,7 @@ use operator_kit::api_call::ApiError;
 
 use super::{
     super::{
-        findings::RoomError,
+        findings::ReconcileError,
         resources,
         wanted::{Found, Kind, Wanted},
     },
@@ -23,7 +23,7 @@ impl Adaptor {
         &self,
         config: &PeerPodConfig,
         daemon_set: &DaemonSet,
-    ) -> Result<Found, RoomError> {
+    ) -> Result<Found, ReconcileError> {
         let wanted = [wanted(daemon_set)?];
         Ok(self.objects.apply_all(&config.name_any(), &[self.kind()], &wanted).await?)
     }
@@ -32,7 +32,7 @@ impl Adaptor {
     pub(in super::super) async fn annotate_service_account(
         &self,
         configs: &[Arc<PeerPodConfig>],
-    ) -> Result<bool, RoomError> {
+    ) -> Result<bool, ReconcileError> {
         let account = resources::service_account(configs.iter().map(AsRef::as_ref), &self.options.namespace);
         Ok(self.objects.adjust(&Wanted::of(&account)?).await?)
     }

@@ -41,7 +41,7 @@ use super::{
     apply::Objects,
     capacity::{NodeRequest, Nodes, Summary},
     conditions::{Finding, Reason},
-    findings::{Findings, RoomError, UNWATCHED_RESYNC},
+    findings::{Findings, ReconcileError, UNWATCHED_RESYNC},
     options::Options,
     resources::{self, AdaptorSecrets, Inputs, Names, Owner},
     sources::Sources,
@@ -107,7 +107,7 @@ impl Adaptor {
         configs: &[Arc<PeerPodConfig>],
         summary: &Summary,
         sources: &Sources,
-    ) -> Result<Findings, RoomError> {
+    ) -> Result<Findings, ReconcileError> {
         let (current, unmanaged) = (self.observer.current(config), self.observer.unmanaged(config));
         let unmet = preconditions::unmet(config, summary, sources, unmanaged.as_ref());
         let consequence = unmet.as_ref().map(|unmet| preconditions::consequence(unmet, current.is_some()));
@@ -131,7 +131,7 @@ impl Adaptor {
         sources: &Sources,
         current: Option<&DaemonSet>,
         mut findings: Findings,
-    ) -> Result<Findings, RoomError> {
+    ) -> Result<Findings, ReconcileError> {
         let since = settings::since(current, &sources.settings.hash, Timestamp::now());
         let older = self.observer.pods_older_than(config, since).await?;
         let in_force = sources.settings.in_force(current, &config.spec);
@@ -171,7 +171,7 @@ impl Adaptor {
         deployed: Option<&DaemonSet>,
         summary: &Summary,
         missing: &[&str],
-    ) -> Result<Findings, RoomError> {
+    ) -> Result<Findings, ReconcileError> {
         let config = inputs.owner.config;
         let remedy = resources::Part::Adaptor.diagnosis(config, &self.options.namespace);
         let hint = settings::hint(&config.spec, missing);

@@ -12,7 +12,7 @@ use operator_kit::api_call::ApiError;
 use super::{
     super::{
         apply::Objects,
-        findings::RoomError,
+        findings::ReconcileError,
         resources::{CLASS_ANNOTATION, Names, Owner},
         wanted::{Found, Kind, Wanted},
     },
@@ -30,7 +30,7 @@ pub(super) struct Applier {
 
 impl Applier {
     /// Writes the policy, then its binding.
-    pub(super) async fn policy(&self, owner: &Owner<'_>, desired: &Desired) -> Result<Found, RoomError> {
+    pub(super) async fn policy(&self, owner: &Owner<'_>, desired: &Desired) -> Result<Found, ReconcileError> {
         let wanted = desired::policy(owner)?;
         Ok(self.objects.apply_all(&owner.config.name_any(), &desired.kinds, &wanted).await?)
     }
@@ -43,7 +43,7 @@ impl Applier {
         owner: &Owner<'_>,
         desired: &Desired,
         inputs: &WebhookInputs,
-    ) -> Result<Found, RoomError> {
+    ) -> Result<Found, ReconcileError> {
         let acquired = self.webhook_resources.acquire(owner.config).await;
         let (name, names) = (owner.config.name_any(), Names::of(owner.config));
         let servers = desired::webhook_server(owner, inputs)?;
@@ -93,7 +93,7 @@ impl Applier {
     }
 
     /// The configuration has no webhook.
-    pub(super) async fn without_webhook(&self, config: &PeerPodConfig) -> Result<(), RoomError> {
+    pub(super) async fn without_webhook(&self, config: &PeerPodConfig) -> Result<(), ReconcileError> {
         Ok(self.webhook_resources.release(config).await?)
     }
 }

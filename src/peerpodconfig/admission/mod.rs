@@ -49,7 +49,7 @@ use super::{
     apply::Objects,
     conditions::Reason,
     drift::Drifts,
-    findings::{Findings, RoomError},
+    findings::{Findings, ReconcileError},
     options::Options,
     resources::Owner,
     sources::Sources,
@@ -157,7 +157,7 @@ impl Admission {
         config: &PeerPodConfig,
         configs: &[Arc<PeerPodConfig>],
         tls: Option<Result<TlsOptions, TlsError>>,
-    ) -> Result<Findings, RoomError> {
+    ) -> Result<Findings, ReconcileError> {
         let set_up = self.set_up(config, configs, tls).await;
         if set_up.is_err() {
             self.trust(config).await;
@@ -170,7 +170,7 @@ impl Admission {
         config: &PeerPodConfig,
         configs: &[Arc<PeerPodConfig>],
         tls: Option<Result<TlsOptions, TlsError>>,
-    ) -> Result<Findings, RoomError> {
+    ) -> Result<Findings, ReconcileError> {
         let observed = self.observer.observe(config, configs).await?;
         self.apply_successor(config, &observed, configs).await?;
         let desired = Desired::of(config, &observed, &self.namespace);
@@ -203,7 +203,7 @@ impl Admission {
         &self,
         config: &PeerPodConfig,
         configs: &[Arc<PeerPodConfig>],
-    ) -> Result<bool, RoomError> {
+    ) -> Result<bool, ReconcileError> {
         // An object whose kind is unknown now would stay for ever.
         self.doubt_policies();
         self.propagation.forget(&config.name_any());
@@ -219,7 +219,7 @@ impl Admission {
         &self,
         config: &PeerPodConfig,
         configs: &[Arc<PeerPodConfig>],
-    ) -> Result<bool, RoomError> {
+    ) -> Result<bool, ReconcileError> {
         let observed = self.observer.observe(config, configs).await?;
         self.apply_successor(config, &observed, configs).await?;
         Ok(self.applier.remove(config, &kinds(&self.namespace, observed.supports_policies)).await?)
@@ -254,7 +254,7 @@ impl Admission {
         config: &PeerPodConfig,
         observed: &Observed,
         configs: &[Arc<PeerPodConfig>],
-    ) -> Result<(), RoomError> {
+    ) -> Result<(), ReconcileError> {
         let class = observed.present.as_ref().map(|present| &present.class);
         let Some(successor) = class.and_then(|class| successor(config, class, configs)) else {
             return Ok(());
@@ -263,7 +263,7 @@ impl Admission {
         let desired = Desired::of(&successor, &observed, &self.namespace);
         let sources = Sources::read(&self.observer.client, &self.namespace, &successor).await?;
         match self.apply(&successor, &desired, sources.tls).await {
-            Err(error) if matches!(error, RoomError::Api(_)) && error.invalid().is_none() => Err(error),
+            Err(error) if matches!(error, ReconcileError::Api(_)) && error.invalid().is_none() => Err(error),
             Err(error) => {
                 let name = successor.name_any();
                 warn!(%error, "the admission of PeerPodConfig {name}, which is to take over, cannot be set up");
@@ -279,7 +279,7 @@ impl Admission {
         config: &PeerPodConfig,
         desired: &Desired,
         tls: Option<Result<TlsOptions, TlsError>>,
-    ) -> Result<Applied, RoomError> {
+    ) -> Result<Applied, ReconcileError> {
         let was_in_force = match desired.means {
             Means::None => false,
             Means::Webhook => has_reason(config, Reason::WebhookRunning),
@@ -302,7 +302,7 @@ impl Admission {
         config: &PeerPodConfig,
         desired: &Desired,
         tls: Option<Result<TlsOptions, TlsError>>,
-    ) -> Result<(Found, Option<WebhookInputs>), RoomError> {
+    ) -> Result<(Found, Option<WebhookInputs>), ReconcileError> {
         let owner = self.owner(config);
         match desired.means {
             Means::None => Ok((Found::default(), None)),

@@ -21,7 +21,7 @@ use tokio::sync::OnceCell;
 use super::{
     super::{
         apply::Objects,
-        findings::RoomError,
+        findings::ReconcileError,
         options::Options,
         resources::{
             CLASS_ANNOTATION, Names,
@@ -125,7 +125,7 @@ impl Observer {
         &self,
         config: &PeerPodConfig,
         tls: Option<Result<TlsOptions, TlsError>>,
-    ) -> Result<WebhookInputs, RoomError> {
+    ) -> Result<WebhookInputs, ReconcileError> {
         let (tls, refused) = self.tls(config, tls).await?;
         let program = self.program().await?.clone();
         Ok(WebhookInputs { tls, refused, program, authorities: self.authorities(config).await? })
@@ -163,7 +163,7 @@ impl Observer {
     }
 
     /// What the webhook runs and where: the same as the operator, unless another image is set.
-    async fn program(&self) -> Result<&Program, RoomError> {
+    async fn program(&self) -> Result<&Program, ReconcileError> {
         let asked = async || {
             let Options { namespace, pod, image, secure_metrics, .. } = &*self.options;
             let as_operator = |program| Program { secure_metrics: *secure_metrics, ..program };
@@ -185,8 +185,8 @@ impl Observer {
     }
 }
 
-fn no_pod(name: &str) -> RoomError {
-    RoomError::Unknown(format!(
+fn no_pod(name: &str) -> ReconcileError {
+    ReconcileError::Unknown(format!(
         "the Pod {name} does not exist or has no container {OPERATOR_CONTAINER}, so the operator does not \
          know the webhook's image; set POD_NAME to the operator's own Pod, or PEERPOD_OPERATOR_IMAGE to the image"
     ))
