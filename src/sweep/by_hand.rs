@@ -66,7 +66,7 @@ impl ByHand {
         Ok(SearchResult { younger: candidates.len() - findings.len(), findings })
     }
 
-    /// Deletes at most this many of the things that are provably this cluster's. Returns also how many more there are.
+    /// Deletes at most this many of the things that are provably this cluster's. Returns also how many more a further call would delete.
     pub(crate) async fn delete(
         &self,
         findings: Vec<UntrackedFinding>,
@@ -75,7 +75,8 @@ impl ByHand {
         let (found, more) = chosen(findings, most);
         // The settings were read once.
         let tally = self.search.delete(&self.target, found, &|| true).await?;
-        Ok((tally, more))
+        let deletes = !self.target.settings.common.is_developer_mode();
+        Ok((tally, if deletes { more } else { 0 }))
     }
 }
 

@@ -182,7 +182,7 @@ impl Search {
         Ok(tally)
     }
 
-    /// Whether it was deleted; not if it is gone, or if the settings have changed.
+    /// Whether it was deleted; not if it is gone, if it may only be stopping, or if the settings have changed.
     async fn delete_one(
         &self,
         target: &Target,
@@ -214,7 +214,10 @@ impl Search {
             id = id.as_str(), name = listed.name, %proof,
             "deleting what no PeerPod tracks and no Pod needs"
         );
-        provider.delete(&own).await.map_err(|error| error.message)?;
+        let accepted = provider.delete(&own).await.map_err(|error| error.message)?;
+        if accepted.may_only_stop {
+            return Ok(false);
+        }
         self.metrics.swept(target.cloud.name(), listed.kind.as_str());
         Ok(true)
     }

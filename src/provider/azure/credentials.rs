@@ -79,7 +79,7 @@ pub(super) fn source(
             }
             Proof::File(..) => {
                 "it is empty, and workload identity does not set it; annotate the operator's ServiceAccount with \
-                 azure.workload.identity/client-id"
+                 azure.workload.identity/client-id, and restart the operator"
             }
         };
         Malformed::new(CLIENT_ID, problem)

@@ -4,7 +4,7 @@ use std::{net::IpAddr, time::Duration};
 
 use futures::future::join;
 use operator_kit::Message;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use super::Byom;
 use crate::provider::{
@@ -15,7 +15,8 @@ use crate::provider::{
 /// How long reading the pool may take.
 const READ: Duration = Duration::from_secs(8);
 
-/// How long the write and the login may take then. They are tried at once.
+/// How long the write and the login may take in any case. They are tried at once. What reading the pool leaves of its time is theirs,
+/// too.
 ///
 /// So an examination takes at most 8 s + 10 s, whatever hangs and whatever the settings say. `check` ends it after 20 s, and would lose
 /// what was found out until then.
@@ -24,6 +25,7 @@ const TRIAL: Duration = Duration::from_secs(10);
 impl Byom {
     /// Reads the pool, tries a write that changes nothing, and logs in to one machine.
     pub(super) async fn examination(&self) -> Result<Vec<Finding>, Error> {
+        let begun = Instant::now();
         let read = match ensure_answered(self.in_time(READ, self.store.read()).await)? {
             Err(error) => return Ok(vec![Finding::tried("read the pool", Err(error))]),
             Ok(read) => read,
@@ -37,20 +39,22 @@ impl Byom {
         // A machine without a Pod is disturbed least.
         let allocated = pool.allocations.iter().map(|allocation| &allocation.address);
         let machine = pool.available.iter().chain(allocated).next().copied();
-        // Boxed, as a future this large would be held twice.
-        let trials = join(self.in_time(TRIAL, self.store.try_write(&read)), Box::pin(self.reach(machine)));
+        let left = (READ + TRIAL).saturating_sub(begun.elapsed());
+        // Boxed, as `join` moves its futures, and this one is large.
+        let trials =
+            join(self.in_time(left, self.store.try_write(&read)), Box::pin(self.reach(machine, left)));
         let (written, machine) = trials.await;
         let written = written.map(|()| format!("the ConfigMap {name} may be updated (dry run)"));
         let read = Finding::tried("read the pool", Ok(contents));
         Ok(vec![read, Finding::tried("return machines to the pool", written), machine])
     }
 
-    /// Whether the machine at this address can be told to restart.
-    async fn reach(&self, machine: Option<IpAddr>) -> Finding {
+    /// Whether the machine at this address can be told to restart. It may take this long to answer.
+    async fn reach(&self, machine: Option<IpAddr>, most: Duration) -> Finding {
         let Some(address) = machine else {
             return Finding::untried("restart machines", "the pool has no machine");
         };
-        let answer = self.access.log_in(address, self.access.patience.min(TRIAL)).await;
+        let answer = self.access.log_in(address, self.access.patience.min(most)).await;
         let answer = answer.map(|_| format!("{} can log in to {address} by SFTP", self.access.user));
         let refused = |problem| {
             let text = format!("logging in to {address} failed: {problem}");

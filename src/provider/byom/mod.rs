@@ -88,7 +88,7 @@ struct Byom {
 fn open(values: &Values, opening: &Opening<'_>) -> Result<Box<dyn Provider>, Error> {
     let settings = Settings::read(values);
     let Some(ClusterAccess { client, namespace }) = &opening.cluster else {
-        let message = "the pool of machines is in the cluster, to which there is no access: set KUBECONFIG, or run in a Pod";
+        let message = "the pool of machines is in the cluster, to which there is no access";
         return Err(Error::new(ErrorClass::Transient, message));
     };
     let recorded = opening.recorded.as_ref();

@@ -99,7 +99,7 @@ impl Vpc {
                 Self::OfNodes(Box::new(NodeRegion::new(cluster, region.map(str::to_owned), host_changed)))
             }
             (_, None) => {
-                let problem = "there is no access to the cluster, whose nodes have the region (set KUBECONFIG, or run in a Pod)";
+                let problem = "there is no access to the cluster, whose nodes have the region";
                 return Err(unknown(ErrorClass::Transient, problem, ""));
             }
         };

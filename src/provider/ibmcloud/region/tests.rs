@@ -93,7 +93,10 @@ async fn nodes_that_cannot_be_read_are_no_region() {
         }
     }
     let error = opened(None, None).err().unwrap();
-    assert!(error.class == ErrorClass::Transient && error.to_string().contains("KUBECONFIG"), "{error}");
+    assert!(
+        error.class == ErrorClass::Transient && error.to_string().contains("whose nodes have the region"),
+        "{error}"
+    );
 }
 
 #[tokio::test(start_paused = true)]

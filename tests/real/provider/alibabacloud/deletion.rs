@@ -65,6 +65,9 @@ fn a_vm_that_is_locked_for_security_and_one_that_cannot_be_deleted_now_stay() ->
         }
         let left = cloud.peer.left(&id).await?;
         ensure!(left.vm && !left.deleting && cloud.peer.left(&locked).await?.data == 1, "{left:?}");
+        ensure!(!provider.delete(&own).await?.may_only_stop, "the first call is accepted");
+        // ECS refuses a further one with the status of a VM that only stops.
+        ensure!(provider.delete(&own).await?.may_only_stop, "the refused call counts as accepted");
         Ok(())
     })
 }
