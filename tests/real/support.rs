@@ -52,7 +52,7 @@ static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| {
 static SHARED: OnceCell<Shared> = OnceCell::const_new();
 
 /// How many tests have a cluster of their own at once. Each cluster costs half a GiB, and the processors are few.
-const PLACES: usize = 6;
+const PLACES: usize = 5;
 static TURNS: Semaphore = Semaphore::const_new(PLACES);
 
 /// The clusters of [`alone`] that are free, each with the older version that it acts as.

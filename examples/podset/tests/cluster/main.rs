@@ -243,7 +243,8 @@ fn nothing_is_written_when_nothing_changes() -> Result<()> {
         sleep(Duration::from_secs(5)).await;
         let after = scene.stage.writes(&scene.namespace)?;
         ensure!(after.len() == before, "{:?}", &after[before..]);
-        ensure!(scene.writes("patch podsets/status")? <= 2, "{after:?}");
+        // While the cache lags, each Pod's event has the same status written again, which changes nothing.
+        ensure!(scene.writes("patch podsets/status")? <= 2 * pods.len(), "{after:?}");
         Ok(())
     })
 }
