@@ -72,8 +72,7 @@ enum State {
     Unasked,
     /// It ends without one.
     Parked,
-    /// One of the slots, or one of those for stalled reconciles. `leaves_slot`: it is to be parked
-    /// again.
+    /// One of the slots, or one of those for stalled reconciles. `leaves_slot`: the PeerPod is parked again at the end.
     Entered { since: Instant, stalled: Option<Counted>, is_given_back: bool, leaves_slot: bool },
 }
 

@@ -11,10 +11,7 @@ use std::{
     convert::Infallible,
     net::SocketAddr,
     pin::{Pin, pin},
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::Arc,
     time::Duration,
 };
 
@@ -110,18 +107,12 @@ impl Webhook {
         Self { options, others, metrics, readiness, memory: Memory::new() }
     }
 
-    /// `is_whole` is true from the end of a request's body until its answer.
-    async fn respond(
-        &self,
-        request: Request<Incoming>,
-        slot: &Slot,
-        is_whole: &AtomicBool,
-    ) -> hyper::Response<Full<Bytes>> {
+    async fn respond(&self, request: Request<Incoming>, slot: &Slot) -> hyper::Response<Full<Bytes>> {
         let get = matches!(*request.method(), Method::GET | Method::HEAD);
         let response = match request.uri().path() {
             PATH if request.method() == Method::POST => {
                 let start = Instant::now();
-                let (outcome, response) = self.answer(request.into_body(), start, is_whole).await;
+                let (outcome, response) = self.answer(request.into_body(), start, slot).await;
                 self.metrics.answered(outcome, start.elapsed());
                 response
             }
@@ -132,7 +123,6 @@ impl Webhook {
             "/healthz" | "/readyz" => not_allowed("GET, HEAD"),
             _ => text(StatusCode::NOT_FOUND, "not found; there are /mutate-v1-pod, /healthz and /readyz\n"),
         };
-        is_whole.store(false, Ordering::Relaxed);
         slot.answered();
         response
     }
@@ -141,9 +131,9 @@ impl Webhook {
         &self,
         body: Incoming,
         start: Instant,
-        is_whole: &AtomicBool,
+        slot: &Slot,
     ) -> (Outcome, hyper::Response<Full<Bytes>>) {
-        let (code, reason, problem) = match self.review(body, start + BODY_TIME, is_whole).await {
+        let (code, reason, problem) = match self.review(body, start + BODY_TIME, slot).await {
             Ok(answered) => return answered,
             Err(problem @ Problem::TooLong) => (413, "RequestEntityTooLarge", problem),
             Err(problem @ Problem::Broken(_)) => (400, "BadRequest", problem),
@@ -158,10 +148,10 @@ impl Webhook {
         &self,
         body: Incoming,
         end: Instant,
-        is_whole: &AtomicBool,
+        slot: &Slot,
     ) -> Result<(Outcome, hyper::Response<Full<Bytes>>), Problem> {
         let body = self.memory.read(body, end).await?;
-        is_whole.store(true, Ordering::Relaxed);
+        slot.arrived();
         let Answer { status, body: answer, outcome } = review(body.as_ref(), &self.options, self.others);
         let answer = self.memory.replace(body, answer, end).await?;
         Ok((outcome, json(status, answer)))
@@ -270,9 +260,8 @@ async fn speak(
     stop: CancellationToken,
 ) -> hyper::Result<()> {
     let stream = RequestTimeout::new(stream, Arc::clone(&slot), REQUEST_TIME);
-    let is_whole = AtomicBool::new(false);
     let service = service_fn(async |request| {
-        let mut response = webhook.respond(request, &slot, &is_whole).await;
+        let mut response = webhook.respond(request, &slot).await;
         if stop.is_cancelled() {
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         }
@@ -289,7 +278,7 @@ async fn speak(
         stop.cancelled().await;
         sleep(LINGER).await;
     };
-    until_it_ends(connection, http1::Connection::graceful_shutdown, &slot, &is_whole, lingered).await
+    until_it_ends(connection, http1::Connection::graceful_shutdown, &slot, lingered).await
 }
 
 /// Serves a connection until it must close or all must. Then it answers the pending request and no more. If the connection alone must
@@ -298,14 +287,13 @@ async fn until_it_ends<C: Future<Output = hyper::Result<()>>>(
     connection: C,
     take_no_more: impl FnOnce(Pin<&mut C>),
     slot: &Slot,
-    is_whole: &AtomicBool,
     stop: impl Future<Output = ()>,
 ) -> hyper::Result<()> {
     let mut connection = pin!(connection);
     let grace = tokio::select! {
         ended = connection.as_mut() => return ended,
         () = stop => LONGEST_STOP,
-        () = slot.must_close(IDLE) => if is_whole.load(Ordering::Relaxed) { LEAVE_TIME } else { Duration::ZERO },
+        () = slot.must_close(IDLE) => if slot.is_answering() { LEAVE_TIME } else { Duration::ZERO },
     };
     take_no_more(connection.as_mut());
     timeout(grace, connection).await.unwrap_or(Ok(()))

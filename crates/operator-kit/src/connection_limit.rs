@@ -3,7 +3,10 @@
 use std::{
     collections::HashMap,
     future::Future,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
@@ -64,6 +67,7 @@ impl ConnectionLimit {
 #[derive(Debug)]
 pub struct Slot {
     active: Mutex<Instant>,
+    is_answering: AtomicBool,
     close: CancellationToken,
 }
 
@@ -76,11 +80,26 @@ impl Default for Slot {
 impl Slot {
     /// The place of a connection that opens now.
     pub fn new() -> Self {
-        Self { active: Mutex::new(Instant::now()), close: CancellationToken::new() }
+        Self {
+            active: Mutex::new(Instant::now()),
+            is_answering: AtomicBool::new(false),
+            close: CancellationToken::new(),
+        }
+    }
+
+    /// Records that a request has arrived whole.
+    pub fn arrived(&self) {
+        self.is_answering.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether a request has [arrived](Self::arrived) and is not answered.
+    pub fn is_answering(&self) -> bool {
+        self.is_answering.load(Ordering::Relaxed)
     }
 
     /// Records that a request was answered.
     pub fn answered(&self) {
+        self.is_answering.store(false, Ordering::Relaxed);
         *self.active.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
     }
 

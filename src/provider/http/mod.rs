@@ -224,7 +224,8 @@ impl Client {
 
     /// Sends it when the cloud's pace allows, and gives the whole answer, whatever its status. Fails if there is no whole answer
     /// ([`ErrorClass::Transient`]), if the server is not trusted ([`ErrorClass::Invalid`]) or does not trust the operator's
-    /// certificate ([`ErrorClass::Unauthorized`]), and if work that may [begin](pacing::beginning) later would wait too long ([`ErrorClass::Queued`]).
+    /// certificate ([`ErrorClass::Unauthorized`]), and if work that may [begin](pacing::beginning) later would wait too long
+    /// ([`ErrorClass::Queued`]).
     pub(super) async fn send(&self, call: Call) -> Result<Reply, Error> {
         let Call { doing, pace, request, mut secrets, elsewhere } = call;
         let sensitive = request.headers().values().filter(|value| value.is_sensitive());
