@@ -26,12 +26,16 @@ pub(crate) struct SearchResult {
     pub(crate) findings: Vec<UntrackedFinding>,
     /// How much else is untracked.
     pub(crate) younger: usize,
+    /// Whether VMs are kept for debugging.
+    is_developer_mode: bool,
 }
 
 impl SearchResult {
     /// What is untracked, and what this command does about it.
     pub(crate) fn shown(&self, dry_run: bool) -> Vec<Untracked> {
-        let deletion = if dry_run {
+        let deletion = if self.is_developer_mode {
+            "kept: developer mode is on"
+        } else if dry_run {
             "kept; without --dry-run, this command deletes it and what came with it, up to --max"
         } else {
             "this command deletes it and what came with it, up to --max"
@@ -63,7 +67,8 @@ impl ByHand {
         self.search.spare_pods(&mut candidates).await?;
         let candidates = candidates.all();
         let findings = findings(&candidates, &mut self.first_seen, now, self.patience);
-        Ok(SearchResult { younger: candidates.len() - findings.len(), findings })
+        let is_developer_mode = self.target.settings.common.is_developer_mode();
+        Ok(SearchResult { younger: candidates.len() - findings.len(), findings, is_developer_mode })
     }
 
     /// Deletes at most this many of the things that are provably this cluster's. Returns also how many more a further call would delete.
@@ -116,8 +121,16 @@ mod tests {
     }
 
     #[test]
+    fn in_developer_mode_no_deletion_is_promised() {
+        let result = SearchResult { findings: findings(), younger: 0, is_developer_mode: true };
+        for shown in [true, false].map(|dry_run| result.shown(dry_run)) {
+            assert!(shown.iter().all(|it| it.action.starts_with("kept: ")), "{shown:?}");
+        }
+    }
+
+    #[test]
     fn what_is_shown_names_flags_of_this_command_alone() {
-        let result = SearchResult { findings: findings(), younger: 0 };
+        let result = SearchResult { findings: findings(), younger: 0, is_developer_mode: false };
         for (dry_run, begins) in [(true, "kept; without --dry-run, this command"), (false, "this command")] {
             let shown = result.shown(dry_run);
             assert!(shown[0].action.starts_with(begins), "{}", shown[0].action);
