@@ -170,9 +170,8 @@ pub fn condition_update(decision: &Decision) -> Option<ConditionUpdate> {
         Decision::Retry(error) => {
             let message = match error.class {
                 // The remaining time changes with every reconcile; the text must not.
-                ErrorClass::Throttled { .. } | ErrorClass::Queued => {
-                    "the cloud asked for fewer calls, or many requests of the operator wait for it; the operator tries again later"
-                        .into()
+                ErrorClass::Throttled { .. } => {
+                    "the cloud asked for fewer calls; the operator tries again later".into()
                 }
                 _ => error.message.clone(),
             };
@@ -186,7 +185,7 @@ pub fn condition_update(decision: &Decision) -> Option<ConditionUpdate> {
 /// The reason for a class of errors. `None` for one that needs no attention.
 pub const fn reason_of(class: ErrorClass) -> Option<Reason> {
     Some(match class {
-        ErrorClass::Throttled { .. } | ErrorClass::Queued => Reason::CloudThrottled,
+        ErrorClass::Throttled { .. } => Reason::CloudThrottled,
         ErrorClass::Unauthorized => Reason::Unauthorized,
         ErrorClass::Refused => Reason::CloudRefused,
         ErrorClass::Invalid => Reason::InvalidSettings,

@@ -203,7 +203,8 @@ impl Observation<'_> {
 
     /// Takes a slot at the cloud, unless this turn has one. A cloud that cannot be asked answers at once and needs no slot.
     fn enter(&self) -> Result<(), Interrupted> {
-        if self.provider.is_err() || self.turn.enter() { Ok(()) } else { Err(Interrupted::Parked) }
+        let Ok(provider) = self.provider else { return Ok(()) };
+        if self.turn.enter(provider.most_at_once()) { Ok(()) } else { Err(Interrupted::Parked) }
     }
 
     /// What the decision depends on of the Pod.

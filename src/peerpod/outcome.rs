@@ -120,10 +120,8 @@ impl Outcome<'_> {
                     Some(error.message.map(|error| format!("{tried} (transient error): {error}")))
                 }
                 ErrorClass::Unsettled { .. } => Some(error.message.map(|error| format!("{tried}: {error}"))),
-                ErrorClass::Throttled { .. } | ErrorClass::Queued => {
-                    Some(Message::public(format!(
-                        "{tried}: the cloud asked for fewer calls, or many requests of the operator wait for it"
-                    )))
+                ErrorClass::Throttled { .. } => {
+                    Some(Message::public(format!("{tried}: the cloud asked for fewer calls")))
                 }
                 ErrorClass::Unauthorized
                 | ErrorClass::Refused
@@ -133,7 +131,9 @@ impl Outcome<'_> {
             Self::Decided(_) => None,
             Self::Failed(error) => Some(error.message().map(|error| format!("{tried}: {error}"))),
             Self::Parked => Some(Message::public(
-                "the operator is busy with other VMs of that cloud, which may hang; this one waits for its turn".to_owned(),
+                "the operator is busy with other VMs of that cloud, which may hang or take few requests a second; this one waits for \
+                 its turn"
+                    .to_owned(),
             )),
         }
     }

@@ -7,9 +7,8 @@
 //! A part of a cloud may hang, so a reconcile that stalls gives its slot to another one. A provider may have to do the same with
 //! its connections, for its own reason: libvirt answers at most five calls at once on one connection.
 //!
-//! A cloud may take so few requests a second that fewer reconciles than there are slots keep it busy. Then a call fails because too
-//! many requests wait. Its PeerPod is parked, and leaves its slot free. Of the reconciles that end otherwise, every second one calls
-//! two parked PeerPods while a slot was left, and each other one calls one. So as many are under way as the cloud can serve soon.
+//! A cloud may take so few requests a second that fewer reconciles than there are slots keep it busy. No more than
+//! [it says](crate::provider::Provider::most_at_once) are under way then, those that have stalled included.
 
 mod queue;
 
@@ -48,14 +47,15 @@ struct Inner {
 /// The slots at one cloud.
 struct Slots {
     all: usize,
-    free: usize,
-    /// Slots for reconciles that have stalled.
-    free_stalled: usize,
+    /// The most that may be under way, as the cloud last said.
+    most: usize,
+    /// How many are taken.
+    taken: usize,
+    /// How many reconciles that have stalled gave theirs to the next one.
+    stalled: usize,
     parked: Queue<Counted>,
     /// Each of these has a slot, and is about to be reconciled.
     called: HashSet<Key>,
-    /// Whether the last reconcile to end called two, the second one to a slot that was left.
-    calls_two: bool,
 }
 
 /// The turn of one PeerPod, as long as its reconcile runs.
@@ -72,8 +72,8 @@ enum State {
     Unasked,
     /// It ends without one.
     Parked,
-    /// One of the slots, or one of those for stalled reconciles. `leaves_slot`: the PeerPod is parked again at the end.
-    Entered { since: Instant, stalled: Option<Counted>, is_given_back: bool, leaves_slot: bool },
+    /// One of the slots, or one of those for stalled reconciles.
+    Entered { since: Instant, stalled: Option<Counted>, is_given_back: bool },
 }
 
 impl Parking {
@@ -96,7 +96,7 @@ impl Parking {
 
     /// Forgets a PeerPod that needs no slot. The next one gets the slot that was meant for it.
     pub(super) fn forget(&self, key: &ObjectRef<PeerPod>) {
-        let next: Vec<_> = self.lock().values_mut().filter_map(|at| at.forget(key)).collect();
+        let next: Vec<_> = self.lock().values_mut().flat_map(|at| at.forget(key)).collect();
         self.0.requeues.add(next);
     }
 
@@ -112,24 +112,31 @@ impl Parking {
         }
     }
 
-    fn enter(&self, cloud: &'static str, key: &Key) -> bool {
+    fn enter(&self, cloud: &'static str, key: &Key, most: Option<usize>) -> bool {
         let metrics = &self.0.metrics;
         let (entered, next) = {
             let mut clouds = self.lock();
             // The PeerPod's cloud may have changed since it was parked.
             let others = clouds.iter_mut().filter(|(name, _)| **name != cloud);
-            let next: Vec<_> = others.filter_map(|(_, at)| at.forget(key)).collect();
+            let mut next: Vec<_> = others.flat_map(|(_, at)| at.forget(key)).collect();
             let at = clouds.entry(cloud).or_insert_with(|| Slots::new(self.0.slots));
-            (at.enter(key, || metrics.provider_call_queued(cloud)), next)
+            at.most = most.unwrap_or(usize::MAX).max(1);
+            let entered = at.enter(key, || metrics.provider_call_queued(cloud));
+            // The cloud may take more than before.
+            next.extend(at.call());
+            (entered, next)
         };
         self.0.requeues.add(next);
         entered
     }
 
     /// Changes the slots at a cloud, and requeues the PeerPods that get one by that.
-    fn at<I: IntoIterator<Item = Key>>(&self, cloud: &str, change: impl FnOnce(&mut Slots) -> I) {
-        let next: Vec<_> = self.lock().get_mut(cloud).map(change).into_iter().flatten().collect();
-        self.0.requeues.add(next);
+    fn at(&self, cloud: &str, change: impl FnOnce(&mut Slots)) {
+        let next = self.lock().get_mut(cloud).map(|at| {
+            change(at);
+            at.call()
+        });
+        self.0.requeues.add(next.unwrap_or_default());
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<&'static str, Slots>> {
@@ -141,12 +148,16 @@ impl Slots {
     fn new(slots: usize) -> Self {
         Self {
             all: slots,
-            free: slots,
-            free_stalled: slots.div_ceil(SLOTS_PER_STALLED),
+            most: usize::MAX,
+            taken: 0,
+            stalled: 0,
             parked: Queue::default(),
             called: HashSet::new(),
-            calls_two: false,
         }
+    }
+
+    fn has_room(&self) -> bool {
+        self.taken < self.all && self.taken + self.stalled < self.most
     }
 
     /// Whether there is a slot for this PeerPod. Otherwise it is parked.
@@ -154,65 +165,49 @@ impl Slots {
         if self.called.remove(key) {
             return true;
         }
-        // Slots may be free beside parked PeerPods if the cloud takes few requests. The end of a reconcile calls these. If none is
-        // under way, nothing else would.
-        if self.free > 0 && (self.parked.is_empty() || self.free == self.all) {
-            self.free -= 1;
-            self.parked.remove(key);
+        // No slot that is free is left to one that comes while others are parked.
+        if self.parked.is_empty() && self.has_room() {
+            self.taken += 1;
             return true;
         }
         self.parked.push(key, counted);
         false
     }
 
-    /// Forgets a PeerPod. Returns the PeerPod that gets the slot which was meant for it.
-    fn forget(&mut self, key: &ObjectRef<PeerPod>) -> Option<Key> {
+    /// Forgets a PeerPod. Returns those that get the slot which was meant for it.
+    fn forget(&mut self, key: &ObjectRef<PeerPod>) -> Vec<Key> {
         self.parked.remove(key);
-        if self.called.remove(key) { self.call_next() } else { None }
+        self.taken -= usize::from(self.called.remove(key));
+        self.call()
     }
 
-    /// Gives a slot that became free to the next one in the queue.
-    fn call_next(&mut self) -> Option<Key> {
-        if let Some(key) = self.parked.pop() {
+    /// Gives the slots that are free to the next ones in the queue.
+    fn call(&mut self) -> Vec<Key> {
+        let mut next = Vec::new();
+        while self.has_room()
+            && let Some(key) = self.parked.pop()
+        {
+            self.taken += 1;
             self.called.insert(key.clone());
-            return Some(key);
+            next.push(key);
         }
-        self.free += 1;
-        None
-    }
-
-    /// Calls the next one to a slot that was left, if there is one.
-    fn call_to_free(&mut self) -> Option<Key> {
-        self.free = self.free.checked_sub(1)?;
-        self.call_next()
+        next
     }
 }
 
 impl Turn<'_> {
-    /// Whether there is a slot at the cloud, from now until the end of this turn. Otherwise the PeerPod is parked.
-    pub(super) fn enter(&self) -> bool {
+    /// Whether there is a slot at the cloud, from now until the end of this turn. Otherwise the PeerPod is parked. `most`: how many
+    /// may be under way there, if the cloud limits it.
+    pub(super) fn enter(&self, most: Option<usize>) -> bool {
         let mut state = self.lock();
         if let State::Unasked = *state {
-            let entered = self.parking.enter(self.cloud, self.key);
-            *state = if entered {
-                State::Entered {
-                    since: Instant::now(),
-                    stalled: None,
-                    is_given_back: false,
-                    leaves_slot: false,
-                }
+            *state = if self.parking.enter(self.cloud, self.key, most) {
+                State::Entered { since: Instant::now(), stalled: None, is_given_back: false }
             } else {
                 State::Parked
             };
         }
         matches!(*state, State::Entered { .. })
-    }
-
-    /// Has the PeerPod parked again at the end of this turn: too many requests wait for the cloud.
-    pub(super) fn leave_slot(&self) {
-        if let State::Entered { leaves_slot, .. } = &mut *self.lock() {
-            *leaves_slot = true;
-        }
     }
 
     /// Does the work of this turn. If it stalls at the cloud, its slot goes to the next one, while there are slots for stalled
@@ -241,13 +236,12 @@ impl Turn<'_> {
         let mut state = self.lock();
         let State::Entered { stalled, is_given_back, .. } = &mut *state else { return };
         *stalled = Some(inner.metrics.provider_call_stalled(self.cloud));
-        let mut clouds = self.parking.lock();
-        let free = clouds.get_mut(self.cloud).map(|at| &mut at.free_stalled).filter(|free| **free > 0);
-        *is_given_back = free.map(|free| *free -= 1).is_some();
-        drop(clouds);
-        if *is_given_back {
-            self.parking.at(self.cloud, Slots::call_next);
-        }
+        self.parking.at(self.cloud, |at| {
+            if at.stalled < at.all.div_ceil(SLOTS_PER_STALLED) {
+                (at.taken, at.stalled) = (at.taken - 1, at.stalled + 1);
+                *is_given_back = true;
+            }
+        });
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -262,15 +256,8 @@ impl Drop for Turn<'_> {
             State::Unasked => parking.forget(key),
             // It is reconciled again when it is called.
             State::Parked => {}
-            State::Entered { is_given_back, leaves_slot, .. } => parking.at(cloud, |at| {
-                *(if is_given_back { &mut at.free_stalled } else { &mut at.free }) += 1;
-                if leaves_slot {
-                    at.parked.put_back(key, || parking.0.metrics.provider_call_queued(cloud));
-                    return [None, None].into_iter().flatten();
-                }
-                let own = at.call_to_free();
-                at.calls_two = !at.calls_two;
-                [own, if at.calls_two { at.call_to_free() } else { None }].into_iter().flatten()
+            State::Entered { is_given_back, .. } => parking.at(cloud, |at| {
+                *(if is_given_back { &mut at.stalled } else { &mut at.taken }) -= 1;
             }),
         }
     }

@@ -10,7 +10,7 @@ use tracing::{info, warn};
 use super::{
     apply, conditions,
     controller::Context,
-    decide::{self, Decision, Facts, Release, VmState, Wait, decide},
+    decide::{self, Decision, Facts, Release, Wait, decide},
     object,
     observe::{self, Interrupted},
     outcome::{Outcome, StatusUpdate},
@@ -19,7 +19,7 @@ use super::{
 };
 use crate::{
     api::v1alpha1::PeerPod,
-    provider::{Accepted, Error, ErrorClass, OwnVm, Provider, beginning, cloud_label},
+    provider::{Accepted, Error, ErrorClass, OwnVm, Provider, cloud_label},
 };
 
 impl Context {
@@ -28,7 +28,7 @@ impl Context {
         let key = object::key(peerpod).into();
         let turn = self.trackers.parking.turn(cloud_label(peerpod.cloud_provider()), &key);
         // Boxed, as every wrapper around a future this large would hold it twice.
-        let error = match turn.watch(Box::pin(beginning(self.act(peerpod, &turn)))).await {
+        let error = match turn.watch(Box::pin(self.act(peerpod, &turn))).await {
             Ok(action) => return ("ok", action),
             Err(error) => error,
         };
@@ -55,11 +55,6 @@ impl Context {
                 return Ok(Action::requeue(again));
             }
         };
-        // It has asked nothing, and later it needs no more than now. A deletion that finds too many writes waiting is different: other
-        // PeerPods may need none, so its slot goes to the next one.
-        if matches!(&facts.vm, VmState::Unanswered(Error { class: ErrorClass::Queued, .. })) {
-            turn.leave_slot();
-        }
         if decide::must_keep_for_pod(&facts) {
             self.index.keep_for_pod(peerpod);
         }
@@ -100,8 +95,7 @@ impl Context {
             _ => {}
         }
         let cloud = cloud_label(peerpod.cloud_provider());
-        let waiting = self.index.unsettled();
-        let again = self.trackers.requeue_policy.after(&key, cloud, &decision, facts.asked(), waiting);
+        let again = self.trackers.requeue_policy.after(&key, cloud, &decision, facts.asked());
         if let Some(class) = decision.error_class() {
             self.metrics.provider_error(cloud, class.as_str());
         }

@@ -31,9 +31,6 @@ const PARKED_SHARE: Duration = Duration::from_millis(100);
 /// The least delay after a cloud asked for fewer calls.
 const LEAST_PAUSE: Duration = Duration::from_secs(1);
 
-/// The least delay of a PeerPod that found too many requests waiting: as long as the last of these waits, so that there is always one.
-const QUEUED_PAUSE: Duration = Duration::from_secs(10);
-
 /// How often a PeerPod that waits for its Pod, or of which the sweep found out something, is reconciled without an event, unless
 /// many are stuck.
 pub(super) const POD_RESYNC: Duration = Duration::from_secs(60);
@@ -55,11 +52,6 @@ pub fn doc(class: ErrorClass) -> String {
         }
         ErrorClass::Throttled { .. } => {
             "the cloud asked for fewer calls: the operator makes none to this cloud for the time that it asked for".to_owned()
-        }
-        ErrorClass::Queued => {
-            "so many of the operator's requests wait for this cloud that they take more than 10 s: the operator \
-             makes this one later"
-                .to_owned()
         }
         ErrorClass::Unauthorized => format!(
             "the cloud refuses the credentials, they lack a right, or the operator cannot use the file that has them: the operator \
@@ -116,15 +108,14 @@ pub(super) struct RequeuePolicy {
 }
 
 impl RequeuePolicy {
-    /// The delay after this decision on a PeerPod, for which its cloud was asked for so many VMs, while so many PeerPods wait for clouds.
-    /// `None` if a watch delivers whatever comes next.
+    /// The delay after this decision on a PeerPod, for which its cloud was asked for so many VMs; `None` if a watch delivers whatever
+    /// comes next.
     pub(super) fn after(
         &self,
         key: &ObjectRef<PeerPod>,
         cloud: &'static str,
         decision: &Decision,
         asked: u32,
-        waiting: usize,
     ) -> Option<Duration> {
         let while_stuck = |least| self.while_stuck(key, cloud, asked, least);
         Some(match decision {
@@ -153,7 +144,7 @@ impl RequeuePolicy {
             )
             // Does not occur: its result is an error or a new decision.
             | Decision::Delete(_) => while_stuck(SLOW_RESYNC),
-            Decision::Retry(error) => self.after_error(key, error, waiting, while_stuck),
+            Decision::Retry(error) => self.after_error(key, error, while_stuck),
         })
     }
 
@@ -185,7 +176,6 @@ impl RequeuePolicy {
         &self,
         key: &ObjectRef<PeerPod>,
         error: &Error,
-        waiting: usize,
         while_stuck: impl Fn(Duration) -> Duration,
     ) -> Duration {
         match error.class {
@@ -194,7 +184,6 @@ impl RequeuePolicy {
                 let pause = retry_after.max(LEAST_PAUSE);
                 pause + self.failures.jitter(pause)
             }
-            ErrorClass::Queued => self.share(waiting, QUEUED_PAUSE),
             ErrorClass::Unsettled { check_again_after } => check_again_after.max(LEAST_PAUSE),
             ErrorClass::Unauthorized => while_stuck(REFUSED_RESYNC),
             ErrorClass::Invalid | ErrorClass::NotSupported => while_stuck(SLOW_RESYNC),
@@ -209,13 +198,8 @@ impl RequeuePolicy {
 
     /// The delay for a parked PeerPod, while this many PeerPods wait. It is called earlier if a slot is free.
     pub(super) fn parked(&self, waiting: usize) -> Duration {
-        self.share(waiting, POD_RESYNC)
-    }
-
-    /// The delay while this many PeerPods wait, and no less than `least`.
-    fn share(&self, waiting: usize, least: Duration) -> Duration {
         let share = PARKED_SHARE.saturating_mul(u32::try_from(waiting).unwrap_or(u32::MAX));
-        self.spread(share.clamp(least, SLOW_RESYNC))
+        self.spread(share.clamp(POD_RESYNC, SLOW_RESYNC))
     }
 
     /// The delay after a call to the API server that failed, or that found the object changed.
@@ -270,7 +254,7 @@ mod tests {
     }
 
     fn seconds(policy: &RequeuePolicy, decision: &Decision) -> f64 {
-        policy.after(&key(), "gcp", decision, 1, 0).unwrap().as_secs_f64()
+        policy.after(&key(), "gcp", decision, 1).unwrap().as_secs_f64()
     }
 
     fn retry(class: ErrorClass) -> Decision {
@@ -314,7 +298,7 @@ mod tests {
             let mut looks = 0;
             while let Some(Reverse((now, which))) = times.pop().filter(|Reverse((now, _))| *now < until) {
                 looks += u32::from(now >= from);
-                let pause = policy.after(&crowd[which], "gcp", &decision, asked, 0).unwrap();
+                let pause = policy.after(&crowd[which], "gcp", &decision, asked).unwrap();
                 times.push(Reverse((now + pause, which)));
             }
             let rate = f64::from(looks * asked.max(1)) / period.as_secs_f64();
@@ -328,16 +312,16 @@ mod tests {
             let policy = RequeuePolicy::default();
             let alone = seconds(&policy, &decision);
             for key in crowd(5000) {
-                policy.after(&key, "gcp", &decision, 1, 0);
+                policy.after(&key, "gcp", &decision, 1);
             }
             let beside = seconds(&policy, &decision);
             assert!(
                 (alone / 1.25..=alone * 1.25).contains(&beside),
                 "{alone} s, then {beside} s: {decision:?}"
             );
-            let own = policy.after(&crowd(1)[0], "gcp", &decision, 1, 0).unwrap();
+            let own = policy.after(&crowd(1)[0], "gcp", &decision, 1).unwrap();
             assert!(own > Duration::from_secs(500), "{own:?} after {decision:?}");
-            let elsewhere = policy.after(&crowd(1)[0], "azure", &decision, 1, 0).unwrap();
+            let elsewhere = policy.after(&crowd(1)[0], "azure", &decision, 1).unwrap();
             assert!(elsewhere <= SLOW_RESYNC * 5 / 4, "{elsewhere:?} after {decision:?}");
         }
     }
@@ -347,19 +331,19 @@ mod tests {
         type Ends = fn(&RequeuePolicy, &ObjectRef<PeerPod>);
         let unauthorized = retry(ErrorClass::Unauthorized);
         let ends: [Ends; 4] = [
-            |policy, key| assert_eq!(policy.after(key, "gcp", &Decision::Nothing, 1, 0), None),
+            |policy, key| assert_eq!(policy.after(key, "gcp", &Decision::Nothing, 1), None),
             |policy, key| {
                 let leaves = Decision::Wait(Wait::VmDeletion(Duration::ZERO));
-                assert!(policy.after(key, "gcp", &leaves, 1, 0).is_some());
+                assert!(policy.after(key, "gcp", &leaves, 1).is_some());
             },
             |policy, key| policy.forget(key),
             |policy, gone| policy.retain(|key| key != gone),
         ];
         for end in ends {
             let (policy, crowd) = (RequeuePolicy::default(), crowd(2000));
-            let pause = || policy.after(&crowd[0], "gcp", &unauthorized, 1, 0).unwrap().as_secs();
+            let pause = || policy.after(&crowd[0], "gcp", &unauthorized, 1).unwrap().as_secs();
             for key in &crowd {
-                policy.after(key, "gcp", &unauthorized, 1, 0);
+                policy.after(key, "gcp", &unauthorized, 1);
             }
             assert!(pause() >= 200);
             for key in &crowd[1..] {
@@ -387,7 +371,7 @@ mod tests {
                 policy.failed(&key());
             }
             assert!(seconds(&policy, &retry(ErrorClass::Transient)) > 1.0);
-            policy.after(&key(), "gcp", &wait, 1, 0);
+            policy.after(&key(), "gcp", &wait, 1);
             assert!(seconds(&policy, &retry(ErrorClass::Transient)) <= 1.0, "after {wait:?}");
             assert!(
                 seconds(&policy, &Decision::Wait(Wait::VmDeletion(Duration::ZERO))) <= 2.0,
@@ -403,7 +387,7 @@ mod tests {
         let all: f64 = (0..40).map(|_| goes()).sum();
         assert!(all > 1000.0, "{all}");
         assert!(goes() <= 300.0);
-        assert_eq!(policy.after(&key(), "gcp", &Decision::Nothing, 1, 0), None);
+        assert_eq!(policy.after(&key(), "gcp", &Decision::Nothing, 1), None);
         assert!(goes() <= 1.0);
     }
 
@@ -425,14 +409,11 @@ mod tests {
             (Decision::Wait(Wait::VmDeletion(Duration::from_secs(40))), 40.0, 40.0),
             (throttled(0), 1.0, 2.0),
             (throttled(20), 20.0, 40.0),
-            (retry(ErrorClass::Queued), 10.0, 12.5),
         ] {
             let pause = seconds(&policy, &decision);
             assert!((least..=most).contains(&pause), "{pause} s after {decision:?}");
         }
-        let beside_many = policy.after(&key(), "gcp", &retry(ErrorClass::Queued), 1, 10_000);
-        assert!((300..=375).contains(&beside_many.unwrap().as_secs()), "{beside_many:?}");
-        let one = RequeuePolicy::default().after(&key(), "gcp", &Decision::Keep(Blocked::Ambiguous), 5, 0);
+        let one = RequeuePolicy::default().after(&key(), "gcp", &Decision::Keep(Blocked::Ambiguous), 5);
         assert!((60..=75).contains(&one.unwrap().as_secs()), "{one:?}");
     }
 }

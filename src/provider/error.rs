@@ -27,9 +27,6 @@ pub enum ErrorClass {
         /// How long to leave this cloud alone, as the cloud said or as a default.
         retry_after: Duration,
     },
-    /// The cloud takes few requests a second, and so many of the operator's own requests wait that no further call begins.
-    /// Nothing was asked.
-    Queued,
     /// The credentials are refused, lack a right, or are in a file that cannot be used now.
     Unauthorized,
     /// The cloud refuses it in the state that the VM, or what belongs to it, is in, or takes no more calls for this VM, or in its
@@ -49,12 +46,11 @@ impl ErrorClass {
     }
 
     /// Every class there is.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 8] = [
         Self::NotFound,
         Self::Unsettled { check_again_after: Duration::ZERO },
         Self::Transient,
         Self::Throttled { retry_after: Duration::ZERO },
-        Self::Queued,
         Self::Unauthorized,
         Self::Refused,
         Self::Invalid,
@@ -68,7 +64,6 @@ impl ErrorClass {
             Self::Unsettled { .. } => "unsettled",
             Self::Transient => "transient",
             Self::Throttled { .. } => "throttled",
-            Self::Queued => "queued",
             Self::Unauthorized => "unauthorized",
             Self::Refused => "refused",
             Self::Invalid => "invalid",

@@ -179,6 +179,12 @@ impl Provider for WithFormerPlaces {
         self.current.list(pages).await
     }
 
+    /// The former places are asked, too.
+    fn most_at_once(&self) -> Option<usize> {
+        let former = self.former.iter().filter_map(|former| former.provider.as_ref().ok());
+        former.chain([&self.current]).filter_map(|provider| provider.most_at_once()).min()
+    }
+
     async fn examine(&self) -> Result<Vec<Finding>, Error> {
         self.current.examine().await
     }

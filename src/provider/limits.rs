@@ -120,6 +120,10 @@ impl Provider for Decorated {
         self.call("host", CALL_DEADLINE, self.inner.host()).await
     }
 
+    fn most_at_once(&self) -> Option<usize> {
+        self.inner.most_at_once()
+    }
+
     async fn examine(&self) -> Result<Vec<Finding>, Error> {
         self.call("examine", CALL_DEADLINE, self.inner.examine()).await
     }

@@ -87,7 +87,6 @@ pub use cloud_settings::{CloudSettings, ServedCloud};
 pub use cluster_proof::{CLUSTER_UID_TAG, ClusterClaims, ClusterProof};
 pub use error::{Error, ErrorClass};
 pub use finding::{Finding, Outcome};
-pub(crate) use http::pacing::beginning;
 pub use instance::{IdProblem, InstanceId, ParsedId};
 pub use limits::{Limits, decorate};
 pub use openers::Openers;
@@ -310,6 +309,12 @@ pub trait Provider: Send + Sync {
     /// What identifies the host that answers, as another host may get the same address. `None` if the cloud has no such thing.
     async fn host(&self) -> Result<Option<String>, Error> {
         Ok(None)
+    }
+
+    /// How many VMs are best worked on at once, because the cloud takes so few requests a second that those of more would wait long.
+    /// `None`: any number.
+    fn most_at_once(&self) -> Option<usize> {
+        None
     }
 
     /// Examines the cloud and the rights there before they are needed. The findings are in reading order. `Err` means that the

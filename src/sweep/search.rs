@@ -182,7 +182,7 @@ impl Search {
         Ok(tally)
     }
 
-    /// Whether it was deleted; not if it is gone, if it may only be stopping, or if the settings have changed.
+    /// Whether it was deleted; not if it is gone or going, or if the settings have changed.
     async fn delete_one(
         &self,
         target: &Target,
@@ -216,7 +216,7 @@ impl Search {
         );
         let accepted = provider.delete(&own).await.map_err(|error| error.message)?;
         if accepted.may_only_stop {
-            return Ok(false);
+            return Err(Message::public("the cloud refuses the deletion while the VM is being stopped"));
         }
         self.metrics.swept(target.cloud.name(), listed.kind.as_str());
         Ok(true)

@@ -13,15 +13,13 @@ use crate::api::v1alpha1::PeerPod;
 #[derive(Debug)]
 pub(super) struct Queue<T> {
     /// The number of the last PeerPod that came.
-    arrivals: i64,
+    arrivals: u64,
     /// The number of the last turn that was given out.
-    turns: i64,
-    /// The number of the last PeerPod that was put back, and of its turn: a negative one.
-    returned: i64,
+    turns: u64,
     /// The namespace that has each turn. Only namespaces with waiting PeerPods have one, and each of them has exactly one.
-    by_turn: BTreeMap<i64, Namespace>,
+    by_turn: BTreeMap<u64, Namespace>,
     namespaces: HashMap<Namespace, Waiting>,
-    parked: HashMap<Key, (i64, T)>,
+    parked: HashMap<Key, (u64, T)>,
 }
 
 type Namespace = Option<String>;
@@ -29,9 +27,9 @@ type Namespace = Option<String>;
 /// What waits in one namespace.
 #[derive(Debug)]
 struct Waiting {
-    turn: i64,
+    turn: u64,
     /// By the number of their arrival, never empty.
-    keys: BTreeMap<i64, Key>,
+    keys: BTreeMap<u64, Key>,
 }
 
 impl<T> Default for Queue<T> {
@@ -39,7 +37,6 @@ impl<T> Default for Queue<T> {
         Self {
             arrivals: 0,
             turns: 0,
-            returned: 0,
             by_turn: BTreeMap::new(),
             namespaces: HashMap::new(),
             parked: HashMap::new(),
@@ -65,21 +62,6 @@ impl<T> Queue<T> {
         self.by_turn.insert(self.turns, key.namespace.clone());
         let keys = BTreeMap::from([(self.arrivals, key.clone())]);
         self.namespaces.insert(key.namespace.clone(), Waiting { turn: self.turns, keys });
-    }
-
-    /// Puts a PeerPod back that was taken out in vain. It is the next one.
-    pub(super) fn put_back(&mut self, key: &Key, value: impl FnOnce() -> T) {
-        self.remove(key);
-        self.returned -= 1;
-        self.parked.insert(key.clone(), (self.returned, value()));
-        let waiting = self.namespaces.remove(&key.namespace);
-        let mut keys = waiting.map_or_else(BTreeMap::new, |Waiting { turn, keys }| {
-            self.by_turn.remove(&turn);
-            keys
-        });
-        keys.insert(self.returned, key.clone());
-        self.by_turn.insert(self.returned, key.namespace.clone());
-        self.namespaces.insert(key.namespace.clone(), Waiting { turn: self.returned, keys });
     }
 
     /// Takes out the next PeerPod. Its namespace goes to the end.
@@ -170,19 +152,6 @@ mod tests {
             patient += usize::from(queue.pop().unwrap().namespace.as_deref() == Some("patient"));
         }
         assert_eq!(patient, 10);
-    }
-
-    #[test]
-    fn a_peerpod_that_was_taken_out_in_vain_is_the_next_one() {
-        let mut queue = queue([key("a", 0), key("b", 0), key("a", 1)]);
-        for again in 0..2 {
-            let first = queue.pop().unwrap();
-            assert_eq!(first, key("a", 0), "{again}");
-            queue.put_back(&first, || ());
-        }
-        let rest: Vec<_> = std::iter::from_fn(|| queue.pop()).collect();
-        assert_eq!(rest, [key("a", 0), key("b", 0), key("a", 1)]);
-        assert!(queue.by_turn.is_empty() && queue.namespaces.is_empty());
     }
 
     #[test]

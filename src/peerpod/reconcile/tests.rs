@@ -5,7 +5,7 @@ use operator_kit::{
     Leadership,
     testing::{Answer, ApiServer, Call, not_of},
 };
-use prometheus_client::{encoding::text::encode, registry::Registry};
+use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
@@ -68,15 +68,12 @@ async fn reconcile_in(
     calls: impl IntoIterator<Item = Call>,
 ) -> (&'static str, bool) {
     let server = ApiServer::expecting(calls);
-    let context = context(&server, clouds, &mut Registry::default());
-    let (result, action) = context.reconcile(peerpod).await;
-    (result, action != Action::await_change())
-}
-
-fn context(server: &ApiServer, clouds: Clouds, registry: &mut Registry) -> Context {
     let (store, _) = kube::runtime::reflector::store();
     let options = Options { concurrency: 4, slow_after: Duration::from_secs(300) };
-    Context::new(&server.client(), clouds, Leadership::unlimited(), Metrics::new(registry), &options, store)
+    let metrics = Metrics::new(&mut Registry::default());
+    let context = Context::new(&server.client(), clouds, Leadership::unlimited(), metrics, &options, store);
+    let (result, action) = context.reconcile(peerpod).await;
+    (result, action != Action::await_change())
 }
 
 /// The write of a condition of this reason, and its event.
@@ -191,58 +188,6 @@ async fn a_finalizer_stays_while_the_cloud_proves_nothing() {
         let calls = [Call::get(POD).answer(Answer::not_found("pods", "web"))];
         let calls = calls.into_iter().chain(reason.into_iter().flat_map(reports));
         assert_eq!(reconcile(&cloud, &deleted(&vm), calls).await, ("ok", true), "{behavior:?}");
-    }
-}
-
-/// A cloud for which too many requests wait, to describe VMs or to delete them.
-#[derive(Clone)]
-struct Busy {
-    memory: Memory,
-    describes: bool,
-}
-
-const QUEUED: &str = "too many requests wait";
-
-#[async_trait]
-impl Provider for Busy {
-    async fn describe(&self, id: &InstanceId, claim: &Claim) -> Result<Vm, Error> {
-        if !self.describes {
-            return Err(Error::new(ErrorClass::Queued, QUEUED));
-        }
-        self.memory.describe(id, claim).await
-    }
-
-    async fn delete(&self, _vm: &OwnVm) -> Result<Accepted, Error> {
-        Err(Error::new(ErrorClass::Queued, QUEUED))
-    }
-
-    async fn list(&self, pages: Pages<'_>) -> Result<(), Error> {
-        self.memory.list(pages).await
-    }
-
-    async fn examine(&self) -> Result<Vec<Finding>, Error> {
-        self.memory.examine().await
-    }
-}
-
-#[tokio::test]
-async fn a_peerpod_that_finds_too_many_reads_waiting_is_parked_and_one_that_finds_writes_is_not() {
-    for (describes, parked) in [(false, 1), (true, 0)] {
-        let busy = Busy { memory: Memory::default(), describes };
-        let peerpod = deleted(&busy.memory.vm("web"));
-        let clouds = clouds_under(watch::channel(state_in_memory("gcp", false)).1, "gcp", move || {
-            Box::new(busy.clone())
-        });
-        let calls = [Call::get(POD).answer(Answer::not_found("pods", "web"))];
-        let server = ApiServer::expecting(calls.into_iter().chain(reports("CloudThrottled")));
-        let mut registry = Registry::default();
-        let context = context(&server, clouds, &mut registry);
-        let (_, action) = context.reconcile(&peerpod).await;
-        assert_ne!(action, Action::await_change());
-        let mut text = String::new();
-        encode(&mut text, &registry).unwrap();
-        let expected = format!(r#"provider_calls_queued{{provider="gcp"}} {parked}"#);
-        assert!(text.contains(&expected) || (parked == 0 && !text.contains("calls_queued{")), "{text}");
     }
 }
 

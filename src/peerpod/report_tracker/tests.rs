@@ -90,20 +90,6 @@ fn errors_become_deletion_slow_unless_a_person_must_act() {
 }
 
 #[test]
-fn a_queue_of_the_operators_own_requests_is_reported_as_one() {
-    let watched = Watched::new();
-    let queued = failed(ErrorClass::Queued);
-    for (second, reason) in [(1, Reason::CloudThrottled), (301, Reason::DeletionSlow)] {
-        let condition = watched.ended(second, &queued).condition.unwrap();
-        assert_eq!(condition.reason, reason);
-        assert!(
-            condition.message.for_status().contains("many requests of the operator wait"),
-            "{condition:?}"
-        );
-    }
-}
-
-#[test]
 fn the_time_for_which_a_pod_needs_its_vm_does_not_count() {
     let watched = Watched::new();
     let runs = watched.ended(5000, &Decision::Wait(Wait::PodRuns));

@@ -16,7 +16,7 @@ use crate::provider::{
 
 /// The API of one region.
 pub(super) struct Api {
-    client: Client,
+    pub(super) client: Client,
     pub(super) place: RegionPlace,
     source: Source,
 }

@@ -22,7 +22,7 @@ use crate::provider::{
 
 /// The Query API of one region.
 pub(super) struct Api {
-    client: Client,
+    pub(super) client: Client,
     pub(super) place: RegionPlace,
     /// The endpoint of STS, if it is not that of the place.
     sts_endpoint: Option<String>,

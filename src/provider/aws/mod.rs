@@ -257,6 +257,10 @@ impl Provider for Aws {
         Ok(Some(self.0.key().await?.host.clone()))
     }
 
+    fn most_at_once(&self) -> Option<usize> {
+        self.0.api.client.most_at_once()
+    }
+
     async fn examine(&self) -> Result<Vec<Finding>, Error> {
         self.examination().await
     }

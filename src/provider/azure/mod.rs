@@ -180,6 +180,10 @@ impl Provider for Azure {
         Err(too_many_pages(doing))
     }
 
+    fn most_at_once(&self) -> Option<usize> {
+        self.api.most_at_once()
+    }
+
     async fn examine(&self) -> Result<Vec<Finding>, Error> {
         self.examination().await
     }

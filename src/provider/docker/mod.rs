@@ -260,6 +260,10 @@ impl Provider for Docker {
         self.daemon().await
     }
 
+    fn most_at_once(&self) -> Option<usize> {
+        self.client.most_at_once()
+    }
+
     async fn examine(&self) -> Result<Vec<Finding>, Error> {
         let listed = look_up(self, "the daemon has", "container").await?;
         // No container has this identifier, and Docker looks for it after it has asked for the right.

@@ -221,6 +221,10 @@ impl Provider for Gcp {
         Ok(())
     }
 
+    fn most_at_once(&self) -> Option<usize> {
+        self.api.most_at_once()
+    }
+
     async fn examine(&self) -> Result<Vec<Finding>, Error> {
         self.examination().await
     }

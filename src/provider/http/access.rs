@@ -52,6 +52,11 @@ impl<S: TokenSource> Authorized<S> {
         Ok(Self { source, client, token_client, tokens: Tokens::default() })
     }
 
+    /// See [`Provider::most_at_once`](crate::provider::Provider::most_at_once).
+    pub fn most_at_once(&self) -> Option<usize> {
+        self.client.most_at_once()
+    }
+
     /// Fails unless there is a valid access token. Says where it comes from, for people.
     pub async fn origin(&self) -> Result<&'static str, Error> {
         self.token().await.map(|_| self.source.origin())

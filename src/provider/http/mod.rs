@@ -33,7 +33,7 @@ pub(super) mod identity;
 pub(super) mod jwt;
 mod metadata;
 mod oauth;
-pub(super) mod pacing;
+mod pacing;
 mod pages;
 mod pinned;
 mod reply;
@@ -222,10 +222,14 @@ impl Client {
         Self { http: connect::pool(&self.connector, self.options.idle), ..self.clone() }
     }
 
+    /// See [`Provider::most_at_once`](super::Provider::most_at_once).
+    pub(super) fn most_at_once(&self) -> Option<usize> {
+        self.pacing.most_at_once()
+    }
+
     /// Sends it when the cloud's pace allows, and gives the whole answer, whatever its status. Fails if there is no whole answer
-    /// ([`ErrorClass::Transient`]), if the server is not trusted ([`ErrorClass::Invalid`]) or does not trust the operator's
-    /// certificate ([`ErrorClass::Unauthorized`]), and if work that may [begin](pacing::beginning) later would wait too long
-    /// ([`ErrorClass::Queued`]).
+    /// ([`ErrorClass::Transient`]), and if the server is not trusted ([`ErrorClass::Invalid`]) or does not trust the operator's
+    /// certificate ([`ErrorClass::Unauthorized`]).
     pub(super) async fn send(&self, call: Call) -> Result<Reply, Error> {
         let Call { doing, pace, request, mut secrets, elsewhere } = call;
         let sensitive = request.headers().values().filter(|value| value.is_sensitive());
@@ -236,10 +240,7 @@ impl Client {
             let full = format!("{public}: {host}: {}", reply::masked(why, &secrets));
             Error::new(class, Message::new(public, full))
         };
-        let turn = self.pacing.turn(pace).await.map_err(|pacing::TooMany| {
-            let public = format!("{doing} has to wait for its turn: the cloud takes few requests a second");
-            Error::new(ErrorClass::Queued, Message::public(public))
-        })?;
+        let turn = self.pacing.turn(pace).await;
         let total = self.options.total;
         let answer = match timeout(total, self.exchange(request)).await {
             Err(_) => {

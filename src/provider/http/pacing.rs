@@ -14,16 +14,11 @@
 //! While the cloud takes nothing at all, other clients use its whole quota. That says nothing about the rate, so the search
 //! begins again.
 //!
-//! If too many requests wait, the first request of [work that may begin later](beginning) fails at once: it has spent nothing by then.
-//! All other requests wait for their turns, or the earlier ones of the same work would have been in vain.
+//! Every request waits for its turn. So that none waits long, no more work should be under way than [`Pacing::most_at_once`] says.
 
 use std::{
-    cell::Cell,
     collections::VecDeque,
-    sync::{
-        Mutex, PoisonError,
-        atomic::{AtomicUsize, Ordering},
-    },
+    sync::{Mutex, PoisonError},
     time::Duration,
 };
 
@@ -71,30 +66,9 @@ const CALM: Duration = Duration::from_secs(300);
 const GROWTH: f64 = 1.1;
 const MOST_GROWTH: f64 = 2.0;
 
-/// The longest wait for its turn of the first request of work that may begin later. A call with four requests then ends within its
+/// How long a request may wait for its turn, if each work under way has one that waits. A call with ten requests then ends within its
 /// deadline, a minute.
-const LONGEST_WAIT: Duration = Duration::from_secs(10);
-
-tokio::task_local! {
-    /// Whether the present work has read, and whether it has written.
-    static BEGUN: Cell<[bool; 2]>;
-}
-
-/// Work that may as well begin later: while too many requests wait, its first one that reads and its first one that writes fail.
-pub(crate) fn beginning<T>(work: impl Future<Output = T>) -> impl Future<Output = T> {
-    BEGUN.scope(Cell::default(), work)
-}
-
-/// Whether the present work may begin later, and this is its first request of this pace.
-fn is_first(pace: Pace) -> bool {
-    let is_first = BEGUN.try_with(|begun| {
-        let mut paces = begun.get();
-        let before = std::mem::replace(&mut paces[pace as usize], true);
-        begun.set(paces);
-        !before
-    });
-    is_first.unwrap_or_default()
-}
+const LONGEST_WAIT: Duration = Duration::from_secs(5);
 
 /// The rates of one cloud.
 #[derive(Debug, Default)]
@@ -109,12 +83,7 @@ struct Lane {
     rhythm: Mutex<Rhythm>,
     /// The first in the queue waits by the clock, the others for their turn. So a changed rate holds for all of them.
     queue: tokio::sync::Mutex<()>,
-    waiting: AtomicUsize,
 }
-
-/// Too many requests wait for further work to begin.
-#[derive(Debug)]
-pub(super) struct TooMany;
 
 /// When a request left, and which rate it counts for.
 #[derive(Clone, Copy, Debug)]
@@ -162,21 +131,26 @@ enum Phase {
 }
 
 impl Pacing {
-    /// Waits until a request may leave. Fails if that is too long for the first request of [such work](beginning).
-    pub(super) async fn turn(&self, pace: Pace) -> Result<Turn, TooMany> {
+    /// Waits until a request may leave.
+    pub(super) async fn turn(&self, pace: Pace) -> Turn {
         let lane = self.lane(pace);
-        let waiting = Waiting::beside(&lane.waiting);
-        if is_first(pace) && lane.with(|rhythm| rhythm.wait(waiting.others, Instant::now())) > LONGEST_WAIT {
-            return Err(TooMany);
-        }
         let _first = lane.queue.lock().await;
         loop {
             let now = Instant::now();
             match lane.with(|rhythm| rhythm.turn(now)) {
-                None => return Ok(Turn { pace, left: now }),
+                None => return Turn { pace, left: now },
                 Some(turn) => sleep_until(turn).await,
             }
         }
+    }
+
+    /// How much work may be under way at once so that none of its requests waits longer than [`LONGEST_WAIT`], at least one. `None`:
+    /// no request has to wait.
+    pub(super) fn most_at_once(&self) -> Option<usize> {
+        let lanes = [&self.read, &self.write].into_iter();
+        let gaps = lanes.filter_map(|lane| lane.with(|rhythm| rhythm.gap(Instant::now())));
+        let most = gaps.max().map(|gap| LONGEST_WAIT.as_micros() / gap.as_micros().max(1))?;
+        Some(usize::try_from(most).unwrap_or(usize::MAX).max(1))
     }
 
     /// The cloud took a request.
@@ -203,29 +177,11 @@ impl Lane {
     }
 }
 
-/// A waiting request, counted until it is dropped.
-struct Waiting<'a> {
-    all: &'a AtomicUsize,
-    others: usize,
-}
-
-impl<'a> Waiting<'a> {
-    fn beside(all: &'a AtomicUsize) -> Self {
-        Self { all, others: all.fetch_add(1, Ordering::Relaxed) }
-    }
-}
-
-impl Drop for Waiting<'_> {
-    fn drop(&mut self) {
-        self.all.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
 impl Rhythm {
-    /// How long a request behind so many others would wait at the present rate.
-    fn wait(&mut self, others: usize, now: Instant) -> Duration {
+    /// The time between two requests at the present rate, if there is one.
+    fn gap(&mut self, now: Instant) -> Option<Duration> {
         self.conclude(now);
-        self.learnt.map_or(Duration::ZERO, |learnt| Duration::from_secs_f64(number(others) / learnt.rate))
+        self.learnt.map(|learnt| learnt.gap())
     }
 
     /// When the next request may leave; `None`: now.
@@ -306,9 +262,14 @@ impl Phase {
 }
 
 impl Learnt {
+    /// The time between two requests.
+    fn gap(&self) -> Duration {
+        Duration::from_secs_f64(1.0 / self.rate)
+    }
+
     /// When the next request may leave.
     fn next(&self) -> Instant {
-        self.left + Duration::from_secs_f64(1.0 / self.rate)
+        self.left + self.gap()
     }
 
     /// Raises the rate, if it is time for it.

@@ -254,6 +254,10 @@ impl Provider for IbmCloud {
         self.vpc.host(self.api.account().await?).await.map(Some)
     }
 
+    fn most_at_once(&self) -> Option<usize> {
+        self.api.most_at_once()
+    }
+
     async fn examine(&self) -> Result<Vec<Finding>, Error> {
         self.examination().await
     }

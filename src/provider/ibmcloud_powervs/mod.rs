@@ -246,6 +246,10 @@ impl Provider for PowerVs {
         self.api.account().await.map(Some)
     }
 
+    fn most_at_once(&self) -> Option<usize> {
+        self.api.most_at_once()
+    }
+
     async fn examine(&self) -> Result<Vec<Finding>, Error> {
         self.api.examine(&[LOOK_UP, DELETE], async || self.examined_servers().await).await
     }

@@ -77,18 +77,6 @@ async fn new_settings_do_not_shorten_the_pause_of_a_throttling_cloud() {
     provider.describe(&id(), &Claim::default()).await.unwrap();
 }
 
-#[tokio::test]
-async fn a_call_that_finds_a_queue_keeps_no_other_from_the_cloud() {
-    let limits = Limits::default();
-    let queued = ErrorClass::Queued;
-    let (full, registry) = within(&limits, &Scripted { error: Some(queued), ..Scripted::default() });
-    assert_eq!(full.describe(&id(), &Claim::default()).await.unwrap_err().class, queued);
-    let (willing, _) = within(&limits, &Scripted::default());
-    willing.describe(&id(), &Claim::default()).await.unwrap();
-    let text = scrape(&registry);
-    assert!(text.contains(r#"provider_throttled{provider="libvirt"} 0"#), "{text}");
-}
-
 #[tokio::test(start_paused = true)]
 async fn a_call_that_hangs_ends_at_its_deadline() {
     let limits = Limits::default();

@@ -171,6 +171,10 @@ impl Provider for Vsphere {
         Ok(Some(session.vcenter.clone()))
     }
 
+    fn most_at_once(&self) -> Option<usize> {
+        self.vcenter.most_at_once()
+    }
+
     async fn examine(&self) -> Result<Vec<Finding>, Error> {
         self.examination().await
     }

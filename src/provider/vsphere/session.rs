@@ -98,6 +98,11 @@ impl VCenter {
         Ok(Self { login, account: Account::of(opening) })
     }
 
+    /// See [`Provider::most_at_once`](crate::provider::Provider::most_at_once).
+    pub(super) fn most_at_once(&self) -> Option<usize> {
+        self.login.client.most_at_once()
+    }
+
     /// Calls a method, and gives the element with its answer. `arguments` begin with the object whose method it is. A session that
     /// ended is replaced once.
     pub(super) async fn call(
