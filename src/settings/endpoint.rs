@@ -5,6 +5,8 @@
 pub struct Endpoint {
     /// The setting that names it.
     pub setting: &'static str,
-    /// Its address, without user and credentials: enough to tell it from others and to connect to it again.
+    /// Where that is, in the cloud's own spelling, such as a URL, a region, a workspace with its zone, or the name of an object. It has no
+    /// user and no credentials, tells the endpoint from others, and is enough to open a provider there again. If it leaves the region to
+    /// the nodes, the identity of the place has the region.
     pub address: String,
 }
