@@ -57,7 +57,7 @@ impl ClusterClaims {
         }
     }
 
-    /// The same, of a place where perhaps another host or account answers than the one of which the settings declared it.
+    /// The same, of a place where perhaps another host, account or pool answers than the one of which the settings declared it.
     pub(crate) fn elsewhere(self, is_elsewhere: bool) -> Self {
         Self { is_elsewhere, ..self }
     }
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_declared_of_another_host_proves_nothing() {
+    fn what_was_declared_of_another_identity_proves_nothing() {
         let claims = claims(Some("cluster=a"), true).elsewhere(true);
         assert_eq!(claims.proof(&listed(&[("cluster", "a")])), None);
         assert_eq!(claims.proof(&listed(&[])), None);
