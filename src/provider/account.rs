@@ -18,16 +18,16 @@ pub(super) struct Account {
     /// Whether the settings named this place before.
     is_former: bool,
     /// Notified if the credentials are of another account.
-    host_changed: Option<Arc<Notify>>,
+    identity_changed: Option<Arc<Notify>>,
 }
 
 impl Account {
     pub(super) fn of(opening: &Opening<'_>) -> Self {
         let recorded = opening.recorded.as_ref();
         Self {
-            recorded: recorded.and_then(|recorded| recorded.host).map(str::to_owned),
+            recorded: recorded.and_then(|recorded| recorded.identity).map(str::to_owned),
             is_former: recorded.is_some_and(RecordedPlace::is_former),
-            host_changed: recorded.and_then(RecordedPlace::host_changed),
+            identity_changed: recorded.and_then(RecordedPlace::identity_changed),
         }
     }
 
@@ -40,7 +40,7 @@ impl Account {
                 Err(Error::new(ErrorClass::Invalid, Message::public(message)))
             }
             Some(recorded) if recorded != found => {
-                self.host_changed.iter().for_each(|it| it.notify_one());
+                self.identity_changed.iter().for_each(|it| it.notify_one());
                 let public =
                     format!("the operator's credentials or its node are of another {kind} than before");
                 let full = format!("{public}: {found} instead of {recorded}");

@@ -97,7 +97,7 @@ pub struct Opening<'a> {
     pub calls: usize,
     /// The cluster, for a cloud whose state is an object there. [`Openers`](super::Openers) fill it in.
     pub cluster: Option<ClusterAccess>,
-    /// The place. `None`: the one that the settings name, whatever host answers there.
+    /// The place. `None`: the one that the settings name, whichever identity answers there.
     pub recorded: Option<RecordedPlace<'a>>,
     /// What it shares with other providers. [`Openers`](super::Openers) fill it in.
     pub shared: Shared,
@@ -121,10 +121,10 @@ impl fmt::Debug for ClusterAccess {
 /// A place that these or earlier settings named. The operator reaches it with the credentials of these settings.
 #[derive(Clone, Debug)]
 pub struct RecordedPlace<'a> {
-    /// Its address.
+    /// Its [`Endpoint::address`].
     pub address: &'a str,
-    /// The host that must answer there. None for any.
-    pub host: Option<&'a str>,
+    /// The [`Provider::identity`] that must answer there. `None`: none is recorded.
+    pub identity: Option<&'a str>,
     /// Which settings named it.
     pub named_by: NamedBy,
 }
@@ -134,8 +134,8 @@ pub struct RecordedPlace<'a> {
 pub enum NamedBy {
     /// Those with which it is opened.
     Current {
-        /// Notified if another host answers there than the recorded one.
-        host_changed: Arc<Notify>,
+        /// Notified if another identity answers there than the recorded one.
+        identity_changed: Arc<Notify>,
     },
     /// Earlier ones.
     Former,
@@ -213,13 +213,13 @@ impl Opening<'_> {
 
 impl<'a> RecordedPlace<'a> {
     /// The place that the settings name.
-    pub fn current(address: &'a str, host: Option<&'a str>, host_changed: Arc<Notify>) -> Self {
-        Self { address, host, named_by: NamedBy::Current { host_changed } }
+    pub fn current(address: &'a str, identity: Option<&'a str>, identity_changed: Arc<Notify>) -> Self {
+        Self { address, identity, named_by: NamedBy::Current { identity_changed } }
     }
 
     /// A place that earlier settings named.
-    pub fn former(address: &'a str, host: Option<&'a str>) -> Self {
-        Self { address, host, named_by: NamedBy::Former }
+    pub fn former(address: &'a str, identity: Option<&'a str>) -> Self {
+        Self { address, identity, named_by: NamedBy::Former }
     }
 
     /// Whether earlier settings named it.
@@ -227,10 +227,10 @@ impl<'a> RecordedPlace<'a> {
         matches!(self.named_by, NamedBy::Former)
     }
 
-    /// To be notified if another host answers there. `None` for a former place: the operator records no other host of it.
-    pub fn host_changed(&self) -> Option<Arc<Notify>> {
+    /// To be notified if another identity answers there. `None` for a former place: the operator records no other identity of it.
+    pub fn identity_changed(&self) -> Option<Arc<Notify>> {
         match &self.named_by {
-            NamedBy::Current { host_changed } => Some(Arc::clone(host_changed)),
+            NamedBy::Current { identity_changed } => Some(Arc::clone(identity_changed)),
             NamedBy::Former => None,
         }
     }

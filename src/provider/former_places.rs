@@ -28,7 +28,7 @@ pub(super) struct FormerProvider {
 }
 
 /// A provider that reports a VM as absent only if it cannot be in another place. That holds if the VM was seen here before, if its
-/// identifier says where it is, or if no former place has it, the host here never changed, and no newer settings were rejected. An
+/// identifier says where it is, or if no former place has it, the identity here never changed, and no newer settings were rejected. An
 /// unknown place may have any VM. The provider only reads in former places.
 ///
 /// The age of a PeerPod proves nothing: cloud-api-adaptor keeps the settings with which it was started, so it may create VMs in a
@@ -66,7 +66,7 @@ impl WithFormerPlaces {
             return Err(self.not_here(ErrorClass::Invalid, &there));
         }
         if let Some(moved_at) = self.known.moved_at {
-            let there = another_host(moved_at, &self.known.key);
+            let there = another_identity(moved_at, &self.known.key);
             return Err(self.not_here(ErrorClass::Invalid, &there));
         }
         // Of several problems, always report the same one. That of an unknown place says least.
@@ -90,7 +90,7 @@ impl WithFormerPlaces {
         let (class, there) = match described {
             Err(gone) if gone.class == ErrorClass::NotFound => {
                 let Some(moved_at) = moved_at else { return Ok(()) };
-                (ErrorClass::Invalid, another_host(*moved_at, key))
+                (ErrorClass::Invalid, another_identity(*moved_at, key))
             }
             Err(error) => {
                 let there = error.message.map(|error| {
@@ -124,7 +124,7 @@ impl WithFormerPlaces {
 }
 
 /// Why a VM that is not in the place with this key is not absent.
-fn another_host(since: Timestamp, key: &str) -> Message {
+fn another_identity(since: Timestamp, key: &str) -> Message {
     let advice = forget(key);
     Message::public(format!(
         "since {since:.0} another host, account or pool answers there than before; set the former address or credentials back, or, if \

@@ -116,8 +116,8 @@ impl Provider for Decorated {
         listing.end(self.cloud)
     }
 
-    async fn host(&self) -> Result<Option<String>, Error> {
-        self.call("host", CALL_DEADLINE, self.inner.host()).await
+    async fn identity(&self) -> Result<Option<String>, Error> {
+        self.call("identity", CALL_DEADLINE, self.inner.identity()).await
     }
 
     fn most_at_once(&self) -> Option<usize> {

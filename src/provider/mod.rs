@@ -6,14 +6,14 @@
 //!   fails with [`ErrorClass::NotFound`] only if nothing is left. A wrong scope, missing rights and a cloud that does not answer
 //!   have classes of their own. Callers release finalizers on `NotFound`, so a provider in doubt must not report it. While the
 //!   absence may still be undone, it fails with [`ErrorClass::Unsettled`]. An identifier with a [scope](InstanceId::scope) is looked
-//!   up in that scope, whatever the settings name. Where an address may lead to another host later, an answer of a kept connection
-//!   proves no absence: a connection that is opened after the question must lead to the same host.
+//!   up in that scope, whatever the settings name. Where an address may lead elsewhere later, an answer of a kept connection proves
+//!   no absence: a connection that is opened after the question must lead to the same [identity](Provider::identity).
 //! - [`Provider::delete`] deletes the VM and everything in [`Vm::belongings`], and nothing else. It may return before the VM is
 //!   gone, and says when to check again. A caller may repeat it at any time, also after half a success: a step that is already
 //!   done is a success. `describe` finds the VM or its remains until all belongings are gone, so that a retry still finds what is
 //!   left. `delete` never deletes a user's data.
 //! - [`Provider::list`] reads. It gives, page by page, what may be a pod VM and what may have come with one. It fails if any page
-//!   is missing: an incomplete list proves nothing, and neither does that of a host to which the address no longer leads. A VM's
+//!   is missing: an incomplete list proves nothing, and neither does that of a host, account or pool that no longer answers there. A VM's
 //!   [`Listed::id`] is the one that a PeerPod records. If several VMs share that identifier, a provider lists each by an identifier of
 //!   its own, or refuses to delete by it.
 //! - [`Provider::examine`] finds out whether the cloud answers and what the credentials may do there. It changes nothing: it
@@ -306,8 +306,9 @@ pub trait Provider: Send + Sync {
     /// Calls `pages` with every VM whose name begins like a pod VM's, and with what may have been left of VMs that are gone.
     async fn list(&self, pages: Pages<'_>) -> Result<(), Error>;
 
-    /// What identifies the host that answers, as another host may get the same address. `None` if the cloud has no such thing.
-    async fn host(&self) -> Result<Option<String>, Error> {
+    /// Who answers here: a host, an account or a pool. An absence counts only from the same one. `None` if the cloud has no such
+    /// thing.
+    async fn identity(&self) -> Result<Option<String>, Error> {
         Ok(None)
     }
 

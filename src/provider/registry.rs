@@ -53,7 +53,7 @@ struct Built {
     generation: u64,
     endpoint: Endpoint,
     known: Arc<KnownPlaces>,
-    /// What was seen and missed at that endpoint, on that host.
+    /// What was seen and missed at that endpoint, by that identity.
     sightings: Arc<Sightings>,
     provider: Result<Arc<dyn Provider>, Error>,
 }
@@ -72,9 +72,10 @@ impl Built {
         self.generation == recipe.generation && Arc::ptr_eq(&self.known, &recipe.known)
     }
 
-    /// Whether it was made for the same endpoint, where the same host answers.
-    fn is_at_host_of(&self, Recipe { endpoint, known, .. }: &Recipe) -> bool {
-        self.endpoint == *endpoint && self.known.host == known.host && self.known.moved_at == known.moved_at
+    /// Whether it was made for the same endpoint, where the same identity answers.
+    fn is_at_place_of(&self, Recipe { endpoint, known, .. }: &Recipe) -> bool {
+        let is_same = self.known.identity == known.identity && self.known.moved_at == known.moved_at;
+        self.endpoint == *endpoint && is_same
     }
 }
 
@@ -192,7 +193,7 @@ pub(crate) struct Target {
     /// Whether VMs may also be in places that the settings named before, or that newer ones name which cannot be used. A listing does
     /// not show these.
     pub(crate) may_miss_vms: bool,
-    /// Whether another host or account answers here than before. What the settings declare was said of the former one.
+    /// Whether another host, account or pool answers here than before. What the settings declare was said of the former one.
     pub(crate) has_moved: bool,
 }
 
@@ -254,7 +255,7 @@ impl Source {
             return provider;
         }
         let before =
-            self.built().as_ref().filter(|it| it.is_at_host_of(&recipe)).map(|it| Arc::clone(&it.sightings));
+            self.built().as_ref().filter(|it| it.is_at_place_of(&recipe)).map(|it| Arc::clone(&it.sightings));
         let sightings = before.unwrap_or_default();
         let provider = self.build(&recipe, &sightings);
         let Recipe { generation, endpoint, known, .. } = recipe;
@@ -298,13 +299,16 @@ impl Source {
             let provider = self.openers.open(snapshot, opening)?;
             Ok::<_, Error>(decorate(provider, cloud, limits, self.metrics.clone()))
         };
-        let host_changed = self.served.places.host_changed();
-        let current = RecordedPlace::current(&endpoint.address, known.host.as_deref(), host_changed);
+        let identity_changed = self.served.places.identity_changed();
+        let current = RecordedPlace::current(&endpoint.address, known.identity.as_deref(), identity_changed);
         let current = open(current, self.limits.clone())?;
         let former = known.former.iter().map(|place| FormerProvider {
             place: place.clone(),
             // A place that asks for fewer calls does not stop the calls to another one.
-            provider: open(RecordedPlace::former(&place.address, place.host.as_deref()), Limits::default()),
+            provider: open(
+                RecordedPlace::former(&place.address, place.identity.as_deref()),
+                Limits::default(),
+            ),
         });
         Ok(Arc::new(WithFormerPlaces {
             current,

@@ -288,8 +288,8 @@ impl Provider for Alibaba {
         self.list_all(pages).await
     }
 
-    async fn host(&self) -> Result<Option<String>, Error> {
-        Ok(Some(self.0.key().await?.host.clone()))
+    async fn identity(&self) -> Result<Option<String>, Error> {
+        Ok(Some(self.0.key().await?.identity.clone()))
     }
 
     fn most_at_once(&self) -> Option<usize> {

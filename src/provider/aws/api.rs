@@ -112,7 +112,7 @@ impl SignedApi for Api {
     }
 
     /// The account, and the region if the settings do not name it.
-    fn host(&self, account: &str) -> String {
+    fn identity(&self, account: &str) -> String {
         self.region.get().map_or_else(|| account.to_owned(), |region| format!("{account}/{region}"))
     }
 }

@@ -253,8 +253,8 @@ impl Provider for Aws {
         Ok(())
     }
 
-    async fn host(&self) -> Result<Option<String>, Error> {
-        Ok(Some(self.0.key().await?.host.clone()))
+    async fn identity(&self) -> Result<Option<String>, Error> {
+        Ok(Some(self.0.key().await?.identity.clone()))
     }
 
     fn most_at_once(&self) -> Option<usize> {

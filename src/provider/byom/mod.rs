@@ -101,8 +101,8 @@ fn open(values: &Values, opening: &Opening<'_>) -> Result<Box<dyn Provider>, Err
         api: Api::namespaced(client.clone(), namespace),
         name: name.to_owned(),
         full_name: format!("{namespace}/{name}"),
-        expected: recorded.and_then(|recorded| recorded.host).map(str::to_owned),
-        host_changed: recorded.and_then(RecordedPlace::host_changed),
+        expected: recorded.and_then(|recorded| recorded.identity).map(str::to_owned),
+        identity_changed: recorded.and_then(RecordedPlace::identity_changed),
         turn: Mutex::default(),
     };
     let patience = settings.patience();
@@ -213,7 +213,7 @@ impl Provider for Byom {
         Ok(())
     }
 
-    async fn host(&self) -> Result<Option<String>, Error> {
+    async fn identity(&self) -> Result<Option<String>, Error> {
         self.store.uid().await
     }
 

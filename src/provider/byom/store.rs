@@ -30,7 +30,7 @@ pub(super) struct Store {
     /// The UID that it must have. None for any.
     pub(super) expected: Option<String>,
     /// Notified if the ConfigMap has another UID. Then it was made anew, without the allocations.
-    pub(super) host_changed: Option<Arc<Notify>>,
+    pub(super) identity_changed: Option<Arc<Notify>>,
     /// One write at a time: this process' own writes would only conflict with one another.
     pub(super) turn: Mutex<()>,
 }
@@ -51,7 +51,7 @@ impl Store {
     pub(super) async fn read(&self) -> Result<Read, Error> {
         let object = self.get().await?;
         if self.expected.is_some() && object.metadata.uid != self.expected {
-            self.host_changed.iter().for_each(|it| it.notify_one());
+            self.identity_changed.iter().for_each(|it| it.notify_one());
             let public = "the pool's ConfigMap was made anew and has forgotten whose the machines are";
             return Err(self.error(ErrorClass::Transient, public, public));
         }

@@ -110,11 +110,11 @@ async fn a_machine_is_absent_after_its_return_can_no_longer_be_undone() {
 #[tokio::test]
 async fn a_recreated_pool_proves_nothing_and_is_reported() {
     let server = ApiServer::expecting([Call::get(PATH).answer(Answer::object(&pool(&[], &[ADDRESS], 1)))]);
-    let host_changed = Arc::new(Notify::new());
-    let recorded = RecordedPlace::current(NAME, Some("u-0"), Arc::clone(&host_changed));
+    let identity_changed = Arc::new(Notify::new());
+    let recorded = RecordedPlace::current(NAME, Some("u-0"), Arc::clone(&identity_changed));
     let error = describe(&*provider(&server, Some(recorded))).await.unwrap_err();
     assert_eq!(error.class, ErrorClass::Transient);
-    host_changed.notified().await;
+    identity_changed.notified().await;
 }
 
 #[tokio::test]

@@ -35,7 +35,8 @@ impl<'a> Trial<'a> {
     pub(super) fn new(peer: &'a dyn Peer) -> Result<Self, Error> {
         let (cloud, metrics) = (peer.cloud(), Metrics::new(&mut Registry::default()));
         let current = decorate(peer.open()?, cloud.schema.cloud, Limits::default(), metrics);
-        let known = KnownPlaces { host: None, moved_at: None, key: "here".to_owned(), former: Vec::new() };
+        let known =
+            KnownPlaces { identity: None, moved_at: None, key: "here".to_owned(), former: Vec::new() };
         let provider = WithFormerPlaces {
             current,
             endpoint: Endpoint { setting: "the settings", address: "here".to_owned() },

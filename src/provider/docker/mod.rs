@@ -58,7 +58,7 @@ struct Docker {
     /// The identifier that it must have. None for any.
     expected: Option<String>,
     /// Notified if another daemon answers there.
-    host_changed: Option<Arc<Notify>>,
+    identity_changed: Option<Arc<Notify>>,
 }
 
 #[derive(Deserialize)]
@@ -129,8 +129,8 @@ fn open(values: &Values, opening: &Opening<'_>) -> Result<Box<dyn Provider>, Err
     Ok(Box::new(Docker {
         client: Client::new(settings.options()?)?,
         base,
-        expected: recorded.and_then(|recorded| recorded.host).map(str::to_owned),
-        host_changed: recorded.and_then(RecordedPlace::host_changed),
+        expected: recorded.and_then(|recorded| recorded.identity).map(str::to_owned),
+        identity_changed: recorded.and_then(RecordedPlace::identity_changed),
     }))
 }
 
@@ -205,7 +205,7 @@ impl Docker {
         if self.daemon().await?.as_ref() == Some(expected) {
             return Ok(());
         }
-        self.host_changed.iter().for_each(|it| it.notify_one());
+        self.identity_changed.iter().for_each(|it| it.notify_one());
         let message = "another Docker daemon answers at DOCKER_HOST than before";
         Err(Error::new(ErrorClass::Transient, message))
     }
@@ -256,7 +256,7 @@ impl Provider for Docker {
         Ok(())
     }
 
-    async fn host(&self) -> Result<Option<String>, Error> {
+    async fn identity(&self) -> Result<Option<String>, Error> {
         self.daemon().await
     }
 

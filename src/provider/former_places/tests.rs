@@ -33,7 +33,7 @@ fn former(moved_at: Option<Timestamp>, answer: Result<Vm, Error>) -> FormerProvi
     let place = FormerPlace {
         key: "libvirt-1".to_owned(),
         address: "qemu+ssh://host-1:22/system".to_owned(),
-        host: None,
+        identity: None,
         moved_at,
         until: Some(T),
     };
@@ -43,8 +43,8 @@ fn former(moved_at: Option<Timestamp>, answer: Result<Vm, Error>) -> FormerProvi
 /// A place without the VM, after these.
 fn after(moved_at: Option<Timestamp>, former: Vec<FormerProvider>) -> WithFormerPlaces {
     let endpoint = Endpoint { setting: "LIBVIRT_URI", address: "qemu+ssh://host-2:22/system".to_owned() };
-    let (host, key) = (None, "libvirt-2".to_owned());
-    let known = KnownPlaces { host, moved_at, key, former: Vec::new() };
+    let (identity, key) = (None, "libvirt-2".to_owned());
+    let known = KnownPlaces { identity, moved_at, key, former: Vec::new() };
     WithFormerPlaces {
         current: Arc::new(Answers(Err(gone()))),
         endpoint,

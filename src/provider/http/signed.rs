@@ -65,7 +65,7 @@ pub(in crate::provider) trait SignedApi {
     ) -> Result<Reply, Error>;
 
     /// What distinguishes this place from another one at the same address, with a key of this account.
-    fn host(&self, account: &str) -> String {
+    fn identity(&self, account: &str) -> String {
         account.to_owned()
     }
 }
@@ -94,8 +94,8 @@ pub(in crate::provider) struct OwnedKey {
     key: AccessKey,
     /// The account.
     pub account: String,
-    /// What [distinguishes](SignedApi::host) the place.
-    pub host: String,
+    /// What [distinguishes](SignedApi::identity) the place.
+    pub identity: String,
 }
 
 /// A client for such services, and the keys for them.
@@ -103,7 +103,7 @@ pub(in crate::provider) struct Signed<A> {
     /// The services.
     pub api: A,
     keys: Tokens<Arc<OwnedKey>>,
-    /// The [`host`](OwnedKey::host) of the VMs.
+    /// The [`identity`](OwnedKey::identity) that owns the VMs.
     account: Account,
 }
 
@@ -116,7 +116,7 @@ impl<A: SignedApi> Signed<A> {
     /// A key of the account that owns the VMs. Another account's would see none of them.
     pub async fn key(&self) -> Result<Arc<OwnedKey>, Error> {
         let owned = self.keys.get(async || self.fetch().await.map_err(never_absent)).await?;
-        self.account.ensure(A::ACCOUNT, &owned.host)?;
+        self.account.ensure(A::ACCOUNT, &owned.identity)?;
         Ok(owned)
     }
 
@@ -174,8 +174,8 @@ impl<A: SignedApi> Signed<A> {
         let query = Query::new("asking whose the credentials are", CALLER, &[]);
         let reply = self.api.send(query, Some(&key), &key.secret).await?;
         let account = A::Answer::read(CALLER, reply)?.account()?;
-        let host = self.api.host(&account);
-        Ok(Fresh { value: Arc::new(OwnedKey { key, account, host }), expires })
+        let identity = self.api.identity(&account);
+        Ok(Fresh { value: Arc::new(OwnedKey { key, account, identity }), expires })
     }
 }
 
@@ -293,11 +293,11 @@ mod tests {
 
     #[tokio::test]
     async fn a_key_of_another_account_asks_nothing() {
-        for (host, asks) in [("mine", true), ("another", false)] {
-            let recorded = RecordedPlace::former("a", Some(host));
+        for (identity, asks) in [("mine", true), ("another", false)] {
+            let recorded = RecordedPlace::former("a", Some(identity));
             let signed = signed(1, 1, &Opening { recorded: Some(recorded), ..Opening::new(1) });
             let answer = signed.call(Query::new("asking", "Ask", &[])).await;
-            assert_eq!(answer.is_ok(), asks, "{host}");
+            assert_eq!(answer.is_ok(), asks, "{identity}");
         }
     }
 }

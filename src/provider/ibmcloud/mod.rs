@@ -250,8 +250,8 @@ impl Provider for IbmCloud {
         listed
     }
 
-    async fn host(&self) -> Result<Option<String>, Error> {
-        self.vpc.host(self.api.account().await?).await.map(Some)
+    async fn identity(&self) -> Result<Option<String>, Error> {
+        self.vpc.identity(self.api.account().await?).await.map(Some)
     }
 
     fn most_at_once(&self) -> Option<usize> {

@@ -63,7 +63,7 @@ pub(super) struct NodeRegion {
     /// The region that is recorded. None for any.
     recorded: Option<String>,
     /// Notified if the nodes are in another region than the recorded one.
-    host_changed: Option<Arc<Notify>>,
+    identity_changed: Option<Arc<Notify>>,
     /// The region in which this process looks for VMs.
     region: OnceCell<String>,
     /// What the nodes said when they were read last.
@@ -71,8 +71,8 @@ pub(super) struct NodeRegion {
 }
 
 impl Vpc {
-    /// The API at this address, and what is recorded with it. In the returned record the host is the account alone, without the
-    /// region.
+    /// The API at this address, and what is recorded with it. In the returned record the identity is the account alone, without
+    /// the region.
     pub(super) fn new<'a>(
         address: &str,
         opening: &Opening<'a>,
@@ -82,8 +82,8 @@ impl Vpc {
             let base = settings::base(address).map_err(|_| Error::unreadable_place("endpoint of VPC"))?;
             return Ok((Self::At(base), recorded));
         }
-        let host = recorded.as_ref().and_then(|recorded| recorded.host);
-        let (account, region) = match host.map(|host| host.split_once('/')) {
+        let identity = recorded.as_ref().and_then(|recorded| recorded.identity);
+        let (account, region) = match identity.map(|identity| identity.split_once('/')) {
             Some(Some((account, region))) if is_region(region) => (Some(account), Some(region)),
             None => (None, None),
             Some(_) => return Err(Error::unreadable_place("region")),
@@ -95,15 +95,15 @@ impl Vpc {
                 Self::At(url(region.ok_or_else(|| Error::new(ErrorClass::Invalid, unknown))?))
             }
             (_, Some(cluster)) => {
-                let host_changed = recorded.as_ref().and_then(RecordedPlace::host_changed);
-                Self::OfNodes(Box::new(NodeRegion::new(cluster, region.map(str::to_owned), host_changed)))
+                let changed = recorded.as_ref().and_then(RecordedPlace::identity_changed);
+                Self::OfNodes(Box::new(NodeRegion::new(cluster, region.map(str::to_owned), changed)))
             }
             (_, None) => {
                 let problem = "there is no access to the cluster, whose nodes have the region";
                 return Err(unknown(ErrorClass::Transient, problem, ""));
             }
         };
-        Ok((vpc, recorded.map(|recorded| RecordedPlace { host: account, ..recorded })))
+        Ok((vpc, recorded.map(|recorded| RecordedPlace { identity: account, ..recorded })))
     }
 
     /// The base URL, without a slash at the end.
@@ -124,7 +124,7 @@ impl Vpc {
 
     /// What distinguishes this place from another one at the same address: the account, and the region if the settings do not
     /// name it.
-    pub(super) async fn host(&self, account: String) -> Result<String, Error> {
+    pub(super) async fn identity(&self, account: String) -> Result<String, Error> {
         match self {
             Self::At(_) => Ok(account),
             Self::OfNodes(nodes) => Ok(format!("{account}/{}", nodes.region().await?)),
@@ -133,9 +133,9 @@ impl Vpc {
 }
 
 impl NodeRegion {
-    fn new(cluster: &ClusterAccess, recorded: Option<String>, host_changed: Option<Arc<Notify>>) -> Self {
+    fn new(cluster: &ClusterAccess, recorded: Option<String>, identity_changed: Option<Arc<Notify>>) -> Self {
         let nodes = Api::all(reading(&cluster.client, &LABEL));
-        Self { nodes, recorded, host_changed, region: OnceCell::new(), reading: SingleFlight::default() }
+        Self { nodes, recorded, identity_changed, region: OnceCell::new(), reading: SingleFlight::default() }
     }
 
     /// The region of the nodes, as they were when it was needed first.
@@ -158,7 +158,7 @@ impl NodeRegion {
         if before == now {
             return Ok(());
         }
-        self.host_changed.iter().for_each(|it| it.notify_one());
+        self.identity_changed.iter().for_each(|it| it.notify_one());
         Err(unknown(
             ErrorClass::Invalid,
             "the nodes are in another region than before",

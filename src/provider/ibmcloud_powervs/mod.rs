@@ -242,7 +242,7 @@ impl Provider for PowerVs {
         Ok(())
     }
 
-    async fn host(&self) -> Result<Option<String>, Error> {
+    async fn identity(&self) -> Result<Option<String>, Error> {
         self.api.account().await.map(Some)
     }
 

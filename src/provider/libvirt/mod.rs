@@ -139,10 +139,10 @@ fn open(
     let Some(recorded) = recorded else {
         return Ok(Box::new(Libvirt::new(&uri, &pool, *calls)?));
     };
-    let host_changed = recorded.host_changed();
-    let &RecordedPlace { address, host, .. } = recorded;
+    let host_changed = recorded.identity_changed();
+    let &RecordedPlace { address, identity, .. } = recorded;
     let host =
-        host.map(Uuid::try_parse).transpose().map_err(|_| Error::unreadable_place("UUID of a host"))?;
+        identity.map(Uuid::try_parse).transpose().map_err(|_| Error::unreadable_place("UUID of a host"))?;
     let libvirt = Libvirt::at_place(&uri, address, &pool, *calls, Expected { host, host_changed })?;
     // What is left of VMs outlives a change of the settings.
     let remains = shared.get(&[CLOUD.name(), address], || Ok(Remains::default()))?;
@@ -210,7 +210,7 @@ impl Provider for Libvirt {
         self.list_all(pages).await
     }
 
-    async fn host(&self) -> Result<Option<String>, Error> {
+    async fn identity(&self) -> Result<Option<String>, Error> {
         let uuid = self.client.host_uuid().await;
         let uuid = uuid.map_err(|error| self.explain("asking which host it is", &error))?;
         Ok(uuid.map(|uuid| uuid.to_string()))

@@ -25,7 +25,7 @@ use tracing::warn;
 
 use super::{
     Answer, FormerPlace, KnownPlaces, messages,
-    records::{Host, Records, key},
+    records::{Identity, Records, key},
     term::{Asked, TermState},
 };
 use crate::{
@@ -41,14 +41,14 @@ const CREATOR: &str = "peerpod-operator-places";
 /// How long the first read may take before it counts as failed.
 const READ_PATIENCE: Duration = Duration::from_secs(10);
 
-/// How long a host may take to identify itself. It is longer than the two requests take at most after which a login may be refused: one
+/// How long the cloud may take to say who answers. It is longer than the two requests take at most after which a login may be refused: one
 /// that is cut off before leaves no note that the password was refused. It is shorter than the time that any call may take.
-const HOST_PATIENCE: Duration = Duration::from_secs(55);
+const IDENTITY_PATIENCE: Duration = Duration::from_secs(55);
 
 /// The longest pause between attempts.
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
-/// The longest pause before an unexpected host is asked again for its identity: several hosts may share an address.
+/// The longest pause before an unexpected identity is asked for again: several hosts may share an address.
 const LONGEST_DOUBT: Duration = Duration::from_secs(300);
 
 /// Keeps the places while this process leads.
@@ -60,8 +60,8 @@ pub(super) struct Keeper {
     settings: CloudSettings,
     leadership: Leadership,
     answer: watch::Sender<Option<Answer>>,
-    /// Notified if the address leads to another host.
-    host_changed: Arc<Notify>,
+    /// Notified if another identity answers at the address.
+    identity_changed: Arc<Notify>,
     backoff: Backoff<()>,
     doubts: Backoff<()>,
 }
@@ -76,11 +76,11 @@ pub(super) struct KeeperContext {
     pub(super) leadership: Leadership,
     /// Where it says what it found out.
     pub(super) answer: watch::Sender<Option<Answer>>,
-    /// Notified if the address leads to another host.
-    pub(super) host_changed: Arc<Notify>,
+    /// Notified if another identity answers at the address.
+    pub(super) identity_changed: Arc<Notify>,
 }
 
-/// Opens the provider of settings, to be asked which host it is.
+/// Opens the provider of settings, to be asked who answers.
 pub(super) type Open = Box<dyn Fn(&Snapshot) -> Result<Arc<dyn Provider>, Error> + Send + Sync>;
 
 /// Why there are no known places yet.
@@ -95,11 +95,12 @@ enum NotYet {
 
 impl Keeper {
     pub(super) fn new(context: KeeperContext) -> Self {
-        let KeeperContext { client, namespace, open, settings, leadership, answer, host_changed } = context;
+        let KeeperContext { client, namespace, open, settings, leadership, answer, identity_changed } =
+            context;
         let (api, name) = (Api::namespaced(client, &namespace), format!("{namespace}/{PLACES}"));
         let backoff = Backoff::new(Duration::from_secs(1), LONGEST_PAUSE);
         let doubts = Backoff::new(Duration::from_secs(1), LONGEST_DOUBT);
-        Self { api, name, open, settings, leadership, answer, host_changed, backoff, doubts }
+        Self { api, name, open, settings, leadership, answer, identity_changed, backoff, doubts }
     }
 
     /// Works while this process leads, until `stop`.
@@ -118,7 +119,7 @@ impl Keeper {
             tokio::select! {
                 Some(object) = objects.next() => term.take(object, &self.name),
                 Ok(()) = settings.changed() => {}
-                () = self.host_changed.notified() => {
+                () = self.identity_changed.notified() => {
                     term.doubt.get_or_insert_with(|| Instant::now() + self.doubts.failed(&()));
                 }
                 () = sleep(pause) => term.waited(&self.name),
@@ -186,7 +187,7 @@ impl Keeper {
         pause
     }
 
-    /// Writes the place that the settings name, and wherever else VMs may be, if that is not recorded. It asks no host first: that takes
+    /// Writes the place that the settings name, and wherever else VMs may be, if that is not recorded. It asks no cloud first: that takes
     /// time, in which the settings may be set back.
     async fn record(
         &self,
@@ -226,7 +227,7 @@ impl Keeper {
         self.answer.send_if_modified(|answer| answer.take_if(|it| it.outcome.is_ok()).is_some());
     }
 
-    /// The places. The host of the one that the settings name is written first if it is new.
+    /// The places. The identity of the one that the settings name is written first if it is new.
     async fn find_out(
         &self,
         term: &mut TermState,
@@ -238,17 +239,17 @@ impl Keeper {
         let cloud = snapshot.cloud();
         let key = key(cloud, &endpoint.address);
         let doubted = term.doubt.is_some_and(|at| at <= Instant::now());
-        let recorded = before.of(&key).and_then(|record| record.host.clone()).filter(|_| !doubted);
+        let recorded = before.of(&key).and_then(|record| record.identity.clone()).filter(|_| !doubted);
         let answered = term.answered.take().filter(|(asked, _)| !doubted && Arc::ptr_eq(asked, snapshot));
-        let host = match recorded.or(answered.map(|(_, host)| host)) {
-            Some(host) => Ok(host),
+        let identity = match recorded.or(answered.map(|(_, identity)| identity)) {
+            Some(identity) => Ok(identity),
             None => self.ask(&mut term.refused, snapshot).await,
         };
-        let records = before.naming(cloud, endpoint, host.as_ref().ok(), Timestamp::now());
+        let records = before.naming(cloud, endpoint, identity.as_ref().ok(), Timestamp::now());
         if records != before {
             let written = self.save(object, &records, &before).await;
-            if let (Err(NotYet::Watch), Ok(host)) = (&written, &host) {
-                term.answered = Some((Arc::clone(snapshot), host.clone()));
+            if let (Err(NotYet::Watch), Ok(identity)) = (&written, &identity) {
+                term.answered = Some((Arc::clone(snapshot), identity.clone()));
             }
             let written = written?;
             let moved_at = |records: &Records| records.of(&key).and_then(|it| it.moved_at);
@@ -261,10 +262,10 @@ impl Keeper {
         if records.is_full(cloud) {
             return Err(NotYet::Permanent(messages::full(endpoint, &self.name)));
         }
-        // A place with an unknown host can be recorded, but the operator decides nothing by it.
-        let host = host.map_err(NotYet::Transient)?;
+        // A place with an unknown identity can be recorded, but the operator decides nothing by it.
+        let identity = identity.map_err(NotYet::Transient)?;
         term.doubt = term.doubt.filter(|_| !doubted);
-        Ok(known(&records, cloud, key, &host))
+        Ok(known(&records, cloud, key, &identity))
     }
 
     /// What the `ConfigMap` records.
@@ -294,19 +295,19 @@ impl Keeper {
         }
     }
 
-    /// Asks which host is at the place that the settings name.
-    async fn ask(&self, refused: &mut Option<Asked>, snapshot: &Arc<Snapshot>) -> Result<Host, Error> {
+    /// Asks who answers at the place that the settings name.
+    async fn ask(&self, refused: &mut Option<Asked>, snapshot: &Arc<Snapshot>) -> Result<Identity, Error> {
         let provider = match refused.take() {
             Some((asked, provider)) if Arc::ptr_eq(&asked, snapshot) => provider,
             _ => (self.open)(snapshot)?,
         };
-        let name = timeout(HOST_PATIENCE, provider.host())
+        let identity = timeout(IDENTITY_PATIENCE, provider.identity())
             .await
-            .unwrap_or_else(|_| Err(messages::no_host(HOST_PATIENCE)));
-        if name.is_err() {
+            .unwrap_or_else(|_| Err(messages::no_identity(IDENTITY_PATIENCE)));
+        if identity.is_err() {
             *refused = Some((Arc::clone(snapshot), provider));
         }
-        name.map(Host::new)
+        identity.map(Identity::new)
     }
 
     /// Creates an empty `ConfigMap`. Another process may have created it and written to it, so the watch brings it.
@@ -325,17 +326,17 @@ impl Keeper {
     }
 }
 
-/// The places of a cloud by these records, while the settings name the one with this key, where this host answers.
-fn known(records: &Records, cloud: &str, key: String, host: &Host) -> KnownPlaces {
+/// The places of a cloud by these records, while the settings name the one with this key, where this identity answers.
+fn known(records: &Records, cloud: &str, key: String, identity: &Identity) -> KnownPlaces {
     let former = records.former(cloud, &key).map(|(key, record)| FormerPlace {
         key: key.to_owned(),
         address: record.address.clone(),
-        host: record.host.as_ref().and_then(Host::name).map(ToOwned::to_owned),
+        identity: record.identity.as_ref().and_then(Identity::name).map(ToOwned::to_owned),
         moved_at: record.moved_at,
         until: record.until,
     });
     KnownPlaces {
-        host: host.name().map(ToOwned::to_owned),
+        identity: identity.name().map(ToOwned::to_owned),
         moved_at: records.of(&key).and_then(|record| record.moved_at),
         former: former.collect(),
         key,

@@ -17,7 +17,7 @@ pub(super) fn announce(places: &str, key: &str, Endpoint { setting, address }: &
     info!(places, key, setting, address, "the place that the settings name is recorded");
 }
 
-/// Logs that another host answers at the place that the settings name.
+/// Logs that another identity answers at the place that the settings name.
 pub(super) fn announce_move(places: &str, key: &str, Endpoint { setting, address }: &Endpoint) {
     warn!(
         places,
@@ -75,9 +75,9 @@ fn invalid(public: String, places: &str) -> Error {
     Error::new(ErrorClass::Invalid, Message::new(public, full))
 }
 
-/// The host did not identify itself within this time.
-pub(super) fn no_host(patience: Duration) -> Error {
-    let message = format!("the cloud did not say within {patience:?} which host it is");
+/// The cloud did not say within this time who answers.
+pub(super) fn no_identity(patience: Duration) -> Error {
+    let message = format!("the cloud did not say within {patience:?} which host, account or pool answers");
     Error::new(ErrorClass::Transient, Message::public(message))
 }
 

@@ -7,19 +7,19 @@
 //!
 //! ```text
 //! records.rs   the entries, and what changes when the settings name a place (pure)
-//! keeper.rs    the leader reads the ConfigMap, writes the entry, asks which host is there, and adds it
+//! keeper.rs    the leader reads the ConfigMap, writes the entry, asks who answers there, and adds that
 //! term.rs      what it has seen since it leads, and has not written yet
 //! messages.rs  what it logs, and its errors
 //! ```
 //!
-//! A place is an address and the host that answers there. The settings name an address as their [`Endpoint`]. `KnownPlaces` has the
-//! place that they name now and each `FormerPlace`. A provider is opened at a [`RecordedPlace`](super::cloud::RecordedPlace), and
-//! `former_places.rs` asks in all of them.
+//! A place is an address and who answers there, its [identity](super::Provider::identity): a host, an account or a pool. The settings
+//! name an address as their [`Endpoint`]. `KnownPlaces` has the place that they name now and each `FormerPlace`. A provider is opened at a
+//! [`RecordedPlace`](super::cloud::RecordedPlace), and `former_places.rs` asks in all of them.
 //!
 //! cloud-api-adaptor may use settings that the operator cannot use, and make VMs where they point. If the operator cannot read where
 //! that is, the record gets a place without an address. A VM that no place has may be there until an administrator deletes that entry.
 //!
-//! A place is written before the operator decides anything by it, and before it asks which host is there. A write that fails is tried
+//! A place is written before the operator decides anything by it, and before it asks who answers there. A write that fails is tried
 //! again, also after the settings have been set back: cloud-api-adaptor may have started meanwhile. While the operator cannot read or write
 //! the places, it deletes nothing, and it releases nothing unless an administrator says so.
 
@@ -54,7 +54,7 @@ pub const PERMISSIONS: &[Permission] =
 pub struct Places {
     answer: watch::Receiver<Option<Answer>>,
     leadership: Leadership,
-    host_changed: Arc<Notify>,
+    identity_changed: Arc<Notify>,
     limits: Limits,
 }
 
@@ -70,9 +70,9 @@ struct Answer {
 /// Every place that a VM may be in.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct KnownPlaces {
-    /// The name of the host at the settings' place; `None` if the cloud has no such name.
-    pub(super) host: Option<String>,
-    /// Since when it is another host than before, if it ever changed.
+    /// Who answers at the settings' place; `None` if the cloud has no such thing.
+    pub(super) identity: Option<String>,
+    /// Since when another one answers than before, if it ever changed.
     pub(super) moved_at: Option<Timestamp>,
     /// The key of the place's entry.
     pub(super) key: String,
@@ -86,7 +86,8 @@ pub(super) struct FormerPlace {
     pub(super) key: String,
     /// Where it is. Empty if that could not be read.
     pub(super) address: String,
-    pub(super) host: Option<String>,
+    /// Who answered there; `None` if nobody has answered yet, or if the cloud has no such thing.
+    pub(super) identity: Option<String>,
     pub(super) moved_at: Option<Timestamp>,
     pub(super) until: Option<Timestamp>,
 }
@@ -115,7 +116,7 @@ impl Places {
     ) -> (Self, impl Future<Output = ()> + Send + use<>) {
         let PlacesContext { client, namespace, openers, leadership, metrics } = context;
         let (sender, answer) = watch::channel(None);
-        let (host_changed, limits) = (Arc::new(Notify::new()), Limits::default());
+        let (identity_changed, limits) = (Arc::new(Notify::new()), Limits::default());
         let within = limits.clone();
         let open = move |snapshot: &Snapshot| {
             let provider = openers.open(snapshot, Opening::new(1))?;
@@ -128,12 +129,12 @@ impl Places {
             settings,
             leadership: leadership.clone(),
             answer: sender,
-            host_changed: Arc::clone(&host_changed),
+            identity_changed: Arc::clone(&identity_changed),
         });
-        (Self { answer, leadership, host_changed, limits }, keeper.run(stop))
+        (Self { answer, leadership, identity_changed, limits }, keeper.run(stop))
     }
 
-    /// Places with this endpoint alone, on any host.
+    /// Places with this endpoint alone, whichever identity answers there.
     #[cfg(test)]
     pub(super) fn only(endpoint: Endpoint) -> Self {
         Self::after(endpoint, Vec::new())
@@ -143,10 +144,10 @@ impl Places {
     #[cfg(test)]
     pub(super) fn after(endpoint: Endpoint, former: Vec<FormerPlace>) -> Self {
         let leadership = Leadership::unlimited();
-        let known = KnownPlaces { host: None, moved_at: None, key: "key".to_owned(), former };
+        let known = KnownPlaces { identity: None, moved_at: None, key: "key".to_owned(), former };
         let answer = Answer { term: leadership.term(), endpoint, outcome: Ok(Arc::new(known)) };
-        let (answer, host_changed) = (watch::channel(Some(answer)).1, Arc::default());
-        Self { answer, leadership, host_changed, limits: Limits::default() }
+        let (answer, identity_changed) = (watch::channel(Some(answer)).1, Arc::default());
+        Self { answer, leadership, identity_changed, limits: Limits::default() }
     }
 
     /// The known places while the settings name this one. `None`: the leader has not found them out yet.
@@ -157,12 +158,12 @@ impl Places {
         answer.map(|answer| answer.outcome.clone())
     }
 
-    /// To be notified if another host than the known one answers at the settings' place.
-    pub(super) fn host_changed(&self) -> Arc<Notify> {
-        Arc::clone(&self.host_changed)
+    /// To be notified if another identity than the known one answers at the settings' place.
+    pub(super) fn identity_changed(&self) -> Arc<Notify> {
+        Arc::clone(&self.identity_changed)
     }
 
-    /// The limits of the calls that ask which host is there. All other calls to the cloud share them.
+    /// The limits of the calls that ask who answers there. All other calls to the cloud share them.
     pub(super) fn limits(&self) -> Limits {
         self.limits.clone()
     }

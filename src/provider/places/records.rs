@@ -11,17 +11,17 @@ use crate::settings::Endpoint;
 /// The most former places of a cloud. With more, nothing is decided until an administrator has deleted some.
 pub(super) const MOST_FORMER: usize = 8;
 
-/// What distinguishes hosts that may have the same address.
+/// What distinguishes those who may answer at the same address.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) enum Host {
-    /// The cloud does not identify its hosts.
+pub(super) enum Identity {
+    /// The cloud has no identities.
     Unnamed,
-    /// The host's identity: libvirt's host UUID.
+    /// What [`Provider::identity`](crate::provider::Provider::identity) gave.
     Named(String),
 }
 
-impl Host {
+impl Identity {
     /// The identity that a cloud gave.
     pub(super) fn new(name: Option<String>) -> Self {
         name.map_or(Self::Unnamed, Self::Named)
@@ -43,10 +43,10 @@ pub(super) struct Record {
     pub(super) cloud: String,
     /// Where it is, without user and credentials. Empty if that could not be read: see [`Records::with_unknown`].
     pub(super) address: String,
-    /// The host that answers there; `None` until one has answered.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) host: Option<Host>,
-    /// Since when the address leads to that host, if it led to another one before.
+    /// Who answers there; `None` until one has answered.
+    #[serde(default, rename = "host", skip_serializing_if = "Option::is_none")]
+    pub(super) identity: Option<Identity>,
+    /// Since when that one answers, if another one answered before.
     #[serde(default, rename = "moved", skip_serializing_if = "Option::is_none")]
     pub(super) moved_at: Option<Timestamp>,
     /// When the settings began to name another place; `None` for the place that they name. Of an unknown place: when the operator first
@@ -64,9 +64,9 @@ pub(super) struct Records(BTreeMap<String, Record>);
 pub(super) struct Unreadable(pub(super) String);
 
 impl Record {
-    /// A place on a host that is not known yet.
+    /// A place whose identity is not known yet.
     fn at(cloud: &str, address: &str, until: Option<Timestamp>) -> Self {
-        Self { cloud: cloud.to_owned(), address: address.to_owned(), host: None, moved_at: None, until }
+        Self { cloud: cloud.to_owned(), address: address.to_owned(), identity: None, moved_at: None, until }
     }
 }
 
@@ -95,12 +95,12 @@ impl Records {
         all.filter(move |(other, record)| *other != key && record.cloud == cloud)
     }
 
-    /// The entries to keep while the settings name this place, on this host if it is known.
+    /// The entries to keep while the settings name this place, with this identity if it is known.
     pub(super) fn naming(
         &self,
         cloud: &str,
         endpoint: &Endpoint,
-        host: Option<&Host>,
+        identity: Option<&Identity>,
         now: Timestamp,
     ) -> Self {
         let (key, now) = (key(cloud, &endpoint.address), now.round(Unit::Second).unwrap_or(now));
@@ -112,11 +112,11 @@ impl Records {
         }
         let record = next.0.entry(key).or_insert_with(|| Record::at(cloud, &endpoint.address, None));
         record.until = None;
-        if let Some(host) = host {
-            if record.host.as_ref().is_some_and(|before| before != host) {
+        if let Some(identity) = identity {
+            if record.identity.as_ref().is_some_and(|before| before != identity) {
                 record.moved_at = Some(now);
             }
-            record.host = Some(host.clone());
+            record.identity = Some(identity.clone());
         }
         next
     }
@@ -188,14 +188,19 @@ mod tests {
         Timestamp::from_second(second).unwrap()
     }
 
-    fn named(host: &str) -> Host {
-        Host::Named(host.to_owned())
+    fn named(identity: &str) -> Identity {
+        Identity::Named(identity.to_owned())
     }
 
-    /// An entry that leads to this host since then, and that the settings named until then.
-    fn record(address: &str, host: Option<Host>, moved_at: Option<i64>, until: Option<i64>) -> Record {
+    /// An entry where this identity answers since then, and that the settings named until then.
+    fn record(
+        address: &str,
+        identity: Option<Identity>,
+        moved_at: Option<i64>,
+        until: Option<i64>,
+    ) -> Record {
         let (moved_at, until) = (moved_at.map(second), until.map(second));
-        Record { cloud: "libvirt".to_owned(), address: address.to_owned(), host, moved_at, until }
+        Record { cloud: "libvirt".to_owned(), address: address.to_owned(), identity, moved_at, until }
     }
 
     fn entries(records: &Records) -> Vec<Record> {
@@ -205,37 +210,37 @@ mod tests {
     }
 
     /// Names these places one second after another.
-    fn after(named: &[(&str, Option<Host>)]) -> Records {
+    fn after(named: &[(&str, Option<Identity>)]) -> Records {
         let named = (1..).zip(named);
-        named.fold(Records::default(), |records, (time, (address, host))| {
-            records.naming("libvirt", &at(address), host.as_ref(), second(time))
+        named.fold(Records::default(), |records, (time, (address, identity))| {
+            records.naming("libvirt", &at(address), identity.as_ref(), second(time))
         })
     }
 
     #[test]
     fn a_place_that_is_named_again_is_no_longer_a_former_place() {
-        let records = after(&[("a", Some(Host::Unnamed)), ("b", None), ("a", None)]);
-        let expected = [record("a", Some(Host::Unnamed), None, None), record("b", None, None, Some(3))];
+        let records = after(&[("a", Some(Identity::Unnamed)), ("b", None), ("a", None)]);
+        let expected = [record("a", Some(Identity::Unnamed), None, None), record("b", None, None, Some(3))];
         assert_eq!(entries(&records), expected);
         let current = key("libvirt", "a");
         let former: Vec<_> = records.former("libvirt", &current).map(|(_, it)| &*it.address).collect();
         assert_eq!(former, ["b"]);
         assert_eq!(records.former("aws", "none").count(), 0, "another cloud has no such place");
-        let same = records.naming("libvirt", &at("a"), Some(&Host::Unnamed), second(9));
+        let same = records.naming("libvirt", &at("a"), Some(&Identity::Unnamed), second(9));
         assert_eq!(same, records, "nothing is to be written");
         let beside = records.naming("aws", &at("eu-1"), None, second(9));
         assert_eq!(beside.of(&current), records.of(&current), "each cloud has a current place");
     }
 
     #[test]
-    fn only_a_change_between_known_hosts_of_an_address_is_a_move() {
-        for (hosts, host, moved_at) in [
+    fn only_a_change_between_known_identities_at_an_address_is_a_move() {
+        for (identities, identity, moved_at) in [
             (vec![None, Some("1"), Some("1"), None], "1", None),
             (vec![Some("1"), Some("2"), None], "2", Some(2)),
             (vec![Some("1"), Some("2"), Some("1")], "1", Some(3)),
         ] {
-            let steps: Vec<_> = hosts.into_iter().map(|host| ("a", host.map(named))).collect();
-            assert_eq!(entries(&after(&steps)), [record("a", Some(named(host)), moved_at, None)]);
+            let steps: Vec<_> = identities.into_iter().map(|it| ("a", it.map(named))).collect();
+            assert_eq!(entries(&after(&steps)), [record("a", Some(named(identity)), moved_at, None)]);
         }
     }
 
@@ -278,7 +283,7 @@ mod tests {
         let mut addresses: Vec<_> = next.newly_former(&before).map(|(_, it)| &*it.address).collect();
         addresses.sort_unstable();
         assert_eq!(addresses, ["", "a", "b"]);
-        let later = next.naming("libvirt", &at("c"), Some(&Host::Unnamed), second(3));
+        let later = next.naming("libvirt", &at("c"), Some(&Identity::Unnamed), second(3));
         assert_eq!(later.newly_former(&next).count(), 0);
         let set_back = later.naming("libvirt", &at("a"), None, second(4));
         let addresses: Vec<_> = set_back.newly_former(&later).map(|(_, it)| &*it.address).collect();
@@ -287,11 +292,16 @@ mod tests {
 
     #[test]
     fn written_records_are_read_back_and_unreadable_ones_are_named() {
-        let records = after(&[("a", Some(named("1"))), ("a", Some(named("2"))), ("b", Some(Host::Unnamed))]);
+        let records =
+            after(&[("a", Some(named("1"))), ("a", Some(named("2"))), ("b", Some(Identity::Unnamed))]);
         let written = records.changed_since(&Records::default()).unwrap();
         let data: BTreeMap<String, String> =
             written.into_iter().map(|(key, text)| (key.to_owned(), text)).collect();
         assert_eq!(Records::read(&data), Ok(records.clone()));
+        // Other versions read this, and users write it by hand.
+        let a = r#"{"cloud":"libvirt","address":"a","host":{"named":"2"},"moved":"1970-01-01T00:00:02Z","until":"1970-01-01T00:00:03Z"}"#;
+        assert_eq!(data[&key("libvirt", "a")], a);
+        assert_eq!(data[&key("libvirt", "b")], r#"{"cloud":"libvirt","address":"b","host":"unnamed"}"#);
         assert!(records.changed_since(&records).unwrap().is_empty());
         for text in ["", "{}", "null", "[]", r#"{"cloud": "libvirt"}"#] {
             let data = [("mine".to_owned(), text.to_owned())].into();

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::{
     messages,
-    records::{Host, Records},
+    records::{Identity, Records},
 };
 use crate::{
     provider::{Error, Provider, cloud_settings::PossiblePlace},
@@ -26,7 +26,7 @@ pub(super) struct TermState {
     pub(super) superseded: Option<String>,
     /// Why it cannot be read.
     pub(super) unreadable: Option<Error>,
-    /// When to ask the host for its identity again: it may be another one than is recorded.
+    /// When to ask for the identity again: it may be another one than is recorded.
     pub(super) doubt: Option<Instant>,
     /// Where VMs may be by settings that were mounted in this term, until that is recorded: the settings may be set back before.
     ///
@@ -34,8 +34,8 @@ pub(super) struct TermState {
     /// and the files of a Pod change about a minute after their `ConfigMap`. So a place is lost only if no leader could write it until the
     /// settings were set back, and the one that saw it has ended before it could.
     pub(super) unrecorded: Vec<PossiblePlace>,
-    /// The settings by which a host was asked, and which one it is, if another process changed the record before that was written.
-    pub(super) answered: Option<(Arc<Snapshot>, Host)>,
+    /// The settings by which the cloud was asked, and who answered, if another process changed the record before that was written.
+    pub(super) answered: Option<(Arc<Snapshot>, Identity)>,
     /// The place of which it was logged that it is recorded.
     pub(super) announced: Option<Endpoint>,
     /// The settings and the provider that the cloud refused. The provider remembers the refusal. A new one would try the same

@@ -173,7 +173,7 @@ async fn a_former_place_that_asks_for_fewer_calls_stops_no_call_to_the_present_o
         if is_here { Ok(Box::new(region.clone())) } else { Ok(Box::new(busy)) }
     });
     let (key, address) = ("old".to_owned(), "elsewhere".to_owned());
-    let former = places::FormerPlace { key, address, host: None, moved_at: None, until: None };
+    let former = places::FormerPlace { key, address, identity: None, moved_at: None, until: None };
     let snapshot = snapshot().unwrap();
     let places = Places::after(snapshot.endpoint().unwrap().clone(), vec![former]);
     let provider = with_places(snapshot, places, &openers).provider(CLOUD).await.unwrap();

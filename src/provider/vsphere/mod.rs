@@ -166,7 +166,7 @@ impl Provider for Vsphere {
         list.await
     }
 
-    async fn host(&self) -> Result<Option<String>, Error> {
+    async fn identity(&self) -> Result<Option<String>, Error> {
         let (session, _) = self.search_folder().await?;
         Ok(Some(session.vcenter.clone()))
     }

@@ -174,7 +174,7 @@ fn ambiguous_answers_do_not_count_as_absence() -> Result<()> {
                 described => anyhow::bail!("{account}: {described:?}"),
             }
         }
-        assert_eq!(aws.open()?.host().await?.as_deref(), Some(ACCOUNT));
+        assert_eq!(aws.open()?.identity().await?.as_deref(), Some(ACCOUNT));
         ensure!(aws.moto.left(&id).await?.vm, "the VM is gone");
         Ok(())
     })

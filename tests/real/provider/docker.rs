@@ -122,11 +122,11 @@ fn ambiguous_answers_do_not_count_as_absence() -> Result<()> {
             |seen| seen.path.contains("/containers/"),
             Does::Answer { status: 404, headers: Vec::new(), body: absent(&id) },
         );
-        for (host, class) in [("d-1", ErrorClass::NotFound), ("d-2", ErrorClass::Transient)] {
-            let recorded = RecordedPlace::former(&here, Some(host));
+        for (daemon, class) in [("d-1", ErrorClass::NotFound), ("d-2", ErrorClass::Transient)] {
+            let recorded = RecordedPlace::former(&here, Some(daemon));
             let provider = docker.settings().open_at(Some(recorded))?;
             let described = provider.describe(&InstanceId::of(&CLOUD, &id)?, &Claim::default()).await;
-            ensure!(described.as_ref().is_err_and(|error| error.class == class), "{host}: {described:?}");
+            ensure!(described.as_ref().is_err_and(|error| error.class == class), "{daemon}: {described:?}");
         }
         ensure!(docker.podman.has_container(&name)?, "the container is gone");
         Ok(())

@@ -21,12 +21,12 @@ fn all(answer: Answer) -> Call {
     Call::get("/api/v1/nodes?limit=100").answer(answer)
 }
 
-fn current<'a>(host: Option<&'a str>, host_changed: &Arc<Notify>) -> RecordedPlace<'a> {
-    RecordedPlace::current(OF_THE_NODES, host, Arc::clone(host_changed))
+fn current<'a>(identity: Option<&'a str>, changed: &Arc<Notify>) -> RecordedPlace<'a> {
+    RecordedPlace::current(OF_THE_NODES, identity, Arc::clone(changed))
 }
 
-fn former(host: Option<&str>) -> RecordedPlace<'_> {
-    RecordedPlace::former(OF_THE_NODES, host)
+fn former(identity: Option<&str>) -> RecordedPlace<'_> {
+    RecordedPlace::former(OF_THE_NODES, identity)
 }
 
 fn opened<'a>(
@@ -51,7 +51,7 @@ async fn the_nodes_are_read_once_for_all_calls() {
     let vpc = vpc(&server);
     let bases = try_join_all((0..20).map(|_| vpc.base())).await.unwrap();
     assert!(bases.iter().all(|base| base == "https://eu-de.iaas.cloud.ibm.com/v1"), "{bases:?}");
-    assert_eq!(vpc.host("account".to_owned()).await.as_deref(), Ok("account/eu-de"));
+    assert_eq!(vpc.identity("account".to_owned()).await.as_deref(), Ok("account/eu-de"));
     assert_eq!(vpc.ensure_only().await, Ok(()));
 }
 
@@ -134,7 +134,7 @@ async fn nodes_in_another_region_than_the_recorded_one_are_another_place() {
     let is_notified = async || timeout(Duration::ZERO, changed.notified()).await.is_ok();
     let server = ApiServer::expecting([all(nodes(&[Some("us-south")], ""))]);
     let (vpc, recorded) = opened(Some(&server), Some(current(Some("account/eu-de"), &changed))).unwrap();
-    assert_eq!(recorded.unwrap().host, Some("account"));
+    assert_eq!(recorded.unwrap().identity, Some("account"));
     let error = vpc.base().await.unwrap_err();
     assert!(error.class == ErrorClass::Invalid && is_notified().await, "{error}");
     assert!(error.message.for_log().contains("us-south instead of eu-de"), "{error:?}");
@@ -152,9 +152,9 @@ async fn nodes_in_another_region_than_the_recorded_one_are_another_place() {
 async fn a_former_place_is_in_the_region_that_was_recorded_wherever_the_nodes_are() {
     let (vpc, recorded) = opened(None, Some(former(Some("account/eu-de")))).unwrap();
     assert_eq!(vpc.base().await.as_deref(), Ok("https://eu-de.iaas.cloud.ibm.com/v1"));
-    assert_eq!((vpc.ensure_only().await, recorded.unwrap().host), (Ok(()), Some("account")));
-    for host in [None, Some("account"), Some("account/"), Some("account/eu.de"), Some("account/a/b")] {
-        let error = opened(None, Some(former(host))).err().unwrap();
-        assert_eq!(error.class, ErrorClass::Invalid, "{host:?}");
+    assert_eq!((vpc.ensure_only().await, recorded.unwrap().identity), (Ok(()), Some("account")));
+    for identity in [None, Some("account"), Some("account/"), Some("account/eu.de"), Some("account/a/b")] {
+        let error = opened(None, Some(former(identity))).err().unwrap();
+        assert_eq!(error.class, ErrorClass::Invalid, "{identity:?}");
     }
 }

@@ -34,7 +34,7 @@ fn endpoint(state: &State) -> &Endpoint {
 
 /// The record of the place that these settings name.
 fn records(state: &State) -> Records {
-    Records::default().naming("docker", endpoint(state), Some(&Host::Unnamed), Timestamp::now())
+    Records::default().naming("docker", endpoint(state), Some(&Identity::Unnamed), Timestamp::now())
 }
 
 /// What is written for a record that differs from `before`.
@@ -67,7 +67,7 @@ impl Provider for Silent {
         pending().await
     }
 
-    async fn host(&self) -> Result<Option<String>, Error> {
+    async fn identity(&self) -> Result<Option<String>, Error> {
         pending().await
     }
 
@@ -84,7 +84,7 @@ struct Stage {
     keeper: Keeper,
     settings: watch::Sender<State>,
     answer: watch::Receiver<Option<Answer>>,
-    /// How often the cloud was asked which host is there.
+    /// How often the cloud was asked who answers there.
     asked: Arc<AtomicU32>,
 }
 
@@ -115,7 +115,7 @@ impl Stage {
             settings: CloudSettings::any(state),
             leadership: Leadership::unlimited(),
             answer: sender,
-            host_changed: Arc::default(),
+            identity_changed: Arc::default(),
         });
         Self { keeper, settings, answer, asked }
     }
@@ -140,7 +140,7 @@ impl Stage {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_doubted_host_that_does_not_answer_is_asked_again_after_a_pause() {
+async fn a_doubted_identity_is_asked_for_again_after_a_pause_if_the_cloud_does_not_answer() {
     let (server, settings) = (ApiServer::expecting([]), docker("tcp://10.0.0.1:2375"));
     let object = object(&records(&settings));
     let stage = Stage::new(&server, settings);
@@ -192,7 +192,7 @@ fn for_a_short_time() -> [State; 2] {
 }
 
 #[tokio::test]
-async fn a_place_is_recorded_even_if_the_settings_are_set_back_while_its_host_is_asked() {
+async fn a_place_is_recorded_even_if_the_settings_are_set_back_while_its_identity_is_asked_for() {
     let [here, there] = for_a_short_time();
     let (before, now) = (records(&here), Timestamp::now());
     let named = before.naming("docker", endpoint(&there), None, now);
@@ -249,7 +249,7 @@ async fn a_place_is_recorded_even_if_its_first_write_fails_and_the_settings_are_
 }
 
 #[tokio::test]
-async fn a_host_is_asked_once_although_another_cloud_writes_to_the_record_meanwhile() {
+async fn an_identity_is_asked_for_once_although_another_cloud_writes_to_the_record_meanwhile() {
     let here = docker("tcp://10.0.0.1:2375");
     let named = Records::default().naming("docker", endpoint(&here), None, Timestamp::now());
     let server = ApiServer::expecting([
@@ -292,7 +292,7 @@ async fn a_place_is_recorded_even_if_the_settings_are_set_back_before_the_record
 }
 
 #[tokio::test]
-async fn a_new_place_is_written_once_before_its_host_is_asked_and_once_with_its_host() {
+async fn a_new_place_is_written_once_before_its_identity_is_asked_for_and_once_with_it() {
     let here = docker("tcp://10.0.0.1:2375");
     let (none, known) = (Records::default(), records(&here));
     let named = none.naming("docker", endpoint(&here), None, Timestamp::now());

@@ -124,7 +124,7 @@ fn a_vm_of_another_region_or_account_is_not_absent() -> Result<()> {
         let other = described(&id, REGION, ACCOUNT).await?.err().context("it is described")?;
         assert_eq!(other.class, ErrorClass::Invalid);
         assert_eq!(cloud.requests(), asked, "the wrong account is asked for the VM");
-        assert_eq!(cloud.open()?.host().await?.as_deref(), Some(OTHER_ACCOUNT));
+        assert_eq!(cloud.open()?.identity().await?.as_deref(), Some(OTHER_ACCOUNT));
         ensure!(cloud.peer.left(&id).await?.vm && cloud.peer.left(&far).await?.vm, "a VM is gone");
         Ok(())
     })

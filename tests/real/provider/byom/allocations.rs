@@ -58,7 +58,7 @@ fn a_pool_that_is_another_one_or_does_not_know_the_machine_proves_nothing() -> R
             provider.describe(&id, &claim("web")).await.err().map(|error| error.class)
         };
         let provider = stand.settings().open_in(testbed.client(), None)?;
-        let uid = provider.host().await?.context("a ConfigMap has a UID")?;
+        let uid = provider.identity().await?.context("a ConfigMap has a UID")?;
         assert_eq!(class(&*provider).await, Some(AVAILABLE));
         let far = InstanceId::of(&CLOUD, "10.9.8.7")?;
         let unknown = provider.describe(&far, &claim("web")).await.err().context("it is described")?;

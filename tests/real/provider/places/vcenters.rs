@@ -79,8 +79,8 @@ fn an_answer_of_a_former_vcenter_proves_no_absence() -> Result<()> {
         let dir = tempfile::tempdir()?;
         let two = Two::start(dir.path()).await?;
         let ids = [two.before.about().await?.id, two.after.about().await?.id];
-        let (address, host_changed) = (two.address(), Arc::new(Notify::new()));
-        let recorded = RecordedPlace::current(&address, Some(&ids[0]), Arc::clone(&host_changed));
+        let (address, identity_changed) = (two.address(), Arc::new(Notify::new()));
+        let recorded = RecordedPlace::current(&address, Some(&ids[0]), Arc::clone(&identity_changed));
         let openers = Openers::default();
         let provider = two.settings.open_by(&openers, Some(recorded))?;
         let provider = &*provider;
@@ -98,22 +98,22 @@ fn an_answer_of_a_former_vcenter_proves_no_absence() -> Result<()> {
         };
         ensure!(is_absent().await?);
         provider.list(&mut |_| {}).await?;
-        assert_eq!(keeper.host().await?.as_ref(), Some(&ids[0]));
-        ensure!(host_changed.notified().now_or_never().is_none());
+        assert_eq!(keeper.identity().await?.as_ref(), Some(&ids[0]));
+        ensure!(identity_changed.notified().now_or_never().is_none());
 
         let before = searches(&two.before);
         two.name.lead_to(two.after.relay().address());
         ensure!(!is_absent().await?, "the VM may be in the other vCenter");
         let counts = (searches(&two.before), searches(&two.after));
         assert_eq!(counts, (before + 1, 0), "the session with the former vCenter goes on");
-        let is_noticed = host_changed.notified().now_or_never().is_some();
+        let is_noticed = identity_changed.notified().now_or_never().is_some();
         ensure!(is_noticed, "nothing says that another vCenter answers");
         let listed = provider.list(&mut |_| {}).await;
         ensure!(listed.as_ref().is_err_and(|error| error.class == ErrorClass::Invalid), "{listed:?}");
-        assert_eq!(keeper.host().await?.as_ref(), Some(&ids[1]));
+        assert_eq!(keeper.identity().await?.as_ref(), Some(&ids[1]));
 
         two.name.lead_to(two.before.relay().address());
-        assert_eq!(keeper.host().await?.as_ref(), Some(&ids[0]));
+        assert_eq!(keeper.identity().await?.as_ref(), Some(&ids[0]));
         ensure!(is_absent().await?);
         provider.list(&mut |_| {}).await?;
         Ok(())
@@ -126,9 +126,9 @@ fn the_keeper_of_the_places_learns_of_another_vcenter_beside_a_session_with_the_
         let dir = tempfile::tempdir()?;
         let two = Two::start(dir.path()).await?;
         let keeper = two.settings.open()?;
-        assert_eq!(keeper.host().await?, Some(two.before.about().await?.id));
+        assert_eq!(keeper.identity().await?, Some(two.before.about().await?.id));
         two.name.lead_to(two.after.relay().address());
-        assert_eq!(keeper.host().await?, Some(two.after.about().await?.id));
+        assert_eq!(keeper.identity().await?, Some(two.after.about().await?.id));
         Ok(())
     })
 }
@@ -144,8 +144,8 @@ fn a_login_whose_requests_lead_to_two_vcenters_is_not_used() -> Result<()> {
         let provider = two.settings.open_at(Some(RecordedPlace::former(&address, Some(&other))))?;
         let error = missing(&*provider, NONE).await?.context("it is there")?;
         ensure!(error.class == ErrorClass::Transient && error.to_string().contains("several"), "{error}");
-        let host = two.settings.open()?.host().await;
-        ensure!(host.as_ref().is_err_and(|error| error.class == ErrorClass::Transient), "{host:?}");
+        let identity = two.settings.open()?.identity().await;
+        ensure!(identity.as_ref().is_err_and(|error| error.class == ErrorClass::Transient), "{identity:?}");
         let seen = |method: &str| two.name.seen().iter().filter(|seen| seen.body.contains(method)).count();
         assert_eq!(seen("<Body><Logout "), seen("<Body><Login "), "no session is left behind");
         Ok(())

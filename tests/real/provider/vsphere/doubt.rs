@@ -122,9 +122,9 @@ fn a_vm_is_searched_in_any_folder_of_its_own_vcenter_only() -> Result<()> {
         let (name, peer) = (vm_name("web"), &cloud.peer);
         let about = peer.about().await?;
         let url = format!("http://{}/sdk", peer.relay().address());
-        let at = async |folder: &str, host: Option<&str>, id: &str| {
+        let at = async |folder: &str, vcenter: Option<&str>, id: &str| {
             let address = format!("{url} {folder}");
-            let recorded = RecordedPlace::former(&address, host);
+            let recorded = RecordedPlace::former(&address, vcenter);
             describe(&*cloud.settings().open_at(Some(recorded))?, id).await
         };
         let absent = "0dd2f0c5-6a3d-44a7-9b5e-2f7a6c2f9a11";

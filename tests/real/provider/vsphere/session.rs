@@ -54,12 +54,12 @@ fn all_folders_of_a_vcenter_share_the_session_of_a_user() -> Result<()> {
     run(async {
         let cloud = Stand::start().await?;
         let id = cloud.peer.make(&Machine::named(&vm_name("web"))).await?;
-        let host = cloud.peer.about().await?.id;
+        let vcenter = cloud.peer.about().await?.id;
         let url = format!("http://{}/sdk", cloud.peer.relay().address());
         let openers = Openers::default();
         let open = |settings: &Settings, folder: &str| {
             let address = format!("{url} {folder}");
-            let recorded = RecordedPlace::former(&address, Some(&host));
+            let recorded = RecordedPlace::former(&address, Some(&vcenter));
             settings.open_by(&openers, Some(recorded))
         };
         let folders = [PATH, OTHER_PATH, "/DC0/vm/a", "/DC0/vm/b", "/DC0/vm/c"];
