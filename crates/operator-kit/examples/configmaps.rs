@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, error::Error, sync::Arc};
 
 use k8s_openapi::api::core::v1::ConfigMap;
-use kube::runtime::{Controller, controller::Action};
+use kube::runtime::controller::Action;
 use kube::{
     Api, Client, ResourceExt,
     api::{Patch, PatchParams},
@@ -45,10 +45,10 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let host =
         Host { client: client.clone(), leadership, readiness: readiness.clone(), shutdown: shutdown.clone() };
     let labelled = watch::paged().labels("example.com/count");
-    let (config_maps, changes) =
-        host.cached(CRDS, &READ, labelled, |it: &ConfigMap| (it.data.clone(), it.labels().clone()));
+    let controller =
+        host.controller(CRDS, &READ, labelled, |it: &ConfigMap| (it.data.clone(), it.labels().clone()));
     // It reconciles while this process leads, logs the errors, and tries again what failed.
-    let work = Box::pin(host.run(Controller::for_stream(changes, config_maps), client, reconcile));
+    let work = Box::pin(host.run(controller, client, reconcile));
     lifecycle::run(work, Some(election), readiness.ready(), &shutdown).await;
     shutdown.cancel();
     servers.stopped().await;

@@ -4,16 +4,15 @@
 //! ```no_run
 //! # use std::sync::Arc;
 //! # use k8s_openapi::api::core::v1::ConfigMap;
-//! # use kube::runtime::{Controller, controller::Action};
+//! # use kube::runtime::controller::Action;
 //! # use operator_kit::{api_call::ApiError, controller::Host, crd::Crds, watch};
 //! # use operator_kit::projection::{MOST, Part, Projection};
 //! # const CRDS: Crds = Crds { group: "example.com", install: "kubectl apply -f crds" };
 //! static READ: Projection = Projection { metadata: &[], rest: &[("data", Part::All)], most: MOST };
 //!
 //! async fn run(host: Host) {
-//!     let (config_maps, changes) =
-//!         host.cached(CRDS, &READ, watch::paged(), |map: &ConfigMap| map.data.clone());
-//!     let controller = Controller::for_stream(changes, config_maps);
+//!     let controller =
+//!         host.controller(CRDS, &READ, watch::paged(), |map: &ConfigMap| map.data.clone());
 //!     let context = "what every reconcile uses";
 //!     host.run(controller, context, |map: Arc<ConfigMap>, context| async move {
 //!         Ok::<_, ApiError>(Action::await_change())
@@ -73,6 +72,12 @@ const CONCURRENCY: u16 = 8;
 /// again. The time is short, because each change starts it anew: changes that follow each other faster put the reconcile off until
 /// they pause.
 const DEBOUNCE: Duration = Duration::from_millis(20);
+
+/// How the controllers of [`Host::controller`] are configured: up to eight objects are reconciled at once, each after it was unchanged
+/// for 20 milliseconds. For other numbers: `host.controller(…).with_config(defaults().concurrency(1))`.
+pub fn defaults() -> controller::Config {
+    controller::Config::default().concurrency(CONCURRENCY).debounce(DEBOUNCE)
+}
 
 /// Objects that changed, as controllers expect them.
 pub type Changes<K> = BoxStream<'static, Result<K, watcher::Error>>;
@@ -141,11 +146,28 @@ impl Host {
         })
     }
 
-    /// Runs a controller until the shutdown, then waits for its running reconciles.
+    /// A controller of these objects, on a [cache](Self::cached) of them, which is its [`store`](Controller::store). It has the
+    /// [`defaults`] until the caller replaces them by [`with_config`](Controller::with_config).
+    pub fn controller<K, H: Hash + 'static>(
+        &self,
+        crds: Crds,
+        projection: &'static Projection,
+        config: watcher::Config,
+        part: impl Fn(&K) -> H + Send + 'static,
+    ) -> Controller<K>
+    where
+        K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + Sync + 'static,
+    {
+        let (store, changes) = self.cached(crds, projection, config, part);
+        Controller::for_stream(changes, store).with_config(defaults())
+    }
+
+    /// Runs a controller until the shutdown, then waits for its running reconciles. A controller that
+    /// [`controller`](Self::controller) did not make has kube's own configuration: no limit of reconciles at once, and no delay.
     ///
-    /// It reconciles up to eight objects at once, while this process leads and after everything that [`Readiness`] needs is met. So
-    /// nothing that it needs may come from a reconcile. An error of a reconcile is logged, and the object is reconciled again after a
-    /// delay of its own. When this process begins to lead, it reconciles every object.
+    /// It reconciles while this process leads and after everything that [`Readiness`] needs is met. So nothing that it needs may come
+    /// from a reconcile. An error of a reconcile is logged, and the object is reconciled again after a delay of its own. When this
+    /// process begins to lead, it reconciles every object.
     pub async fn run<K, C, E, F>(
         &self,
         controller: Controller<K>,
@@ -175,7 +197,6 @@ impl Host {
             async move { attempts.make(&object, work, |_| ()).await }
         };
         controller
-            .with_config(controller::Config::default().concurrency(CONCURRENCY).debounce(DEBOUNCE))
             .reconcile_all_on(self.leadership.changes())
             .graceful_shutdown_on(self.shutdown.clone().cancelled_owned())
             .run(reconcile, |_, never, _| match *never {}, attempts)
@@ -367,11 +388,12 @@ mod tests {
         assert_eq!(names, ["a", "b"]);
     }
 
-    /// A server that lists one widget, which stays as it is.
-    fn one_widget() -> ApiServer {
-        let widget = json!({ "metadata": { "name": "a", "namespace": "shop", "uid": "u" }, "spec": {} });
+    /// A server that lists these widgets, which stay as they are.
+    fn widgets(names: &[&str]) -> ApiServer {
+        let widget = |name: &&str| json!({ "metadata": { "name": name, "namespace": "shop", "uid": name }, "spec": {} });
+        let widgets: Vec<_> = names.iter().map(widget).collect();
         let list = json!({
-            "apiVersion": "example.com/v1", "kind": "WidgetList", "metadata": { "resourceVersion": "1" }, "items": [widget],
+            "apiVersion": "example.com/v1", "kind": "WidgetList", "metadata": { "resourceVersion": "1" }, "items": widgets,
         });
         ApiServer::expecting([
             Call::get(WIDGETS).answer(Answer::object(&list)),
@@ -379,16 +401,51 @@ mod tests {
         ])
     }
 
+    /// How many of ten widgets a controller reconciles at once, at most. `None`: its configuration stays as it was made.
+    async fn most_at_once(config: Option<controller::Config>) -> usize {
+        let server = widgets(&["a", "b", "c", "d", "e", "f", "g", "h", "i", "j"]);
+        let host = host(&server);
+        let mut controller = host.controller(CRDS, &WIDGET, watch::paged(), |_: &Widget| ());
+        if let Some(config) = config {
+            controller = controller.with_config(config);
+        }
+        let counts = Arc::new([AtomicUsize::new(0), AtomicUsize::new(0)]);
+        let counted = counts.clone();
+        let reconcile = move |_: Arc<Widget>, _| {
+            let counted = counted.clone();
+            async move {
+                let [running, most] = &*counted;
+                most.fetch_max(running.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+                sleep(Duration::from_secs(1)).await;
+                running.fetch_sub(1, Ordering::SeqCst);
+                Ok::<_, Infallible>(Action::await_change())
+            }
+        };
+        let work = host.run(controller, (), reconcile);
+        let stop = async {
+            sleep(Duration::from_secs(10)).await;
+            host.shutdown.cancel();
+        };
+        timeout(Duration::from_secs(60), futures::future::join(work, stop)).await.unwrap();
+        counts[1].load(Ordering::SeqCst)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_controller_is_configured_as_its_caller_says() {
+        assert_eq!(most_at_once(None).await, usize::from(CONCURRENCY));
+        assert_eq!(most_at_once(Some(defaults().concurrency(2))).await, 2);
+    }
+
     #[tokio::test(start_paused = true)]
     async fn the_shutdown_does_not_wait_for_what_is_not_listed() {
-        let server = one_widget();
+        let server = widgets(&["a"]);
         let host = host(&server);
-        let (widgets, changes) = host.cached(CRDS, &WIDGET, watch::paged(), |_: &Widget| ());
+        let controller = host.controller(CRDS, &WIDGET, watch::paged(), |_: &Widget| ());
         let _never = host.readiness.needs("something else");
         let reconcile = |_: Arc<Widget>, _| {
             futures::future::lazy(|_| -> Result<Action, &str> { panic!("not everything is listed") })
         };
-        let work = host.run(Controller::for_stream(changes, widgets), (), reconcile);
+        let work = host.run(controller, (), reconcile);
         let stop = async {
             sleep(Duration::from_secs(5)).await;
             host.shutdown.cancel();
@@ -398,9 +455,9 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn failed_reconciles_are_retried_and_the_shutdown_waits_for_running_ones() {
-        let server = one_widget();
+        let server = widgets(&["a"]);
         let host = host(&server);
-        let (widgets, changes) = host.cached(CRDS, &WIDGET, watch::paged(), |_: &Widget| ());
+        let controller = host.controller(CRDS, &WIDGET, watch::paged(), |_: &Widget| ());
         let later = host.readiness.needs("something else");
         let (attempts, shutdown) = (Arc::new(AtomicUsize::new(0)), host.shutdown.clone());
         let counted = attempts.clone();
@@ -417,7 +474,7 @@ mod tests {
             }
         };
         let start = Instant::now();
-        let work = host.run(Controller::for_stream(changes, widgets), (), reconcile);
+        let work = host.run(controller, (), reconcile);
         let listed = async {
             sleep(Duration::from_secs(5)).await;
             assert_eq!(attempts.load(Ordering::SeqCst), 0, "not everything is listed");

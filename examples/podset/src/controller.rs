@@ -6,8 +6,8 @@ use futures::future::join_all;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{DeleteParams, ListParams, PostParams};
+use kube::runtime::controller::Action;
 use kube::runtime::reflector::{ObjectRef, Store};
-use kube::runtime::{Controller, controller::Action};
 use kube::{Api, Client, ResourceExt};
 use operator_kit::api_call::{ApiError, Written, bounded};
 use operator_kit::projection::{MOST, Part, Projection, reading};
@@ -56,8 +56,8 @@ const RESYNC: Duration = Duration::from_secs(600);
 /// Runs the controller until the shutdown.
 pub async fn run(host: Host, metrics: Metrics) {
     // The generation changes with the spec. It does not with the status, which the operator writes itself.
-    let (podsets, podset_changes) =
-        host.cached(CRDS, &PODSET, watch::paged(), |podset: &PodSet| podset.metadata.generation);
+    let controller =
+        host.controller(CRDS, &PODSET, watch::paged(), |podset: &PodSet| podset.metadata.generation);
     let labelled = watch::paged().labels(&format!("{}={}", VERSION.0, VERSION.1));
     // The watch must see everything that the plan depends on. A Pod's generation does not change with its phase.
     let (pods, pod_changes) = host.cached(CRDS, &POD, labelled, |pod: &Pod| {
@@ -65,7 +65,6 @@ pub async fn run(host: Host, metrics: Metrics) {
         let is_deleted = pod.metadata.deletion_timestamp.is_some();
         (phase(pod).to_owned(), pod.labels().clone(), owners.collect::<Vec<_>>(), is_deleted)
     });
-    let controller = Controller::for_stream(podset_changes, podsets);
     let controller = controller.watches_stream(pod_changes, |pod| podsets_of(&pod));
     let context = Context::new(&host.client, pods, metrics);
     host.run(controller, context, |podset, context| async move { context.reconcile(&podset).await }).await;

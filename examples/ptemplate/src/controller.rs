@@ -5,7 +5,7 @@ use std::time::Duration;
 use futures::{FutureExt, StreamExt};
 use jiff::Timestamp;
 use k8s_openapi::api::{apps::v1::DaemonSet, core::v1::Pod};
-use kube::runtime::{Controller, controller::Action, reflector};
+use kube::runtime::{controller::Action, reflector};
 use kube::{Client, Resource, ResourceExt};
 use operator_kit::apply::{Applied, apply};
 use operator_kit::metrics::{Counter, Gauge};
@@ -70,8 +70,8 @@ struct Context {
 
 /// Runs the controller until the shutdown.
 pub async fn run(host: Host, metrics: Metrics) {
-    let (ptemplates, changes) =
-        host.cached(CRDS, &PTEMPLATE, watch::paged(), |it: &Ptemplate| it.metadata.generation);
+    let controller =
+        host.controller(CRDS, &PTEMPLATE, watch::paged(), |it: &Ptemplate| it.metadata.generation);
     let (definition, redefined) = Installed::follow::<Ptemplate>(&host, CRDS);
     let (kmm, kmm_changes) = Installed::follow::<Module>(&host, KMM);
     let owned = watch::paged().labels(&format!("{MANAGED_BY}={NAME}"));
@@ -84,7 +84,7 @@ pub async fn run(host: Host, metrics: Metrics) {
     let (later, installed) = (host.clone(), kmm.clone().established());
     let modules = installed.map(move |()| later.cached_metadata::<Module>(KMM, owned).1).flatten_stream();
 
-    let controller = Controller::for_stream(changes, ptemplates)
+    let controller = controller
         // Objects are matched by name, because another program may have changed the owner reference.
         .watches_stream(modules, |module| belongs_to(&module, Some(&module.name_any())))
         .watches_stream(daemon_sets, |it| belongs_to(&it, it.name_any().strip_suffix(SUFFIX)))
