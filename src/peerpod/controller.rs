@@ -181,7 +181,7 @@ impl PeerPods {
         let api: Api<PeerPod> = Api::all(reading(&client, &PEERPOD));
         let (observer, related) = (context.clone(), requeues.clone());
         let watch = watcher::watcher(api, paged());
-        let peerpods = retry_crd_watch::<PeerPod, _>(CRDS, watch)
+        let peerpods = retry_crd_watch::<PeerPod, _>(&[CRDS], watch)
             .modify(trim)
             .reflect(writer)
             .try_filter_map(move |event| {

@@ -76,7 +76,7 @@ pub(super) fn configurations(
     let (removed_tx, removed_rx) = watch::channel(());
     let configs = configs.clone();
     let watch = watcher(Api::<PeerPodConfig>::all(reading(client, &CONFIG)), paged());
-    let changed = retry_crd_watch::<PeerPodConfig, _>(CRDS, watch)
+    let changed = retry_crd_watch::<PeerPodConfig, _>(&[CRDS], watch)
         .reflect(writer)
         .inspect_ok(move |event| {
             if matches!(event, Event::Delete(_) | Event::InitDone) {

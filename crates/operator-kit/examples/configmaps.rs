@@ -10,13 +10,10 @@ use kube::{
 };
 use operator_kit::api_call::{ApiError, bounded};
 use operator_kit::projection::{Part, Projection};
-use operator_kit::{ListenAt, client, controller::Host, crd::Crds, http, lifecycle, process, shutdown};
+use operator_kit::{ListenAt, client, controller::Host, http, lifecycle, process, shutdown};
 use operator_kit::{lease::Election, telemetry, watch};
 use prometheus_client::registry::Registry;
 use serde_json::json;
-
-/// An operator with kinds of its own tells here how they are installed. This one has none.
-const CRDS: Crds = Crds { group: "example.com", install: "" };
 
 /// What it reads of a ConfigMap: far more than usual, so that each key counts. Other fields take no memory, however large they are.
 static READ: Projection =
@@ -42,11 +39,16 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let client = client::infer().await?;
     let election = Election::new(client.clone(), "default", "configmaps", &process::name());
     let leadership = election.leadership();
-    let host =
-        Host { client: client.clone(), leadership, readiness: readiness.clone(), shutdown: shutdown.clone() };
+    let host = Host {
+        client: client.clone(),
+        crds: &[],
+        leadership,
+        readiness: readiness.clone(),
+        shutdown: shutdown.clone(),
+    };
     let labelled = watch::paged().labels("example.com/count");
     let controller =
-        host.controller(CRDS, &READ, labelled, |it: &ConfigMap| (it.data.clone(), it.labels().clone()));
+        host.controller(&READ, labelled, |it: &ConfigMap| (it.data.clone(), it.labels().clone()));
     // It reconciles while this process leads, logs the errors, and tries again what failed.
     let work = Box::pin(host.run(controller, client, reconcile));
     lifecycle::run(work, Some(election), readiness.ready(), &shutdown).await;

@@ -5,14 +5,12 @@
 //! # use std::sync::Arc;
 //! # use k8s_openapi::api::core::v1::ConfigMap;
 //! # use kube::runtime::controller::Action;
-//! # use operator_kit::{api_call::ApiError, controller::Host, crd::Crds, watch};
+//! # use operator_kit::{api_call::ApiError, controller::Host, watch};
 //! # use operator_kit::projection::{MOST, Part, Projection};
-//! # const CRDS: Crds = Crds { group: "example.com", install: "kubectl apply -f crds" };
 //! static READ: Projection = Projection { metadata: &[], rest: &[("data", Part::All)], most: MOST };
 //!
 //! async fn run(host: Host) {
-//!     let controller =
-//!         host.controller(CRDS, &READ, watch::paged(), |map: &ConfigMap| map.data.clone());
+//!     let controller = host.controller(&READ, watch::paged(), |map: &ConfigMap| map.data.clone());
 //!     let context = "what every reconcile uses";
 //!     host.run(controller, context, |map: Arc<ConfigMap>, context| async move {
 //!         Ok::<_, ApiError>(Action::await_change())
@@ -87,6 +85,9 @@ pub type Changes<K> = BoxStream<'static, Result<K, watcher::Error>>;
 pub struct Host {
     /// The client of the API server.
     pub client: Client,
+    /// How kinds are installed whose definitions may be missing: the operator's own, and those of other operators. The log says so when
+    /// a watch of such a kind fails. Kubernetes' own kinds need none.
+    pub crds: &'static [Crds],
     /// Whether the controller may act.
     pub leadership: Leadership,
     /// What must be listed before the process is ready.
@@ -103,7 +104,6 @@ impl Host {
     /// It covers all namespaces, so it needs a `ClusterRole` that lets the program `list` and `watch` these objects.
     pub fn cached<K, H: Hash + 'static>(
         &self,
-        crds: Crds,
         projection: &'static Projection,
         config: watcher::Config,
         part: impl Fn(&K) -> H + Send + 'static,
@@ -114,7 +114,7 @@ impl Host {
         let (store, writer) = reflector::store();
         let listed = self.readiness.needs(K::plural(&()));
         let api = Api::<K>::all(reading(&self.client, projection));
-        let events = watch::retry_crd_watch::<K, _>(crds, watcher(api, config));
+        let events = watch::retry_crd_watch::<K, _>(self.crds, watcher(api, config));
         let events = events.reflect(writer).inspect(move |event| {
             if matches!(event, Ok(watcher::Event::InitDone)) {
                 listed.met();
@@ -128,15 +128,11 @@ impl Host {
     /// begins. (A change of the spec shows as another generation. Objects without a generation, such as ConfigMaps and Roles, are
     /// yielded after every write.) It suffices to notice changes that others make to an operator's objects. Annotations and managed
     /// fields are not read; of labels, owners and finalizers at most [`MOST`] each.
-    pub fn cached_metadata<K>(
-        &self,
-        crds: Crds,
-        config: watcher::Config,
-    ) -> (Store<Metadata<K>>, Changes<Metadata<K>>)
+    pub fn cached_metadata<K>(&self, config: watcher::Config) -> (Store<Metadata<K>>, Changes<Metadata<K>>)
     where
         K: Resource<DynamicType = ()> + Send + Sync + 'static,
     {
-        self.cached(crds, &METADATA, config, |object: &Metadata<K>| {
+        self.cached(&METADATA, config, |object: &Metadata<K>| {
             let metadata = object.meta();
             // Without a generation, nothing else of the metadata changes with the content.
             let version = metadata.resource_version.clone().filter(|_| metadata.generation.is_none());
@@ -150,7 +146,6 @@ impl Host {
     /// [`defaults`] until the caller replaces them by [`with_config`](Controller::with_config).
     pub fn controller<K, H: Hash + 'static>(
         &self,
-        crds: Crds,
         projection: &'static Projection,
         config: watcher::Config,
         part: impl Fn(&K) -> H + Send + 'static,
@@ -158,7 +153,7 @@ impl Host {
     where
         K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + Sync + 'static,
     {
-        let (store, changes) = self.cached(crds, projection, config, part);
+        let (store, changes) = self.cached(projection, config, part);
         Controller::for_stream(changes, store).with_config(defaults())
     }
 
@@ -288,6 +283,7 @@ mod tests {
     fn host(server: &ApiServer) -> Host {
         Host {
             client: server.client(),
+            crds: &[CRDS],
             leadership: Leadership::unlimited(),
             readiness: Readiness::default(),
             shutdown: CancellationToken::new(),
@@ -335,7 +331,7 @@ mod tests {
             "items": [{ "metadata": metadata }],
         });
         let server = ApiServer::expecting([Call::get(WIDGETS).answer(Answer::object(&list))]);
-        let (store, mut changes) = host(&server).cached_metadata::<Widget>(CRDS, watch::paged());
+        let (store, mut changes) = host(&server).cached_metadata::<Widget>(watch::paged());
         assert_eq!(json!(changes.next().await.unwrap().unwrap().meta()), read);
         assert_eq!(json!(store.state()[0].meta()), read);
     }
@@ -361,7 +357,7 @@ mod tests {
             Call::get(path).answer(Answer::text(200, events)),
             Call::get(path).answer(Answer::hang()),
         ]);
-        let (_, changes) = host(&server).cached_metadata::<K>(CRDS, watch::paged());
+        let (_, changes) = host(&server).cached_metadata::<K>(watch::paged());
         let changes = changes.take_until(sleep(Duration::from_secs(60)));
         changes.map(|object| object.unwrap().resource_version().unwrap()).collect().await
     }
@@ -383,7 +379,7 @@ mod tests {
             "items": [widget("a", "9999-12-31T00:00:00Z"), widget("b", "2026-01-01T00:00:00Z")],
         });
         let server = ApiServer::expecting([Call::get(WIDGETS).answer(Answer::object(&list))]);
-        let (_, changes) = host(&server).cached(CRDS, &WIDGET, watch::paged(), |_: &Widget| ());
+        let (_, changes) = host(&server).cached(&WIDGET, watch::paged(), |_: &Widget| ());
         let names: Vec<_> = changes.take(2).map(|widget| widget.unwrap().name_any()).collect().await;
         assert_eq!(names, ["a", "b"]);
     }
@@ -405,7 +401,7 @@ mod tests {
     async fn most_at_once(config: Option<controller::Config>) -> usize {
         let server = widgets(&["a", "b", "c", "d", "e", "f", "g", "h", "i", "j"]);
         let host = host(&server);
-        let mut controller = host.controller(CRDS, &WIDGET, watch::paged(), |_: &Widget| ());
+        let mut controller = host.controller(&WIDGET, watch::paged(), |_: &Widget| ());
         if let Some(config) = config {
             controller = controller.with_config(config);
         }
@@ -440,7 +436,7 @@ mod tests {
     async fn the_shutdown_does_not_wait_for_what_is_not_listed() {
         let server = widgets(&["a"]);
         let host = host(&server);
-        let controller = host.controller(CRDS, &WIDGET, watch::paged(), |_: &Widget| ());
+        let controller = host.controller(&WIDGET, watch::paged(), |_: &Widget| ());
         let _never = host.readiness.needs("something else");
         let reconcile = |_: Arc<Widget>, _| {
             futures::future::lazy(|_| -> Result<Action, &str> { panic!("not everything is listed") })
@@ -457,7 +453,7 @@ mod tests {
     async fn failed_reconciles_are_retried_and_the_shutdown_waits_for_running_ones() {
         let server = widgets(&["a"]);
         let host = host(&server);
-        let controller = host.controller(CRDS, &WIDGET, watch::paged(), |_: &Widget| ());
+        let controller = host.controller(&WIDGET, watch::paged(), |_: &Widget| ());
         let later = host.readiness.needs("something else");
         let (attempts, shutdown) = (Arc::new(AtomicUsize::new(0)), host.shutdown.clone());
         let counted = attempts.clone();

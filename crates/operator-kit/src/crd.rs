@@ -1,16 +1,16 @@
-//! The custom resource definitions of an operator, which may not be installed yet.
+//! The custom resource definitions that an operator needs, which may not be installed yet.
 
 use kube::{CustomResourceExt, Resource};
 use serde_json::Value;
 
 use crate::api_call::is_unknown_kind;
 
-/// An operator's own kinds, for the text of a failure that a missing definition explains.
+/// The kinds of one API group, for the text of a failure that a missing definition explains.
 #[derive(Clone, Copy, Debug)]
 pub struct Crds {
     /// Their API group.
     pub group: &'static str,
-    /// The command that installs them.
+    /// The command that installs them, or what else to do.
     pub install: &'static str,
 }
 
@@ -188,6 +188,6 @@ mod tests {
         ] {
             assert_eq!(CRDS.missing::<Widget>(&other), None, "{other}");
         }
-        assert_eq!(CRDS.missing::<Pod>(&bare()), None, "not a kind of this operator's");
+        assert_eq!(CRDS.missing::<Pod>(&bare()), None, "not a kind of this group");
     }
 }

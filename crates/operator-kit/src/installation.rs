@@ -18,6 +18,7 @@ use serde_json::{Value, json, to_value};
 
 use crate::{
     Permission,
+    crd::Crds,
     generated::{Files, Generated},
     permission::bound_role,
 };
@@ -35,6 +36,8 @@ pub struct Operator {
     pub version: &'static str,
     /// The command that writes its files.
     pub command: &'static str,
+    /// How its own kinds are installed, and those of other operators that it watches: [`Host::crds`](crate::controller::Host::crds).
+    pub crds: &'static [Crds],
     /// Its custom resource definitions, by [`crd::definition`](crate::crd::definition).
     pub definitions: Vec<Value>,
     /// What its controllers may do.
@@ -230,7 +233,10 @@ fn probe(path: &str) -> Probe {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{crd, lease, widget::Widget};
+    use crate::{
+        crd, lease,
+        widget::{CRDS, Widget},
+    };
 
     const PERMISSIONS: [Permission; 1] = [Permission::new("example.com", &["widgets"], &["get"])];
 
@@ -241,6 +247,7 @@ mod tests {
             about: "Makes widgets",
             version: "1.2.3",
             command: "widget-operator manifests",
+            crds: &[CRDS],
             definitions: vec![crd::definition::<Widget>().unwrap()],
             permissions: &PERMISSIONS,
             election: lease::permissions(&["widget-operator"]),

@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     controller::Host,
-    crd::{Crds, crd_name, lacking},
+    crd::{crd_name, lacking},
     projection::{Part, Projection},
     watch,
 };
@@ -37,15 +37,12 @@ pub struct Installed {
 impl Installed {
     /// Follows the definition of `K` while the changes that come with it are read. The process is not ready before it is known whether
     /// it is installed. It needs the rights to `list` and `watch` `customresourcedefinitions`.
-    pub fn follow<K>(host: &Host, crds: Crds) -> (Self, BoxStream<'static, ()>)
-    where
-        K: Resource<DynamicType = ()>,
-    {
+    pub fn follow<K: Resource<DynamicType = ()>>(host: &Host) -> (Self, BoxStream<'static, ()>) {
         let (name, version) = (crd_name::<K>(), K::version(&()).into_owned());
         let first = CancellationToken::new();
         let named = watch::paged().fields(&format!("metadata.name={name}"));
         let read = version.clone();
-        let (store, changes) = host.cached(crds, &DEFINITION, named, move |it: &CustomResourceDefinition| {
+        let (store, changes) = host.cached(&DEFINITION, named, move |it: &CustomResourceDefinition| {
             (it.metadata.generation, is_established(it, &read))
         });
         let installed = Self { store, name, version: version.clone(), first: first.clone() };
@@ -90,7 +87,7 @@ mod tests {
         Leadership,
         http::Readiness,
         testing::{Answer, ApiServer, Call},
-        widget::{CRDS, Widget},
+        widget::Widget,
     };
 
     #[tokio::test]
@@ -124,11 +121,12 @@ mod tests {
         ]);
         let host = Host {
             client: server.client(),
+            crds: &[],
             leadership: Leadership::unlimited(),
             readiness: Readiness::default(),
             shutdown: CancellationToken::new(),
         };
-        let (installed, mut changes) = Installed::follow::<Widget>(&host, CRDS);
+        let (installed, mut changes) = Installed::follow::<Widget>(&host);
 
         let wanted = json!({ "spec": { "versions": [
             { "name": "v1", "schema": { "openAPIV3Schema": { "properties": { "status": {} } } } },

@@ -25,6 +25,7 @@ use tracing::{error, info};
 use crate::{
     Leadership, ListenAt, client,
     controller::Host,
+    crd::Crds,
     http,
     installation::Operator,
     lease::Election,
@@ -113,7 +114,7 @@ async fn dispatch<M, F: Future<Output = ()>>(
     match cli {
         Cli::Run(options) => {
             telemetry::init(operator.program, options.log_format);
-            run(operator.name, &options, metrics, controllers).await
+            run(operator.name, operator.crds, &options, metrics, controllers).await
         }
         Cli::Manifests(Manifests { check, folder }) => {
             telemetry::init(operator.program, LogFormat::Text);
@@ -131,12 +132,14 @@ async fn dispatch<M, F: Future<Output = ()>>(
 }
 
 /// Runs an operator until it is stopped: health and metrics, leader election by the Lease `name`, and its controllers. It is an
-/// error if the controllers end before that. A host with a command line of its own calls this instead of [`main`].
+/// error if the controllers end before that. `crds` are those of the [`Host`]. A host with a command line of its own calls this
+/// instead of [`main`].
 ///
 /// The process takes the Lease once everything that its [`http::Readiness`] needs is met, of which there must be at least one:
 /// [`Host::cached`] adds one for each kind.
 pub async fn run<M, F: Future<Output = ()>>(
     name: &str,
+    crds: &'static [Crds],
     options: &Options,
     metrics: impl FnOnce(&mut Registry) -> M,
     controllers: impl FnOnce(Host, M) -> F,
@@ -159,7 +162,7 @@ pub async fn run<M, F: Future<Output = ()>>(
         .leader_elect
         .then(|| Election::new(client.clone(), &options.lease_namespace, name, &process::name()));
     let leadership = election.as_ref().map_or_else(Leadership::unlimited, Election::leadership);
-    let host = Host { client, leadership, readiness: readiness.clone(), shutdown: shutdown.clone() };
+    let host = Host { client, crds, leadership, readiness: readiness.clone(), shutdown: shutdown.clone() };
     // The future is large, and waits most of the time.
     let controllers = Box::pin(controllers(host, metrics));
     lifecycle::run(controllers, election, readiness.ready(), &shutdown).await;

@@ -51,11 +51,11 @@ pub fn retry_watch<T: Send>(
 
 /// The same for a kind of the operator's own, whose CRD may not be installed yet.
 pub fn retry_crd_watch<K: Resource<DynamicType = ()>, T: Send>(
-    crds: Crds,
+    crds: &'static [Crds],
     watch: impl Stream<Item = Result<T, watcher::Error>> + Send,
 ) -> impl Stream<Item = Result<T, watcher::Error>> + Send {
     without_errors(watch, move |error| {
-        let missing = cause(error).and_then(|error| crds.missing::<K>(error));
+        let missing = cause(error).and_then(|error| crds.iter().find_map(|it| it.missing::<K>(error)));
         let problem = missing.unwrap_or_else(|| error.to_string());
         warn!("the watch of {} failed; the operator tries again: {problem}", K::plural(&()));
     })

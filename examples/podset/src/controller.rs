@@ -56,11 +56,10 @@ const RESYNC: Duration = Duration::from_secs(600);
 /// Runs the controller until the shutdown.
 pub async fn run(host: Host, metrics: Metrics) {
     // The generation changes with the spec. It does not with the status, which the operator writes itself.
-    let controller =
-        host.controller(CRDS, &PODSET, watch::paged(), |podset: &PodSet| podset.metadata.generation);
+    let controller = host.controller(&PODSET, watch::paged(), |podset: &PodSet| podset.metadata.generation);
     let labelled = watch::paged().labels(&format!("{}={}", VERSION.0, VERSION.1));
     // The watch must see everything that the plan depends on. A Pod's generation does not change with its phase.
-    let (pods, pod_changes) = host.cached(CRDS, &POD, labelled, |pod: &Pod| {
+    let (pods, pod_changes) = host.cached(&POD, labelled, |pod: &Pod| {
         let owners = pod.owner_references().iter().map(|it| (it.uid.clone(), it.controller));
         let is_deleted = pod.metadata.deletion_timestamp.is_some();
         (phase(pod).to_owned(), pod.labels().clone(), owners.collect::<Vec<_>>(), is_deleted)

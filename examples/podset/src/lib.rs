@@ -4,7 +4,7 @@ pub mod api;
 pub mod controller;
 pub mod plan;
 
-use api::PodSet;
+use api::{CRDS, PodSet};
 use operator_kit::{crd, installation::Operator, lease};
 use serde_json::json;
 
@@ -19,6 +19,7 @@ pub fn operator() -> serde_json::Result<Operator> {
         about: env!("CARGO_PKG_DESCRIPTION"),
         version: env!("CARGO_PKG_VERSION"),
         command: "cargo run --package podset -- manifests examples/podset/manifests",
+        crds: &[CRDS],
         definitions: vec![crd::definition::<PodSet>()?],
         permissions: controller::PERMISSIONS,
         election: lease::permissions(&[NAME]),

@@ -70,19 +70,18 @@ struct Context {
 
 /// Runs the controller until the shutdown.
 pub async fn run(host: Host, metrics: Metrics) {
-    let controller =
-        host.controller(CRDS, &PTEMPLATE, watch::paged(), |it: &Ptemplate| it.metadata.generation);
-    let (definition, redefined) = Installed::follow::<Ptemplate>(&host, CRDS);
-    let (kmm, kmm_changes) = Installed::follow::<Module>(&host, KMM);
+    let controller = host.controller(&PTEMPLATE, watch::paged(), |it: &Ptemplate| it.metadata.generation);
+    let (definition, redefined) = Installed::follow::<Ptemplate>(&host);
+    let (kmm, kmm_changes) = Installed::follow::<Module>(&host);
     let owned = watch::paged().labels(&format!("{MANAGED_BY}={NAME}"));
-    let (pods, pod_changes) = host.cached_metadata::<Pod>(CRDS, owned.clone());
+    let (pods, pod_changes) = host.cached_metadata::<Pod>(owned.clone());
     let (cached, gauge) = (pods.clone(), metrics.consumers.with([]));
     let count = move || i64::try_from(cached.len()).unwrap_or(i64::MAX);
     let pod_changes = pod_changes.inspect(move |_| _ = gauge.set(count()));
-    let (_, daemon_sets) = host.cached_metadata::<DaemonSet>(CRDS, owned.clone());
+    let (_, daemon_sets) = host.cached_metadata::<DaemonSet>(owned.clone());
     // While KMM is not installed, a watch of Modules would fail. The watch begins once KMM is installed.
     let (later, installed) = (host.clone(), kmm.clone().established());
-    let modules = installed.map(move |()| later.cached_metadata::<Module>(KMM, owned).1).flatten_stream();
+    let modules = installed.map(move |()| later.cached_metadata::<Module>(owned).1).flatten_stream();
 
     let controller = controller
         // Objects are matched by name, because another program may have changed the owner reference.

@@ -27,6 +27,7 @@ pub fn operator() -> serde_json::Result<Operator> {
         about: env!("CARGO_PKG_DESCRIPTION"),
         version: env!("CARGO_PKG_VERSION"),
         permissions: controller::PERMISSIONS,
+        crds: &[api::CRDS, module::KMM],
         definitions: vec![crd::definition::<api::Ptemplate>()?],
         sample: json!({ "apiVersion": "pt.example.com/v1alpha1", "kind": "Ptemplate", "metadata": { "name": "ptemplate-sample" }, "spec": spec }),
         election: lease::permissions(&[NAME]),

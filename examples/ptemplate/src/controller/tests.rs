@@ -39,7 +39,8 @@ async fn reconciled(
     let server = ApiServer::expecting(calls);
     let client = server.client();
     let (leadership, shutdown) = (Leadership::unlimited(), CancellationToken::new());
-    let host = Host { client: client.clone(), leadership, readiness: Readiness::default(), shutdown };
+    let host =
+        Host { client: client.clone(), crds: &[], leadership, readiness: Readiness::default(), shutdown };
     let mut pods = Writer::default();
     for pod in [pod("a-consumer-y", "a-consumer"), pod("a-consumer-x", "a-consumer"), pod("b", "b-consumer")]
     {
@@ -48,8 +49,8 @@ async fn reconciled(
     let context = Context {
         publisher: Publisher::new(&client, &PTEMPLATE, NAME, "Applying"),
         wanted: crd::definition::<Ptemplate>().unwrap(),
-        definition: Installed::follow::<Ptemplate>(&host, CRDS).0,
-        kmm: Installed::follow::<Module>(&host, KMM).0,
+        definition: Installed::follow::<Ptemplate>(&host).0,
+        kmm: Installed::follow::<Module>(&host).0,
         pods: pods.as_reader(),
         metrics: Metrics::register(&mut Registry::default()),
         client,
