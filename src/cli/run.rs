@@ -55,8 +55,8 @@ async fn serve(args: RunArgs) -> Result<(), Box<dyn std::error::Error>> {
     let secure = args.serving.secure(&TlsOptions::default(), None, &shutdown).await?;
     let (secure_metrics, published) = (secure.is_some(), Published::default());
     let endpoints = http::Endpoints {
-        health: args.serving.health_addr,
-        metrics: args.serving.metrics_addr,
+        health: args.serving.health_addr.chosen_by("--health-addr"),
+        metrics: args.serving.metrics_addr.chosen_by("--metrics-addr"),
         secure,
         page: Some(sweep_page(args.status_addr, published.clone())),
         readiness: readiness.clone(),
@@ -110,7 +110,9 @@ fn election(args: &RunArgs, client: &Client, metrics: &Metrics) -> Option<Electi
         let metrics = metrics.clone();
         let leads = move |leads| metrics.leader(leads);
         let namespace = args.lease_namespace.as_ref().unwrap_or(&args.namespace);
-        Election::new(client.clone(), namespace, &args.lease_name, &process::name()).with_metrics(leads)
+        Election::new(client.clone(), namespace, &args.lease_name, &process::name())
+            .with_namespace_flag("--lease-namespace")
+            .with_metrics(leads)
     });
     metrics.leader(election.is_none());
     election
@@ -177,8 +179,7 @@ fn sweep_page(at: ListenAt, published: Published) -> http::Page {
     // It consists of texts, numbers and times, which can always be serialized.
     let content = move || serde_json::to_string(&published.current()).unwrap_or_default();
     http::Page {
-        at,
-        flag: "--status-addr",
+        at: at.chosen_by("--status-addr"),
         path: SWEEP_PATH,
         content_type: "application/json",
         content: Box::new(content),

@@ -203,7 +203,7 @@ pub fn serve(
     webhook: Webhook,
     stop: CancellationToken,
 ) -> Result<Server, ListenError> {
-    let listener = Listener::bind(at, "--addr")?;
+    let listener = Listener::bind(&at.chosen_by("--addr"))?;
     let address = listener.address();
     info!(%address, path = PATH, "serving");
     let mut tasks = JoinSet::new();

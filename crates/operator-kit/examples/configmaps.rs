@@ -27,8 +27,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let (mut registry, readiness) = (Registry::default(), http::Readiness::default());
     process::register(&mut registry);
     let endpoints = http::Endpoints {
-        health: ListenAt::Everywhere(8081),
-        metrics: ListenAt::Everywhere(8080),
+        health: ListenAt::Everywhere(8081).into(),
+        metrics: ListenAt::Everywhere(8080).into(),
         secure: None,
         page: None,
         readiness: readiness.clone(),

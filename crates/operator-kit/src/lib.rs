@@ -54,7 +54,7 @@
 //! let (mut registry, readiness) = (Registry::default(), http::Readiness::default());
 //! process::register(&mut registry);
 //! let synced = readiness.needs("widgets");
-//! let (health, metrics) = (ListenAt::Everywhere(8081), ListenAt::Everywhere(8080));
+//! let [health, metrics] = [8081, 8080].map(|port| ListenAt::Everywhere(port).into());
 //! let endpoints = http::Endpoints { health, metrics, secure: None, page: None, readiness, registry };
 //! let servers = endpoints.serve(&shutdown)?;
 //!
@@ -75,7 +75,8 @@
 //!   modules that it wants.
 //! - The program chooses the version of Kubernetes: a feature of k8s-openapi, such as `v1_33`.
 //! - The field manager is a parameter: one name for all that an operator writes.
-//! - Errors name the flags `--health-addr`, `--metrics-addr` and `--lease-namespace`. Call yours so.
+//! - The program chooses the names of its flags. Errors name them where it says so: see [`ListenAt::chosen_by`] and
+//!   [`Election::with_namespace_flag`](lease::Election::with_namespace_flag).
 
 pub mod api_call;
 pub mod apply;

@@ -33,6 +33,13 @@ pub enum ListenAt {
     Exactly(SocketAddr),
 }
 
+impl ListenAt {
+    /// An address that a flag of the command line chose, such as `--metrics-addr`. An error about the address names the flag.
+    pub fn chosen_by(self, flag: &'static str) -> Address {
+        Address { at: self, flags: vec![flag] }
+    }
+}
+
 /// A text that says no address to listen at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("write :PORT for every address of the host, or IP:PORT for one, as in 10.0.0.1:80 or [fd00::1]:80")]
@@ -65,19 +72,37 @@ impl From<SocketAddr> for ListenAt {
     }
 }
 
+/// An address to serve, and the flags that chose it: see [`ListenAt::chosen_by`].
+#[derive(Clone, Debug)]
+pub struct Address {
+    pub(crate) at: ListenAt,
+    pub(crate) flags: Vec<&'static str>,
+}
+
+impl From<ListenAt> for Address {
+    /// No flag chose it.
+    fn from(at: ListenAt) -> Self {
+        Self { at, flags: Vec::new() }
+    }
+}
+
 /// Why an address cannot be served.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot listen on {at}: {problem}; choose another address with {flag}")]
+#[error("cannot listen on {at}: {problem}{advice}")]
 pub struct ListenError {
     at: ListenAt,
-    flag: &'static str,
     problem: io::Error,
+    advice: String,
 }
 
 impl ListenError {
-    /// Why an address that `flag` chose cannot be served.
-    pub fn new(at: ListenAt, flag: &'static str, problem: io::Error) -> Self {
-        Self { at, flag, problem }
+    /// Why this address cannot be served.
+    pub(crate) fn new(Address { at, flags }: &Address, problem: io::Error) -> Self {
+        let advice = match flags.join(" or ") {
+            flags if flags.is_empty() => flags,
+            flags => format!("; choose another address with {flags}"),
+        };
+        Self { at: *at, problem, advice }
     }
 }
 
@@ -89,10 +114,10 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Binds an address, which `flag` chose. Port 0 lets the system choose.
-    pub fn bind(at: ListenAt, flag: &'static str) -> Result<Self, ListenError> {
-        let failed = |problem| ListenError::new(at, flag, problem);
-        let listener = match at {
+    /// Binds an address. Port 0 lets the system choose.
+    pub fn bind(address: &Address) -> Result<Self, ListenError> {
+        let failed = |problem| ListenError::new(address, problem);
+        let listener = match address.at {
             ListenAt::Everywhere(port) => everywhere(port, open),
             ListenAt::Exactly(address) => open(address),
         };
@@ -173,17 +198,21 @@ mod tests {
 
     #[tokio::test]
     async fn everywhere_listens_on_ipv4_and_ipv6() {
-        let listener = Listener::bind(ListenAt::Everywhere(0), "--addr").unwrap();
+        let listener = Listener::bind(&ListenAt::Everywhere(0).into()).unwrap();
         let port = listener.address().port();
         TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await.unwrap();
         TcpStream::connect((Ipv6Addr::LOCALHOST, port)).await.unwrap();
-        let taken = Listener::bind(ListenAt::Everywhere(port), "--addr").unwrap_err().to_string();
-        assert!(taken.contains(&format!("on :{port}")) && taken.contains("--addr"), "{taken}");
+        let taken = |address: &Address| Listener::bind(address).unwrap_err().to_string();
+        let at = ListenAt::Everywhere(port);
+        let (with_flag, without) = (taken(&at.chosen_by("--addr")), taken(&at.into()));
+        assert!(without.contains(&format!("on :{port}")) && !without.contains("choose"), "{without}");
+        assert_eq!(with_flag, without + "; choose another address with --addr");
     }
 
     #[tokio::test]
     async fn one_address_listens_on_that_address_alone() {
-        let listener = Listener::bind("[::1]:0".parse().unwrap(), "--addr").unwrap();
+        let at: ListenAt = "[::1]:0".parse().unwrap();
+        let listener = Listener::bind(&at.into()).unwrap();
         let port = listener.address().port();
         TcpStream::connect((Ipv6Addr::LOCALHOST, port)).await.unwrap();
         assert!(TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await.is_err());
@@ -192,7 +221,7 @@ mod tests {
     #[tokio::test]
     async fn many_can_wait_to_be_accepted() {
         for at in [":0", "127.0.0.1:0"] {
-            let listener = Listener::bind(at.parse().unwrap(), "--addr").unwrap();
+            let listener = Listener::bind(&at.parse::<ListenAt>().unwrap().into()).unwrap();
             let address = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), listener.address().port());
             let all = futures::future::try_join_all((0..1000).map(|_| TcpStream::connect(address)));
             timeout(Duration::from_secs(30), all).await.unwrap().unwrap();

@@ -149,8 +149,8 @@ pub async fn run<M, F: Future<Output = ()>>(
     process::register(&mut registry);
     let metrics = metrics(&mut registry);
     let endpoints = http::Endpoints {
-        health: options.health_addr,
-        metrics: options.metrics_addr,
+        health: options.health_addr.chosen_by("--health-addr"),
+        metrics: options.metrics_addr.chosen_by("--metrics-addr"),
         secure: None,
         page: None,
         readiness: readiness.clone(),
@@ -158,9 +158,10 @@ pub async fn run<M, F: Future<Output = ()>>(
     };
     let servers = endpoints.serve(&shutdown)?;
     let client = client::infer().await?;
-    let election = options
-        .leader_elect
-        .then(|| Election::new(client.clone(), &options.lease_namespace, name, &process::name()));
+    let election = options.leader_elect.then(|| {
+        Election::new(client.clone(), &options.lease_namespace, name, &process::name())
+            .with_namespace_flag("--lease-namespace")
+    });
     let leadership = election.as_ref().map_or_else(Leadership::unlimited, Election::leadership);
     let host = Host { client, crds, leadership, readiness: readiness.clone(), shutdown: shutdown.clone() };
     // The future is large, and waits most of the time.

@@ -34,7 +34,7 @@ pub use readiness::{Condition, Readiness};
 pub use secure::Secure;
 
 use crate::connection_limit::{ConnectionLimit, Slot};
-use crate::listener::{ListenAt, ListenError, Listener};
+use crate::listener::{Address, ListenError, Listener};
 
 /// Connections at once for each address. Probes and scrapes need a few. With the others, many connections must follow a probe
 /// before it has to leave, and by then it has its answer.
@@ -57,10 +57,10 @@ const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset
 
 /// What a process serves until it stops, and where. Port 0 lets the system choose.
 pub struct Endpoints {
-    /// The address of `/healthz` and `/readyz`, which `--health-addr` chose.
-    pub health: ListenAt,
-    /// The address of `/metrics`, which `--metrics-addr` chose. If it is the same, one server has both.
-    pub metrics: ListenAt,
+    /// The address of `/healthz` and `/readyz`.
+    pub health: Address,
+    /// The address of `/metrics`. If it is the same, one server has both.
+    pub metrics: Address,
     /// What protects the metrics, which then need an address of their own, as kubelets show no token. `None`: every client may read
     /// them, without TLS.
     pub secure: Option<Secure>,
@@ -75,9 +75,7 @@ pub struct Endpoints {
 /// A document of the program's own, without TLS and to every client that reaches its address.
 pub struct Page {
     /// An address of its own.
-    pub at: ListenAt,
-    /// The flag that chose the address.
-    pub flag: &'static str,
+    pub at: Address,
     /// Its path, such as `/state`.
     pub path: &'static str,
     /// What it is, such as `application/json`.
@@ -111,26 +109,28 @@ impl Endpoints {
     /// `/healthz` answers 200 as long as the process can answer at all; `/readyz` 200 or 503 by the readiness. Both list the
     /// conditions, a line for each.
     pub fn serve(self, stop: &CancellationToken) -> Result<Servers, ListenError> {
-        let Self { health, metrics, secure, page, readiness, registry } = self;
-        if health == metrics && secure.is_some() {
+        let Self { mut health, metrics, secure, page, readiness, registry } = self;
+        let is_shared = health.at == metrics.at;
+        if is_shared && secure.is_some() {
             let problem = io::Error::other("health and secure metrics need an address each");
-            return Err(ListenError::new(metrics, "--metrics-addr", problem));
+            return Err(ListenError::new(&metrics, problem));
         }
         let mut tasks = JoinSet::new();
-        let mut start = |at, flag, routes| start(&mut tasks, at, flag, routes, stop);
-        let (health, metrics) = if health == metrics {
+        let mut start = |at: &Address, routes| start(&mut tasks, at, routes, stop);
+        let (health, metrics) = if is_shared {
+            health.flags.extend(metrics.flags);
             let routes = Routes { readiness: Some(readiness), registry: Some(registry), ..Routes::default() };
-            let address = start(health, "--health-addr or --metrics-addr", routes)?;
+            let address = start(&health, routes)?;
             (address, address)
         } else {
             let routes = Routes { readiness: Some(readiness), ..Routes::default() };
-            let health = start(health, "--health-addr", routes)?;
+            let health = start(&health, routes)?;
             let routes = Routes { registry: Some(registry), secure, ..Routes::default() };
-            (health, start(metrics, "--metrics-addr", routes)?)
+            (health, start(&metrics, routes)?)
         };
         let page = page.map(|page| {
-            let (at, flag) = (page.at, page.flag);
-            start(at, flag, Routes { page: Some(page), ..Routes::default() })
+            let at = page.at.clone();
+            start(&at, Routes { page: Some(page), ..Routes::default() })
         });
         Ok(Servers { health, metrics, page: page.transpose()?, tasks })
     }
@@ -138,12 +138,11 @@ impl Endpoints {
 
 fn start(
     tasks: &mut JoinSet<()>,
-    at: ListenAt,
-    flag: &'static str,
+    at: &Address,
     routes: Routes,
     stop: &CancellationToken,
 ) -> Result<SocketAddr, ListenError> {
-    let listener = Listener::bind(at, flag)?;
+    let listener = Listener::bind(at)?;
     let address = listener.address();
     info!(%address, paths = routes.paths().join(" "), secure = routes.secure.is_some(), "serving");
     tasks.spawn(listen(listener, Arc::new(routes), stop.clone()));

@@ -3,6 +3,7 @@ use tokio::net::TcpListener;
 use tokio::time::{Instant, timeout};
 
 use super::*;
+use crate::ListenAt;
 use prometheus_client::metrics::info::Info;
 
 const LOCAL: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 0);
@@ -19,8 +20,8 @@ fn start(health: SocketAddr, metrics: SocketAddr) -> (Servers, Readiness, Cancel
 
 fn endpoints(health: SocketAddr, metrics: SocketAddr) -> Endpoints {
     Endpoints {
-        health: health.into(),
-        metrics: metrics.into(),
+        health: ListenAt::from(health).chosen_by("--health"),
+        metrics: ListenAt::from(metrics).chosen_by("--metrics"),
         secure: None,
         page: None,
         readiness: Readiness::default(),
@@ -92,8 +93,7 @@ async fn a_page_is_made_anew_for_each_request() {
     let count = std::sync::atomic::AtomicUsize::new(0);
     let content = move || count.fetch_add(1, std::sync::atomic::Ordering::Relaxed).to_string();
     let page = Page {
-        at: second().into(),
-        flag: "--state-addr",
+        at: ListenAt::from(second()).into(),
         path: "/state",
         content_type: "application/json",
         content: Box::new(content),
@@ -134,9 +134,14 @@ async fn odd_requests_get_an_answer() {
 async fn a_port_in_use_is_reported_with_the_flag_to_change() {
     let taken = TcpListener::bind(LOCAL).await.unwrap();
     let taken = taken.local_addr().map(|address| (taken, address)).unwrap();
-    let result = endpoints(LOCAL, taken.1).serve(&CancellationToken::new());
-    let error = result.unwrap_err().to_string();
-    assert!(error.contains("--metrics-addr") && error.contains(&taken.1.to_string()), "{error}");
+    for (health, flags) in [(LOCAL, "--metrics"), (taken.1, "--health or --metrics")] {
+        let result = endpoints(health, taken.1).serve(&CancellationToken::new());
+        let error = result.unwrap_err().to_string();
+        assert!(
+            error.ends_with(&format!(" with {flags}")) && error.contains(&taken.1.to_string()),
+            "{error}"
+        );
+    }
 }
 
 #[tokio::test]

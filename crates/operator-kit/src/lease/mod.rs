@@ -84,6 +84,12 @@ impl Election {
         Self { metrics: Some(Box::new(leads)), ..self }
     }
 
+    /// Names the flag that chose the namespace, such as `--lease-namespace`, in the log if the namespace does not exist.
+    #[must_use]
+    pub fn with_namespace_flag(self, flag: &'static str) -> Self {
+        Self { store: self.store.with_namespace_flag(flag), ..self }
+    }
+
     /// Never creates the Lease: while it does not exist, no process leads. `creator` says in the log what creates it.
     #[must_use]
     pub fn with_lease_created_by(self, creator: &'static str) -> Self {

@@ -26,6 +26,8 @@ pub(super) struct Store {
     api: Api<Lease>,
     namespace: String,
     name: String,
+    /// The flag that chose the namespace, if one did.
+    namespace_flag: Option<&'static str>,
     lease: Option<Lease>,
     /// What creates a Lease that does not exist; none: this process.
     creator: Option<&'static str>,
@@ -95,10 +97,15 @@ impl From<watcher::Error> for Failure {
 impl Store {
     pub(super) fn new(client: Client, namespace: &str, name: &str) -> Self {
         let (namespace, name) = (namespace.to_owned(), name.to_owned());
-        Self { api: Api::namespaced(client, &namespace), namespace, name, lease: None, creator: None }
+        let api = Api::namespaced(client, &namespace);
+        Self { api, namespace, name, namespace_flag: None, lease: None, creator: None }
     }
 
-    /// The same, but it waits until the Lease exists.
+    pub(super) fn with_namespace_flag(self, flag: &'static str) -> Self {
+        Self { namespace_flag: Some(flag), ..self }
+    }
+
+    /// A store that does not create the Lease, but waits until it exists.
     pub(super) fn created_by(self, creator: &'static str) -> Self {
         Self { creator: Some(creator), ..self }
     }
@@ -165,7 +172,8 @@ impl Store {
                 )
             }
             _ if failure.is_absence_of(namespace) => {
-                format!("; create the namespace {namespace}, or set --lease-namespace to another one")
+                let other = self.namespace_flag.map(|flag| format!(", or set {flag} to another one"));
+                format!("; create the namespace {namespace}{}", other.unwrap_or_default())
             }
             _ => String::new(),
         }
@@ -195,4 +203,28 @@ impl Iterator for EveryRetryPeriod {
 
 impl Backoff for EveryRetryPeriod {
     fn reset(&mut self) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{Answer, ApiServer, Call};
+
+    #[tokio::test]
+    async fn a_missing_namespace_is_reported_with_the_flag_that_chose_it() {
+        for (flag, advice) in [
+            (None, "; create the namespace shop"),
+            (Some("--ns"), "; create the namespace shop, or set --ns to another one"),
+        ] {
+            let create = Call::post("/apis/coordination.k8s.io/v1/namespaces/shop/leases");
+            let server = ApiServer::expecting([create.answer(Answer::not_found("namespaces", "shop"))]);
+            let mut store = Store::new(server.client(), "shop", "widgets");
+            if let Some(flag) = flag {
+                store = store.with_namespace_flag(flag);
+            }
+            let deadline = Instant::now() + Duration::from_secs(60);
+            let failure = store.write(Record::default(), deadline).await.unwrap_err();
+            assert_eq!(store.advice(&failure), advice);
+        }
+    }
 }
