@@ -6,6 +6,7 @@ use kube::{
     Api, Client, Resource,
     api::{ApiResource, DynamicObject},
 };
+use operator_kit::apply::document;
 use serde::Serialize;
 use serde_json::Value;
 
@@ -28,10 +29,7 @@ pub(super) struct Wanted {
 impl Wanted {
     /// Of a typed object. Fails only if it could not be written as JSON.
     pub(super) fn of<K: Resource<DynamicType = ()> + Serialize>(object: &K) -> serde_json::Result<Self> {
-        let mut value = serde_json::to_value(object)?;
-        value["apiVersion"] = K::api_version(&()).into();
-        value["kind"] = K::kind(&()).into();
-        Ok(Self::new(ApiResource::erase::<K>(&()), value))
+        Ok(Self::new(ApiResource::erase::<K>(&()), document(object)?))
     }
 
     /// Of an object that has its kind.

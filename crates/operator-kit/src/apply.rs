@@ -40,7 +40,7 @@ pub async fn apply<K>(client: &Client, wanted: &K, manager: &str) -> Result<Appl
 where
     K: Resource<DynamicType = ()> + Serialize,
 {
-    let (name, object) = (wanted.name_any(), document(wanted)?);
+    let (name, object) = (wanted.name_any(), document(wanted).map_err(kube::Error::SerdeError)?);
     let objects = Request::new(K::url_path(&(), wanted.meta().namespace.as_deref()));
     // Without force, an object that another program creates meanwhile is a conflict, unless no field has another value there.
     let mut params = PatchParams::apply(manager);
@@ -76,9 +76,9 @@ fn controller(object: &Value) -> Option<&str> {
     owners.iter().find(|it| it["controller"] == true)?["uid"].as_str()
 }
 
-/// An object with its kind, as an apply needs it.
-fn document<K: Resource<DynamicType = ()> + Serialize>(object: &K) -> Result<Value, ApiError> {
-    let mut document = serde_json::to_value(object).map_err(kube::Error::SerdeError)?;
+/// An object as JSON with its kind, as an apply needs it. Fails only if it could not be written as JSON.
+pub fn document<K: Resource<DynamicType = ()> + Serialize>(object: &K) -> serde_json::Result<Value> {
+    let mut document = serde_json::to_value(object)?;
     document["apiVersion"] = K::api_version(&()).into();
     document["kind"] = K::kind(&()).into();
     Ok(document)

@@ -40,6 +40,10 @@
 //! | `installation` | the objects and files that install an operator; needs the feature `program` |
 //! | `testing` | a scripted API server for unit tests; needs the feature `testing` |
 //!
+//! A whole new operator uses `program`, `installation`, [`installed`], [`apply`] and [`controller::Host`], as `examples/podset` and
+//! `examples/ptemplate` of the repository do. peerpod-operator itself uses the lower modules, because its command line, its controllers
+//! and its rules for objects of other programs are its own.
+//!
 //! # An operator
 //!
 //! `examples/configmaps.rs` is a whole operator in 70 lines. Its surroundings are these:
