@@ -79,7 +79,8 @@ where
     Ok(value.and_then(|value| serde_json::from_value(value).ok()))
 }
 
-/// The same, but the default if it is unreadable. So one object that a user wrote does not keep a whole list from being read.
+/// Reads what others wrote in any form; the default if it is unreadable. So one object that a user wrote does not keep a whole list
+/// from being read. For `#[serde(default, deserialize_with = …)]`.
 pub fn readable_or_default<'de, T, D>(deserializer: D) -> Result<T, D::Error>
 where
     T: DeserializeOwned + Default,

@@ -29,7 +29,7 @@ impl Permission {
         Self { group, resources, verbs, names: &[] }
     }
 
-    /// The same for objects of these names alone. (A right to create or to list without a field selector cannot be
+    /// This rule for objects of these names alone. (A right to create or to list without a field selector cannot be
     /// limited so.)
     #[must_use]
     pub const fn named(self, names: &'static [&'static str]) -> Self {

@@ -120,7 +120,8 @@ impl Publisher {
         api_call::bounded(self.client.request(patch.map_err(kube::Error::BuildRequest)?)).await
     }
 
-    /// The same, if the object has another status, as far as is known: the object may have been read before the last write.
+    /// Writes the status of an object by [`status`](Self::status), if the object has another one as far as is known: the object may have
+    /// been read before the last write.
     pub async fn status_if_changed<K>(&self, object: &K, status: &K::Status) -> Result<(), ApiError>
     where
         K: Resource<DynamicType = ()> + HasStatus<Status: Serialize + PartialEq> + DeserializeOwned,

@@ -49,7 +49,8 @@ pub fn retry_watch<T: Send>(
     })
 }
 
-/// The same for a kind of the operator's own, whose CRD may not be installed yet.
+/// A watch without its errors, as [`retry_watch`] makes it, of a kind whose CRD may not be installed yet. If that is why it failed, the
+/// log says how to install the CRD: `crds`.
 pub fn retry_crd_watch<K: Resource<DynamicType = ()>, T: Send>(
     crds: &'static [Crds],
     watch: impl Stream<Item = Result<T, watcher::Error>> + Send,

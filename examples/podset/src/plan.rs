@@ -74,7 +74,7 @@ fn labels(podset: &PodSet) -> BTreeMap<String, String> {
     [("app".to_owned(), podset.name_any()), (VERSION.0.to_owned(), VERSION.1.to_owned())].into()
 }
 
-/// The same as a selector.
+/// The labels of the Pods of a PodSet, as a selector.
 pub fn selector(podset: &PodSet) -> String {
     let labels = labels(podset).into_iter().map(|(name, value)| format!("{name}={value}"));
     labels.collect::<Vec<_>>().join(",")
