@@ -2,7 +2,7 @@
 //!
 //! `cargo run --example embed -- SETTINGS_DIR CREDENTIALS_DIR`, with a kubeconfig.
 
-use std::{env, error::Error, time::Duration};
+use std::{env, error::Error};
 
 use futures::join;
 use operator_kit::{client, lease::Election, lifecycle, process, shutdown};
@@ -12,7 +12,7 @@ use peerpod_operator::{
     operator_kit,
     peerpod::{self, PeerPods},
     peerpodconfig,
-    provider::{CATALOGUE, CloudSettings, Clouds, Openers, Places, PlacesContext, Served},
+    provider::{CATALOGUE, CloudSettings, Openers},
     settings::{self, Folders},
 };
 use prometheus_client::registry::Registry;
@@ -30,31 +30,21 @@ async fn main() -> Result<(), Box<dyn Error>> {
         settings: settings.ok_or("which folder holds the settings?")?.into(),
         credentials: credentials.map(Into::into),
     };
-    let (metrics, openers) =
-        (Metrics::new(&mut registry), Openers::default().in_cluster(client.clone(), NAMESPACE));
     let (settings, _) = settings::watch(folders, CATALOGUE, stop.clone(), |_| ()).await;
-    let settings = CloudSettings::any(settings);
-    let context = PlacesContext {
-        client: client.clone(),
-        namespace: NAMESPACE.to_owned(),
-        openers: openers.clone(),
-        leadership: leadership.clone(),
-        metrics: metrics.clone(),
-    };
-    let (places, keeping) = Places::keep(settings.clone(), context, stop.clone());
-    let options = peerpod::Options { concurrency: 128, slow_after: Duration::from_secs(300) };
-    let clouds = Clouds::new([Served { settings, places }], &openers, options.concurrency, &metrics);
+    let clouds = [CloudSettings::any(settings)];
 
     // The two controllers, and the program's own.
     let (listed, synced) = tokio::sync::oneshot::channel();
     let listed = || listed.send(()).unwrap_or_default();
-    let (one, two) = (client.clone(), client.clone());
-    let peerpods = PeerPods::new(one, clouds, leadership.clone(), metrics.clone(), &options);
+    let (one, two) = (client.clone(), client);
+    let (metrics, options) = (Metrics::new(&mut registry), peerpod::Options::new(NAMESPACE));
+    let (openers, leads) = (Openers::default(), leadership.clone());
+    let peerpods = PeerPods::new(one, clouds, openers, leads, metrics.clone(), &options);
     let peerpods = peerpods.run(listed, stop.clone());
     let config = peerpodconfig::Options::new(NAMESPACE);
-    let configs = peerpodconfig::run(two, config, leadership.clone(), metrics, || (), stop.clone());
+    let configs = peerpodconfig::run(two, config, leadership, metrics, || (), stop.clone());
     let own = async { println!("this operator's own controllers run here") };
-    let work = Box::pin(async { ((), (), (), ()) = join!(peerpods, configs, keeping, own) });
+    let work = Box::pin(async { ((), (), ()) = join!(peerpods, configs, own) });
     lifecycle::run(work, Some(election), async { synced.await.unwrap_or_default() }, &stop).await;
     Ok(())
 }

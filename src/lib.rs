@@ -27,7 +27,7 @@
 //! ```no_run
 //! # async fn example(client: kube::Client) -> Result<(), Box<dyn std::error::Error>> {
 //! use peerpod_operator::metrics::{DEFAULT_SETTINGS, Metrics};
-//! use peerpod_operator::provider::{CATALOGUE, CloudSettings, Clouds, Openers, Places, PlacesContext, Served};
+//! use peerpod_operator::provider::{CATALOGUE, CloudSettings, Openers};
 //! use peerpod_operator::{NAMESPACE, operator_kit::Leadership, peerpod, settings};
 //! use tokio_util::sync::CancellationToken;
 //!
@@ -40,23 +40,11 @@
 //!     recorded.settings_usable(DEFAULT_SETTINGS, state.usable());
 //! };
 //! let (settings, _) = settings::watch(folders, CATALOGUE, shutdown.clone(), on_change).await;
-//! let settings = CloudSettings::any(settings);
+//! let clouds = [CloudSettings::any(settings)]; // one for each cloud
+//! let openers = Openers::default(); // with a provider of your own: `.with("aws", …)`
 //! let leadership = Leadership::unlimited(); // this process is alone
-//! // With a provider of your own: `.with("aws", …)`.
-//! let openers = Openers::default().in_cluster(client.clone(), NAMESPACE);
-//! let context = PlacesContext {
-//!     client: client.clone(),
-//!     namespace: NAMESPACE.to_owned(),
-//!     openers: openers.clone(),
-//!     leadership: leadership.clone(),
-//!     metrics: metrics.clone(),
-//! };
-//! let (places, keeping) = Places::keep(settings.clone(), context, shutdown.clone());
-//! tokio::spawn(keeping);
-//! let options = peerpod::Options { concurrency: 128, slow_after: std::time::Duration::from_secs(300) };
-//! let served = Served { settings, places }; // one for each cloud
-//! let clouds = Clouds::new([served], &openers, options.concurrency, &metrics);
-//! let controller = peerpod::PeerPods::new(client, clouds, leadership, metrics, &options);
+//! let options = peerpod::Options::new(NAMESPACE);
+//! let controller = peerpod::PeerPods::new(client, clouds, openers, leadership, metrics, &options);
 //! controller.run(|| println!("synced"), shutdown).await; // with a sweep beside it: `sweep::Sweeper`
 //! # Ok(())
 //! # }

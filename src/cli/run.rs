@@ -6,7 +6,7 @@ mod sweep_flags;
 
 use std::{future::pending, pin::pin, process::ExitCode};
 
-use futures::future::{join, join_all, select};
+use futures::future::{join, select};
 use kube::Client;
 use operator_kit::{
     Leadership, ListenAt, Permission, client, http,
@@ -28,9 +28,7 @@ use crate::{
     names::{LEASE, PEERPOD_CTRL_LEASE},
     peerpod::{self, PeerPods},
     peerpodconfig,
-    provider::{
-        CATALOGUE, Cloud, CloudSettings, Clouds, Openers, Places, PlacesContext, Served, ServedCloud,
-    },
+    provider::{CATALOGUE, Cloud, CloudSettings, Openers, ServedCloud},
     settings::{self, tls::TlsOptions},
     sweep::{Published, Sweeper},
 };
@@ -70,24 +68,10 @@ async fn serve(args: RunArgs) -> Result<(), Box<dyn std::error::Error>> {
 
     let election = election(&args, &client, &metrics);
     let leadership = election.as_ref().map_or_else(Leadership::unlimited, Election::leadership);
-    let openers = Openers::default().in_cluster(client.clone(), &args.namespace);
-    let context = PlacesContext {
-        client: client.clone(),
-        namespace: args.namespace.clone(),
-        openers: openers.clone(),
-        leadership: leadership.clone(),
-        metrics: metrics.clone(),
-    };
-    let keep = |settings: CloudSettings| {
-        let (places, keeping) = Places::keep(settings.clone(), context.clone(), shutdown.clone());
-        (Served { settings, places }, keeping)
-    };
-    let (served, keeping): (Vec<_>, Vec<_>) = sources.into_iter().map(keep).unzip();
-    let clouds = Clouds::new(served, &openers, args.concurrency, &metrics);
     let (WarmUp { seen, warm }, configurations) = (warm_up(&readiness), readiness.needs("peerpodconfigs"));
     let work = Controllers { args: &args, client, leadership, metrics, shutdown: shutdown.clone() };
     let controllers = async {
-        let peerpods = work.peerpods(clouds, keeping, published, seen);
+        let peerpods = work.peerpods(sources, published, seen);
         let configurations = work.configurations(secure_metrics, move || configurations.met());
         join(peerpods, configurations).await;
     };
@@ -128,12 +112,11 @@ struct Controllers<'a> {
 }
 
 impl Controllers<'_> {
-    /// Runs the controller of PeerPods with the sweep beside it, and keeps the places, until `shutdown`. Calls `seen` when every
-    /// PeerPod has been seen, or at once if this process does not run this controller.
+    /// Runs the controller of PeerPods with the sweep beside it until `shutdown`. Calls `seen` when every PeerPod has been seen, or
+    /// at once if this process does not run this controller.
     async fn peerpods(
         &self,
-        clouds: Clouds,
-        keeping: Vec<impl Future<Output = ()>>,
+        clouds: Vec<CloudSettings>,
         published: Published,
         seen: impl FnOnce() + Send + 'static,
     ) {
@@ -142,12 +125,16 @@ impl Controllers<'_> {
             seen();
             return;
         }
-        let options = peerpod::Options { concurrency: args.concurrency, slow_after: args.slow_after };
-        let controller = PeerPods::new(client.clone(), clouds, leadership.clone(), metrics.clone(), &options);
+        let options = peerpod::Options {
+            namespace: args.namespace.clone(),
+            concurrency: args.concurrency,
+            slow_after: args.slow_after,
+        };
+        let (client, leadership, metrics) = (client.clone(), leadership.clone(), metrics.clone());
+        let controller = PeerPods::new(client, clouds, Openers::default(), leadership, metrics, &options);
         let sweep = Sweeper::beside(&controller, args.sweep.options(published)).run();
-        let run = join(controller.run(seen, shutdown.clone()), join_all(keeping));
         // The sweep has no end of its own.
-        select(pin!(run), pin!(sweep)).await;
+        select(pin!(controller.run(seen, shutdown.clone())), pin!(sweep)).await;
     }
 
     /// Runs the controller of PeerPodConfigs until `shutdown`. Calls `seen` when it has seen all that it watches, or at once if

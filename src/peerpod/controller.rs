@@ -2,7 +2,7 @@
 
 use std::{convert::Infallible, future::ready, sync::Arc, time::Duration};
 
-use futures::{FutureExt, StreamExt, TryStreamExt, stream};
+use futures::{FutureExt, StreamExt, TryStreamExt, future::BoxFuture, stream};
 use kube::{
     Api, Client,
     runtime::{
@@ -44,7 +44,7 @@ use crate::{
     api::v1alpha1::{CRDS, FIELD_MANAGER, PeerPod, RELEASE_ANNOTATION, RELEASE_VERB},
     cluster::Cluster,
     metrics::Metrics,
-    provider::Clouds,
+    provider::{CloudSettings, Clouds, CloudsContext, Openers},
 };
 
 /// The controller's name, in `--controllers` and in metrics.
@@ -77,10 +77,19 @@ pub const MOST_CONCURRENT: u16 = 160;
 /// How the controller works.
 #[derive(Clone, Debug)]
 pub struct Options {
+    /// The operator's namespace, which has the record of the places of VMs.
+    pub namespace: String,
     /// The most PeerPods to work on at once at one cloud, at most [`MOST_CONCURRENT`]. Half as many stalled ones are added.
     pub concurrency: u16,
     /// A deletion that takes longer is reported.
     pub slow_after: Duration,
+}
+
+impl Options {
+    /// In this namespace, with the defaults of the command line.
+    pub fn new(namespace: impl Into<String>) -> Self {
+        Self { namespace: namespace.into(), concurrency: 128, slow_after: Duration::from_secs(300) }
+    }
 }
 
 /// The fields of a PeerPod that the controller reads.
@@ -113,6 +122,8 @@ pub struct PeerPods {
     context: Arc<Context>,
     writer: Writer<PeerPod>,
     concurrency: usize,
+    /// Keeps the places of VMs. Without it the controller would decide nothing.
+    keeping: BoxFuture<'static, Infallible>,
 }
 
 /// What the controller shares with the sweep, which runs beside it.
@@ -136,10 +147,12 @@ impl Shared {
 }
 
 impl PeerPods {
-    /// The controller of PeerPods whose VMs are in these clouds.
+    /// The controller of PeerPods whose VMs are in the clouds of these settings. `openers` open their providers, with access to the
+    /// cluster of `client`.
     pub fn new(
         client: Client,
-        clouds: Clouds,
+        clouds: impl IntoIterator<Item = CloudSettings>,
+        openers: Openers,
         leadership: Leadership,
         metrics: Metrics,
         options: &Options,
@@ -148,10 +161,21 @@ impl PeerPods {
             Decision::LABELS.map(|(label, _)| label),
             Reason::ALL.iter().map(|reason| reason.as_str()),
         );
+        let (clouds, keeping) = Clouds::serve(
+            clouds,
+            &CloudsContext {
+                client: client.clone(),
+                namespace: options.namespace.clone(),
+                openers: openers.in_cluster(client.clone(), &options.namespace),
+                leadership: leadership.clone(),
+                metrics: metrics.clone(),
+                concurrency: slots(options),
+            },
+        );
         let (store, writer) = reflector::store();
         let concurrency = BESIDE + Parking::most(slots(options), clouds.len());
         let context = Context::new(&client, clouds, leadership, metrics, options, store);
-        Self { client, context: Arc::new(context), writer, concurrency }
+        Self { client, context: Arc::new(context), writer, concurrency, keeping }
     }
 
     /// What runs beside it needs this.
@@ -173,8 +197,11 @@ impl PeerPods {
     ///
     /// The controller watches PeerPods all the time and reconciles them while this process leads. When leadership ends, it drops
     /// the running reconciles. When leadership begins again, it reconciles every PeerPod that needs it.
+    ///
+    /// The leader also keeps the record of the places of VMs, which needs
+    /// [permissions of its own](crate::provider::places::PERMISSIONS).
     pub async fn run(self, synced: impl FnOnce() + Send + 'static, shutdown: CancellationToken) {
-        let Self { client, context, writer, concurrency } = self;
+        let Self { client, context, writer, concurrency, keeping } = self;
         let store = context.observer.store.clone();
         let circumstances = stream::select(context.observer.clouds.changes(), context.leadership.changes());
         let (index, requeues) = (context.index.clone(), context.requeues.clone());
@@ -220,6 +247,7 @@ impl PeerPods {
             () = controller.fuse() => {}
             never = all_seen.fuse() => match never {},
             never = pod_watch.fuse() => match never {},
+            never = keeping.fuse() => match never {},
         }
     }
 }
@@ -303,3 +331,6 @@ impl Context {
         self.index.publish(&self.metrics);
     }
 }
+
+#[cfg(test)]
+mod tests;

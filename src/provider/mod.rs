@@ -91,11 +91,10 @@ pub use instance::{IdProblem, InstanceId, ParsedId};
 pub use limits::{Limits, decorate};
 pub use openers::Openers;
 pub use ownership::{OwnVm, POD_VM};
-pub use places::{Places, PlacesContext};
-pub(crate) use registry::Target;
+pub use registry::cloud_label;
 #[cfg(test)]
 pub(crate) use registry::tests::{clouds_in_memory, clouds_under, state_in_memory};
-pub use registry::{Clouds, Served, cloud_label};
+pub(crate) use registry::{Clouds, CloudsContext, Target};
 pub use shared::Shared;
 
 use std::time::Duration;

@@ -1,16 +1,24 @@
 //! Which provider answers for which cloud, under the settings in force.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::{
+    convert::Infallible,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
 
-use futures::{Stream, StreamExt, stream};
-use operator_kit::{Message, changes::changes};
+use futures::{
+    FutureExt, Stream, StreamExt,
+    future::{BoxFuture, join_all, pending},
+    stream,
+};
+use kube::Client;
+use operator_kit::{Leadership, Message, changes::changes};
 
 use super::{
-    CLOUDS, Cloud, CloudSettings, Error, ErrorClass, Limits, Openers, Places, Provider,
+    CLOUDS, Cloud, CloudSettings, Error, ErrorClass, Limits, Openers, Provider,
     cloud::{Opening, RecordedPlace},
     decorate,
     former_places::{FormerProvider, WithFormerPlaces},
-    places::KnownPlaces,
+    places::{KnownPlaces, Places},
     sightings::Sightings,
 };
 use crate::{
@@ -23,17 +31,31 @@ pub fn cloud_label(cloud: &str) -> &'static str {
     Cloud::named(cloud).map_or("unknown", Cloud::name)
 }
 
-/// The settings of one cloud, and the known places of its VMs.
-pub struct Served {
-    /// The settings.
-    pub settings: CloudSettings,
-    /// The places of its VMs. They must have been kept with the same settings and openers.
-    pub places: Places,
+/// What all clouds of a process share.
+pub(crate) struct CloudsContext {
+    /// The client of the API server.
+    pub(crate) client: Client,
+    /// The operator's namespace, which has the record of the places of VMs.
+    pub(crate) namespace: String,
+    /// How providers are opened.
+    pub(crate) openers: Openers,
+    /// Whether this process keeps that record.
+    pub(crate) leadership: Leadership,
+    /// Where the calls to the clouds are counted.
+    pub(crate) metrics: Metrics,
+    /// On how many VMs of one cloud the operator works at once.
+    pub(crate) concurrency: usize,
+}
+
+/// The settings of one cloud, and the places of its VMs, which are kept by these settings.
+struct Served {
+    settings: CloudSettings,
+    places: Places,
 }
 
 /// The clouds that the settings in force give access to. Cheap to clone; follows the settings by itself.
 #[derive(Clone)]
-pub struct Clouds(Arc<Vec<Source>>);
+pub(crate) struct Clouds(Arc<Vec<Source>>);
 
 /// One source of settings, and the provider made from them.
 struct Source {
@@ -80,17 +102,35 @@ impl Built {
 }
 
 impl Clouds {
-    /// These clouds, each with limits of its own. `calls`: on how many VMs of one cloud the caller works at once, as in
-    /// `peerpod::Options::concurrency`.
-    pub fn new(
+    /// The clouds of these settings, and the work of keeping the places of their VMs, which has no end of its own. Only the leader does
+    /// it, and nothing [is known](Self::are_known) without it.
+    pub(crate) fn serve(
+        settings: impl IntoIterator<Item = CloudSettings>,
+        context: &CloudsContext,
+    ) -> (Self, BoxFuture<'static, Infallible>) {
+        let serve = |settings: CloudSettings| {
+            let (places, keeping) = Places::keep(settings.clone(), context);
+            (Served { settings, places }, keeping)
+        };
+        let (served, keeping): (Vec<_>, Vec<_>) = settings.into_iter().map(serve).unzip();
+        let keeping = async move {
+            join_all(keeping).await;
+            pending::<Infallible>().await
+        };
+        let clouds = Self::new(served, &context.openers, context.concurrency, &context.metrics);
+        (clouds, keeping.boxed())
+    }
+
+    /// These clouds, each with limits of its own.
+    fn new(
         served: impl IntoIterator<Item = Served>,
         openers: &Openers,
-        calls: u16,
+        calls: usize,
         metrics: &Metrics,
     ) -> Self {
         let source = |served: Served| Source {
             openers: openers.clone(),
-            calls: calls.into(),
+            calls,
             limits: served.places.limits(),
             served,
             metrics: metrics.clone(),
@@ -107,12 +147,12 @@ impl Clouds {
 
     /// Whether the places of this cloud's VMs are known, or the reason why they are not. Until then the operator decides nothing.
     /// [`changes`](Self::changes) yields when that changes.
-    pub fn are_known(&self, cloud: &str) -> bool {
+    pub(crate) fn are_known(&self, cloud: &str) -> bool {
         self.source(cloud).is_none_or(Source::is_known)
     }
 
     /// The provider for a PeerPod's `spec.cloudProvider`, or why there is none.
-    pub async fn provider(&self, cloud: &str) -> Result<Arc<dyn Provider>, Error> {
+    pub(crate) async fn provider(&self, cloud: &str) -> Result<Arc<dyn Provider>, Error> {
         let Some(wanted) = Cloud::named(cloud) else {
             let known = CLOUDS.map(Cloud::name).join(", ");
             let message =
@@ -144,7 +184,7 @@ impl Clouds {
     }
 
     /// Whether the settings in force turn on developer mode for this cloud. Then no VM is deleted there.
-    pub fn developer_mode(&self, cloud: &str) -> bool {
+    pub(crate) fn developer_mode(&self, cloud: &str) -> bool {
         let current = self.source(cloud).and_then(|source| source.served.settings.current().ok());
         current.is_some_and(|(_, snapshot)| snapshot.common.is_developer_mode())
     }
@@ -164,7 +204,7 @@ impl Clouds {
     }
 
     /// Yields when other settings come into force, and when the known places change.
-    pub fn changes(&self) -> impl Stream<Item = ()> + Send + use<> {
+    pub(crate) fn changes(&self) -> impl Stream<Item = ()> + Send + use<> {
         stream::select_all(self.0.iter().map(|source| {
             let mut settings = source.served.settings.state.clone();
             settings.mark_unchanged();

@@ -69,7 +69,7 @@ async fn reconcile_in(
 ) -> (&'static str, bool) {
     let server = ApiServer::expecting(calls);
     let (store, _) = kube::runtime::reflector::store();
-    let options = Options { concurrency: 4, slow_after: Duration::from_secs(300) };
+    let options = Options { concurrency: 4, ..Options::new("operator") };
     let metrics = Metrics::new(&mut Registry::default());
     let context = Context::new(&server.client(), clouds, Leadership::unlimited(), metrics, &options, store);
     let (result, action) = context.reconcile(peerpod).await;

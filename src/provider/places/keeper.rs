@@ -1,6 +1,6 @@
 //! The leader keeps the places *(client required)*.
 
-use std::{collections::BTreeMap, pin::pin, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, convert::Infallible, pin::pin, sync::Arc, time::Duration};
 
 use futures::StreamExt;
 use jiff::Timestamp;
@@ -20,7 +20,6 @@ use tokio::{
     sync::{Notify, watch},
     time::{Instant, sleep, timeout},
 };
-use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
 use super::{
@@ -103,9 +102,9 @@ impl Keeper {
         Self { api, name, open, settings, leadership, answer, identity_changed, backoff, doubts }
     }
 
-    /// Works while this process leads, until `stop`.
-    pub(super) async fn run(self, stop: CancellationToken) {
-        stop.run_until_cancelled(self.leadership.each_term(|| Box::pin(self.lead()), || ())).await;
+    /// Works while this process leads, without end.
+    pub(super) async fn run(self) -> Infallible {
+        self.leadership.each_term(|| Box::pin(self.lead()), || ()).await
     }
 
     /// Does the leader's work, without end.

@@ -28,19 +28,16 @@ mod messages;
 mod records;
 mod term;
 
-use std::sync::Arc;
+use std::{convert::Infallible, sync::Arc};
 
 use futures::Stream;
 use jiff::Timestamp;
-use kube::Client;
 use operator_kit::{Leadership, Permission, changes::changes};
 use tokio::sync::{Notify, watch};
-use tokio_util::sync::CancellationToken;
 
 use self::keeper::{Keeper, KeeperContext};
-use super::{CloudSettings, Error, Limits, Openers, Opening, cloud_label, decorate};
+use super::{CloudSettings, CloudsContext, Error, Limits, Opening, cloud_label, decorate};
 use crate::{
-    metrics::Metrics,
     names,
     settings::{Endpoint, Snapshot},
 };
@@ -51,7 +48,7 @@ pub const PERMISSIONS: &[Permission] =
 
 /// The places in which VMs may be. Cheap to clone.
 #[derive(Clone, Debug)]
-pub struct Places {
+pub(super) struct Places {
     answer: watch::Receiver<Option<Answer>>,
     leadership: Leadership,
     identity_changed: Arc<Notify>,
@@ -92,29 +89,13 @@ pub(super) struct FormerPlace {
     pub(super) until: Option<Timestamp>,
 }
 
-/// What keeping the places of any cloud needs.
-#[derive(Clone)]
-pub struct PlacesContext {
-    /// The client of the API server.
-    pub client: Client,
-    /// The namespace of the object that has the places.
-    pub namespace: String,
-    /// How providers are opened, which tell whose a place is.
-    pub openers: Openers,
-    /// Whether this process keeps the places.
-    pub leadership: Leadership,
-    /// Where the calls to the clouds are counted.
-    pub metrics: Metrics,
-}
-
 impl Places {
-    /// The places that these settings name, and the work of keeping them, which ends with `stop`. Only the leader does that work.
-    pub fn keep(
+    /// The places that these settings name, and the work of keeping them, without end. Only the leader does that work.
+    pub(super) fn keep(
         settings: CloudSettings,
-        context: PlacesContext,
-        stop: CancellationToken,
-    ) -> (Self, impl Future<Output = ()> + Send + use<>) {
-        let PlacesContext { client, namespace, openers, leadership, metrics } = context;
+        context: &CloudsContext,
+    ) -> (Self, impl Future<Output = Infallible> + Send + use<>) {
+        let (openers, metrics) = (context.openers.clone(), context.metrics.clone());
         let (sender, answer) = watch::channel(None);
         let (identity_changed, limits) = (Arc::new(Notify::new()), Limits::default());
         let within = limits.clone();
@@ -123,15 +104,16 @@ impl Places {
             Ok(decorate(provider, cloud_label(snapshot.cloud()), within.clone(), metrics.clone()))
         };
         let keeper = Keeper::new(KeeperContext {
-            client,
-            namespace,
+            client: context.client.clone(),
+            namespace: context.namespace.clone(),
             open: Box::new(open),
             settings,
-            leadership: leadership.clone(),
+            leadership: context.leadership.clone(),
             answer: sender,
             identity_changed: Arc::clone(&identity_changed),
         });
-        (Self { answer, leadership, identity_changed, limits }, keeper.run(stop))
+        let leadership = context.leadership.clone();
+        (Self { answer, leadership, identity_changed, limits }, keeper.run())
     }
 
     /// Places with this endpoint alone, whichever identity answers there.

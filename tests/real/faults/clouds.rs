@@ -19,9 +19,7 @@ use peerpod_operator::{
     api::v1alpha1::PeerPod,
     metrics::Metrics,
     peerpod::{self, PeerPods},
-    provider::{
-        CloudSettings, Clouds, Openers, Places, PlacesContext, Provider, Served, contract::memory::Memory,
-    },
+    provider::{CloudSettings, Openers, Provider, contract::memory::Memory},
     settings::{self, Catalogue, Endpoint, Folders, Schema},
 };
 use prometheus_client::registry::Registry;
@@ -59,28 +57,17 @@ async fn operator(client: &Client, dir: &Path, clouds: [(&'static str, Memory); 
         let memory = memory.clone();
         openers.with(name, move |_, _| Ok(Box::new(memory.clone()) as Box<dyn Provider>))
     });
-    let mut served = Vec::new();
+    let mut sources = Vec::new();
     for (name, _) in &clouds {
         let folder = dir.join(name);
         fs::create_dir(&folder)?;
         fs::write(folder.join("CLOUD_PROVIDER"), name)?;
         let folders = Folders { settings: folder, credentials: None };
         let (settings, _) = settings::watch(folders, Catalogue::new(&SCHEMAS), stop.clone(), |_| ()).await;
-        let settings = CloudSettings::any(settings);
-        let context = PlacesContext {
-            client: client.clone(),
-            namespace: NAMESPACE.to_owned(),
-            openers: openers.clone(),
-            leadership: leadership.clone(),
-            metrics: metrics.clone(),
-        };
-        let (places, keeping) = Places::keep(settings.clone(), context, stop.clone());
-        tasks.spawn(keeping);
-        served.push(Served { settings, places });
+        sources.push(CloudSettings::any(settings));
     }
-    let options = peerpod::Options { concurrency: 128, slow_after: DEADLINE };
-    let clouds = Clouds::new(served, &openers, options.concurrency, &metrics);
-    let controller = PeerPods::new(client.clone(), clouds, leadership, metrics, &options);
+    let options = peerpod::Options { slow_after: DEADLINE, ..peerpod::Options::new(NAMESPACE) };
+    let controller = PeerPods::new(client.clone(), sources, openers, leadership, metrics, &options);
     tasks.spawn(controller.run(|| (), stop));
     Ok(tasks)
 }

@@ -1,0 +1,32 @@
+use std::{future::pending, sync::Mutex};
+
+use kube::client::Body;
+use prometheus_client::registry::Registry;
+use tokio::{sync::watch, time::timeout};
+use tower::{BoxError, service_fn};
+
+use super::*;
+use crate::provider::state_in_memory;
+
+#[tokio::test(start_paused = true)]
+async fn the_controller_itself_keeps_the_places_of_vms() {
+    let asked = Arc::new(Mutex::new(Vec::new()));
+    let asking = Arc::clone(&asked);
+    let hangs = service_fn(move |request: hyper::Request<Body>| {
+        asking.lock().unwrap().push(request.uri().path().to_owned());
+        pending::<Result<hyper::Response<Body>, BoxError>>()
+    });
+    let (_settings, state) = watch::channel(state_in_memory("gcp", false));
+    let controller = PeerPods::new(
+        Client::new(hangs, "default"),
+        [CloudSettings::any(state)],
+        Openers::default(),
+        Leadership::unlimited(),
+        Metrics::new(&mut Registry::default()),
+        &Options::new("operator"),
+    );
+    let run = controller.run(|| (), CancellationToken::new());
+    assert!(timeout(Duration::from_secs(1), run).await.is_err(), "it ended by itself");
+    let record = "/api/v1/namespaces/operator/configmaps";
+    assert!(asked.lock().unwrap().iter().any(|path| path == record), "{asked:?}");
+}
