@@ -1,4 +1,8 @@
-//! Observes one PeerPod *(client required)*. It only reads, and only what the decision needs.
+//! Observes one PeerPod *(client required)*. In the cluster and at the cloud it only reads, and only what the decision needs.
+//!
+//! In memory it notes what it finds out about Pods: since when they terminate (`grace_periods.rs`), and whether the Pod of a deleted
+//! PeerPod has ended (`index.rs`). It requeues other PeerPods: those that may have been refused because of that Pod, and those whose own
+//! reconcile must find out whether their Pod has ended (`claims.rs`).
 
 use std::{sync::Arc, time::Instant};
 
