@@ -39,16 +39,38 @@
 //! A cloud is one folder and one line in [`CLOUDS`]. Its [`Cloud`] says all that the rest of the operator asks about it: no other
 //! module compares names of clouds.
 //!
-//! ```text
-//! settings   a catalogue of schemas (name, keys, check)  ->  Snapshot: schema, values, endpoint
-//! cloud.rs   Cloud: a schema, and what else differs from cloud to cloud; CLOUDS, and their CATALOGUE
-//! openers.rs the Cloud of a Snapshot's name, or what an embedding program brings for it  ->  open(values)  ->  Provider
-//! registry   the provider of the settings in force, within its limits
-//! aws/ …     mod.rs: its Cloud and its Provider; settings.rs: its keys and typed settings
-//! ```
-//!
 //! [`settings`](crate::settings) depends on nothing here. It is given the catalogue, and keeps a cloud's values as text. The cloud
 //! reads them into its own type when a provider is opened, so no other module knows that type.
+//!
+//! What stands around every cloud:
+//!
+//! | file | what it does |
+//! |---|---|
+//! | `cloud.rs` | the type [`Cloud`]: a schema, and what else differs from cloud to cloud; [`CLOUDS`], and their [`CATALOGUE`] |
+//! | `cloud_settings.rs` | the settings of one cloud, as they are in force |
+//! | `openers.rs` | opens the provider of a snapshot of settings: by its [`Cloud`], or by what an embedding program brings |
+//! | `registry.rs` | the provider of the settings in force, within its limits |
+//! | `limits.rs`, `listing.rs` | the deadline, the pauses and the metrics of each call; lists that have each thing once |
+//! | `places/` | the record of the places that the settings have named |
+//! | `former_places.rs`, `sightings.rs` | when a VM counts as absent: asks in all these places, and twice if the cloud settles late |
+//! | `ownership.rs` | the proof that a VM is one Pod's |
+//! | `cluster_proof.rs` | the proof that a VM without a Pod and a PeerPod is this cluster's |
+//! | `contract/` | the scenarios that every provider must pass, and a cloud in memory |
+//!
+//! What an author of a cloud uses:
+//!
+//! | file | what it does |
+//! |---|---|
+//! | `error.rs` | the classes of errors |
+//! | `instance.rs` | identifiers of VMs, in the one form that can be compared |
+//! | `finding.rs` | what [`Provider::examine`] returns |
+//! | `http/` | the client of all clouds with an HTTP API: requests, access tokens, signatures, and the pace that a cloud allows |
+//! | `account.rs` | refuses the credentials of another account |
+//! | `region_place.rs` | where VMs are in a cloud of regions |
+//! | `shared.rs` | what providers of one process share, such as a login |
+//! | `single_flight.rs` | one call for all who ask at the same time |
+//! | `ibm_iam.rs` | the access tokens of IBM Cloud, for both of its clouds |
+//! | `aws/`, … | a cloud. `mod.rs`: its [`Cloud`] and its [`Provider`]; `settings.rs`: its keys and typed settings |
 
 mod account;
 pub mod alibabacloud;
