@@ -11,6 +11,7 @@
 //! | rival | the Pod; each records another VM | a resync |
 //! | outdated one | the Pod; it has no finalizer, and there is a younger one | a resync |
 
+mod hashes;
 mod links;
 mod relatives;
 
@@ -30,8 +31,9 @@ use kube::{
 
 pub(super) use self::relatives::{MOST_PODS, MOST_RELATIVES};
 use self::{
+    hashes::{ALL_PODS, PodHash, PodVm, Pods, non_zero, same_stem},
     links::{CountedAs, Entry, Links, Replaced},
-    relatives::{ALL_PODS, PodHash, PodVm, Pods, Role, pod_hash, same_stem},
+    relatives::Role,
 };
 use super::{
     conditions::{Reason, has_clearable_condition, has_reason, is_kept_for_pod},
@@ -69,17 +71,17 @@ pub(super) struct Siblings {
     /// When its own VM was first recorded for its Pod.
     pub(super) recorded: Timestamp,
     /// The newest few VMs of its Pod that are no older than its own.
-    pub(super) newest: Vec<Newer>,
+    pub(super) newest: Vec<SiblingVm>,
     /// When the next one, which the operator does not ask for, was recorded.
     pub(super) next: Option<Timestamp>,
     /// Whether its Pod has a living PeerPod that was made later.
     pub(super) has_younger: bool,
 }
 
-/// A VM that is not older.
+/// Another VM of the Pod, recorded by one or more siblings.
 #[derive(Debug)]
-pub(super) struct Newer {
-    /// A PeerPod that records it.
+pub(super) struct SiblingVm {
+    /// One of these siblings.
     pub(super) key: Key,
     pub(super) recorded: Timestamp,
     /// Whether a PeerPod of another Pod names it too. Two Pods of the same name have VMs that look alike, so a forged PeerPod
@@ -157,10 +159,11 @@ impl Index {
         let pod_vm = self.pod_vm(peerpod);
         let Links { relatives, .. } = &self.state().current;
         let first = relatives.recorded(pod_vm).filter(|_| pod_vm.is_whole());
-        let since = first.unwrap_or(i64::MAX).min(created(peerpod).as_second());
+        let made = created(peerpod).as_second();
+        let since = first.unwrap_or(i64::MAX).min(made);
         let mut newer = relatives.newer(pod_vm, since);
         let newest = newer.by_ref().take(MOST_RELATIVES).filter_map(|vm| {
-            Some(Newer {
+            Some(SiblingVm {
                 key: relatives.records(vm.pod_vm()).next()?.clone(),
                 recorded: second(vm.recorded),
                 contested: relatives.is_contested(vm.pod_vm()),
@@ -170,7 +173,7 @@ impl Index {
             recorded: second(since),
             newest: newest.collect(),
             next: newer.next().map(|vm| second(vm.recorded)),
-            has_younger: relatives.has_younger(pod_vm, created(peerpod).as_second()),
+            has_younger: pod_vm.pod.is_some_and(|pod| relatives.has_younger(pod, made)),
         }
     }
 
@@ -187,12 +190,9 @@ impl Index {
     }
 
     fn claimants_of(&self, peerpod: &PeerPod, pod_vm: PodVm, pods: Pods, most: usize) -> Claimants {
-        if pod_vm.vm == 0 {
-            return Claimants { living: None, deleting: Vec::new(), one_more: None };
-        }
         let own = key(peerpod);
         let Links { relatives, .. } = &self.state().current;
-        let mut deleting = relatives.deleting_of_other_pods(pod_vm, pods).cloned();
+        let mut deleting = relatives.deleting_of_other_pods(pod_vm, pods.clone()).cloned();
         Claimants {
             living: relatives.living(pod_vm.vm, pods).find(|key| ***key != own).cloned(),
             deleting: deleting.by_ref().take(most).collect(),
@@ -204,7 +204,7 @@ impl Index {
     pub(super) fn has_another_vm(&self, pod: &ObjectMeta, peerpod: &PeerPod) -> bool {
         let (Some(name), Some(uid)) = (&pod.name, &pod.uid) else { return false };
         let pod = self.pod_hash(pod.namespace.as_ref(), peerpod.cloud_provider(), uid, name);
-        let pod_vm = PodVm { pod, ..self.pod_vm(peerpod) };
+        let pod_vm = PodVm { pod: Some(pod), ..self.pod_vm(peerpod) };
         self.state().current.relatives.has_another_vm(pod_vm)
     }
 
@@ -264,14 +264,14 @@ impl Index {
         let namespace = peerpod.metadata.namespace.as_ref();
         let pod = owner(peerpod).map(|pod| self.pod_hash(namespace, cloud, &pod.uid, &pod.name));
         let vm = InstanceId::parse(cloud, peerpod.instance_id()).ok();
-        let vm = vm.map(|id| self.hasher.hash_one((cloud, id.key())).max(1));
-        PodVm { vm: vm.unwrap_or_default(), pod: pod.unwrap_or_default() }
+        let vm = vm.map(|id| non_zero(self.hasher.hash_one((cloud, id.key()))));
+        PodVm { vm, pod }
     }
 
     fn pod_hash(&self, namespace: Option<&String>, cloud: &str, uid: &str, name: &str) -> PodHash {
         let name_limit = Cloud::named(cloud).map_or(NAME_LIMIT, |cloud| cloud.name_limit);
         let stem = self.hasher.hash_one(ownership::stem_of(name, name_limit));
-        pod_hash(stem, self.hasher.hash_one((namespace, cloud, uid, name)))
+        PodHash::new(stem, self.hasher.hash_one((namespace, cloud, uid, name)))
     }
 
     fn entry(&self, peerpod: &PeerPod) -> Entry {

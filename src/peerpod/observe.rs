@@ -19,7 +19,7 @@ use super::{
     },
     findings::PeerPodFindings,
     grace_periods::GracePeriods,
-    index::{Index, Newer, Siblings},
+    index::{Index, SiblingVm, Siblings},
     object::{created, deleted_at, has_finalizer, has_unread_finalizers, is_abandoned, key, owner},
     parking::Turn,
     pod::{PodState, PodView, state_of},
@@ -247,7 +247,7 @@ impl Observation<'_> {
         Ok(())
     }
 
-    async fn sibling(&self, sibling: &Newer) -> Sibling {
+    async fn sibling(&self, sibling: &SiblingVm) -> Sibling {
         let known = self.observer.store.get(&sibling.key);
         let known = known.filter(|other| !sibling.contested && is_sibling(other, self.peerpod));
         let vm = match known {

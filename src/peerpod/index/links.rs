@@ -9,7 +9,8 @@ use kube::runtime::reflector::ObjectRef;
 
 use super::{
     Key,
-    relatives::{MOST_PODS, MOST_RELATIVES, PodVm, RecordedVm, Relatives, Role, same_stem},
+    hashes::{PodVm, same_stem},
+    relatives::{MOST_PODS, MOST_RELATIVES, RecordedVm, Relatives, Role},
 };
 use crate::{
     api::v1alpha1::PeerPod,
@@ -108,8 +109,8 @@ impl Links {
             }
         }
         if now != old {
-            let pods = vms.iter().map(|(pod_vm, _)| *pod_vm).filter(|pod_vm| pod_vm.is_whole());
-            others.extend(pods.flat_map(|pod_vm| self.relatives.few_outdated(pod_vm)).cloned());
+            let pods = vms.iter().filter_map(|(pod_vm, _)| pod_vm.whole());
+            others.extend(pods.flat_map(|(_, pod)| self.relatives.few_outdated(pod)).cloned());
             others.extend(old.into_iter().flat_map(|(pod_vm, _)| self.beside_removed_claim(pod_vm)).cloned());
         }
         others.retain(|other| other != key);
@@ -126,7 +127,7 @@ impl Links {
         entry.needs_resync
             || match entry.role {
                 Role::Record => has_newer(),
-                Role::Released => self.relatives.has_younger(pod_vm, created),
+                Role::Released => pod_vm.pod.is_some_and(|pod| self.relatives.has_younger(pod, created)),
                 Role::Deleting | Role::Ended => false,
             }
     }

@@ -3,9 +3,12 @@
 //! A tenant who may create PeerPods may create thousands that name one Pod or one VM. So every query here takes a few steps down
 //! an ordered set and returns a few PeerPods at most, however many there are.
 
-use std::{cmp::Ordering, collections::BTreeSet, iter, ops::RangeInclusive};
+use std::{cmp::Ordering, collections::BTreeSet, iter, num::NonZeroU64};
 
-use super::Key;
+use super::{
+    Key,
+    hashes::{ALL_PODS, PodHash, PodVm, Pods, same_stem},
+};
 
 /// The most relatives that one event asks for or requeues. A timer reconciles a PeerPod with more newer siblings (see
 /// [`Siblings`](super::Siblings)), so no chain of changes has to reach all of them.
@@ -14,41 +17,6 @@ pub(in crate::peerpod) const MOST_RELATIVES: usize = 4;
 /// The most other Pods to read or requeue for one VM. Usually a VM has one PeerPod. When deleted PeerPods of more other Pods than
 /// this name the VM, the operator reads none of these Pods and takes one of the PeerPods as a claim.
 pub(in crate::peerpod) const MOST_PODS: usize = 15;
-
-/// A VM as it is recorded for one Pod: the hashes of both, 0 if there is none. The hash keys are random, so a tenant cannot
-/// construct a collision.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct PodVm {
-    pub(super) vm: u64,
-    pub(super) pod: PodHash,
-}
-
-/// The hash of a Pod. It begins with bits of the hash of the stem of its VMs' names, so that Pods whose VMs have like names are
-/// neighbours. Two stems with the same bits make a PeerPod too much count as a claim, which is the safe side.
-pub(super) type PodHash = u64;
-
-/// The bits of the Pod itself, after those of the stem.
-const OWN_BITS: u32 = 40;
-
-/// The hash of a Pod by the hashes of its VMs' stem and of itself. It is not 0.
-pub(super) fn pod_hash(stem: u64, pod: u64) -> PodHash {
-    (stem >> OWN_BITS).max(1) << OWN_BITS | pod >> (u64::BITS - OWN_BITS)
-}
-
-/// The Pods whose VMs' names have the same stem. Without a Pod: those without one.
-pub(super) fn same_stem(pod: PodHash) -> Pods {
-    let first = pod >> OWN_BITS << OWN_BITS;
-    [first, first | ((1 << OWN_BITS) - 1)]
-}
-
-/// The first and the last of some neighbours.
-pub(super) type Pods = [PodHash; 2];
-
-impl PodVm {
-    pub(super) fn is_whole(self) -> bool {
-        self.vm != 0 && self.pod != 0
-    }
-}
 
 /// What a PeerPod is to the VM that it names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -76,9 +44,9 @@ impl Role {
 /// One PeerPod of a VM. The order serves all queries: first those that are not being deleted, then by Pod, the oldest first.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Member {
-    vm: u64,
+    vm: NonZeroU64,
     role: Role,
-    pod: PodHash,
+    pod: Option<PodHash>,
     created: i64,
     /// `None` in bounds alone.
     name: Option<Name>,
@@ -105,12 +73,12 @@ pub(super) struct RecordedVm {
     pod: PodHash,
     /// The second of the first record.
     pub(super) recorded: i64,
-    vm: u64,
+    vm: NonZeroU64,
 }
 
 impl RecordedVm {
     pub(super) fn pod_vm(self) -> PodVm {
-        PodVm { vm: self.vm, pod: self.pod }
+        PodVm { vm: Some(self.vm), pod: Some(self.pod) }
     }
 }
 
@@ -137,26 +105,15 @@ pub(super) struct Relatives {
     released: BTreeSet<ReleasedPeerPod>,
 }
 
-/// All members of a VM with these roles, of these Pods.
-fn range(vm: u64, roles: [Role; 2], pods: Pods) -> RangeInclusive<Member> {
-    let bound = |role, pod, created| Member { vm, role, pod, created, name: None };
-    bound(roles[0], pods[0], i64::MIN)..=bound(roles[1], pods[1], i64::MAX)
-}
-
-fn of_one(PodVm { vm, pod }: PodVm, role: Role) -> RangeInclusive<Member> {
-    range(vm, [role; 2], [pod; 2])
-}
-
-/// All Pods, and none.
-pub(super) const ALL_PODS: Pods = [0, PodHash::MAX];
-
 impl Relatives {
     pub(super) fn insert(&mut self, pod_vm: PodVm, role: Role, created: i64, key: Key) {
-        let PodVm { vm, pod } = pod_vm;
-        if role == Role::Released && pod_vm.is_whole() {
+        if role == Role::Released
+            && let Some((_, pod)) = pod_vm.whole()
+        {
             self.released.insert(ReleasedPeerPod { pod, created, name: Some(Name(key.clone())) });
         }
-        if vm != 0 {
+        let PodVm { vm, pod } = pod_vm;
+        if let Some(vm) = vm {
             self.change(pod_vm, |members| {
                 members.insert(Member { vm, role, pod, created, name: Some(Name(key)) })
             });
@@ -164,11 +121,13 @@ impl Relatives {
     }
 
     pub(super) fn remove(&mut self, pod_vm: PodVm, role: Role, created: i64, key: Key) {
-        let PodVm { vm, pod } = pod_vm;
-        if role == Role::Released && pod_vm.is_whole() {
+        if role == Role::Released
+            && let Some((_, pod)) = pod_vm.whole()
+        {
             self.released.remove(&ReleasedPeerPod { pod, created, name: Some(Name(key.clone())) });
         }
-        if vm != 0 {
+        let PodVm { vm, pod } = pod_vm;
+        if let Some(vm) = vm {
             self.change(pod_vm, |members| {
                 members.remove(&Member { vm, role, pod, created, name: Some(Name(key)) })
             });
@@ -189,18 +148,34 @@ impl Relatives {
         }
     }
 
+    /// The PeerPods of these Pods that name the VM and have this role.
+    fn members_of(
+        &self,
+        vm: Option<NonZeroU64>,
+        role: Role,
+        pods: Pods,
+    ) -> impl DoubleEndedIterator<Item = &Member> {
+        let (first, last) = pods.into_inner();
+        let bound = |vm, pod, created| Member { vm, role, pod, created, name: None };
+        let all = vm.map(|vm| bound(vm, first, i64::MIN)..=bound(vm, last, i64::MAX));
+        all.into_iter().flat_map(move |all| self.members.range(all))
+    }
+
+    /// Those of one Pod, or without a Pod.
+    fn members_of_one(&self, PodVm { vm, pod }: PodVm, role: Role) -> impl Iterator<Item = &Member> {
+        self.members_of(vm, role, pod..=pod)
+    }
+
     /// The VM with the time of its first record, if it has a record now.
     pub(super) fn recorded_vm(&self, pod_vm: PodVm) -> Option<RecordedVm> {
-        if !pod_vm.is_whole() || self.records(pod_vm).next().is_none() {
-            return None;
-        }
-        let PodVm { vm, pod } = pod_vm;
+        let (vm, pod) = pod_vm.whole()?;
+        self.records(pod_vm).next()?;
         Some(RecordedVm { pod, recorded: self.recorded(pod_vm)?, vm })
     }
 
     /// When the VM was first recorded for the Pod. Another record does not make it younger.
     pub(super) fn recorded(&self, pod_vm: PodVm) -> Option<i64> {
-        let first = |role| self.members.range(of_one(pod_vm, role)).next().map(|member| member.created);
+        let first = |role| self.members_of_one(pod_vm, role).next().map(|member| member.created);
         Role::ALL.into_iter().filter_map(first).min()
     }
 
@@ -211,7 +186,7 @@ impl Relatives {
     /// Whether a PeerPod of another Pod, or of none, names the VM.
     pub(super) fn is_contested(&self, pod_vm: PodVm) -> bool {
         Role::ALL.into_iter().any(|role| {
-            let mut all = self.members.range(range(pod_vm.vm, [role; 2], ALL_PODS));
+            let mut all = self.members_of(pod_vm.vm, role, ALL_PODS);
             [all.next(), all.next_back()].into_iter().flatten().any(|member| member.pod != pod_vm.pod)
         })
     }
@@ -227,37 +202,43 @@ impl Relatives {
     }
 
     fn others(&self, PodVm { vm, pod }: PodVm, from: i64, to: i64) -> impl Iterator<Item = RecordedVm> {
-        let all = RecordedVm { pod, recorded: from, vm: 0 }..=RecordedVm { pod, recorded: to, vm: u64::MAX };
-        self.vms.range(all).rev().copied().filter(move |it| it.vm != vm && pod != 0)
+        let all = pod.into_iter().flat_map(move |pod| self.vms_of(pod, from, to)).rev();
+        all.copied().filter(move |it| Some(it.vm) != vm)
+    }
+
+    /// The VMs of the Pod that were recorded in these seconds and between them.
+    fn vms_of(&self, pod: PodHash, from: i64, to: i64) -> impl DoubleEndedIterator<Item = &RecordedVm> {
+        let bound = |recorded, vm| RecordedVm { pod, recorded, vm };
+        self.vms.range(bound(from, NonZeroU64::MIN)..=bound(to, NonZeroU64::MAX))
     }
 
     /// The records of the VM, the oldest first.
     pub(super) fn records(&self, pod_vm: PodVm) -> impl Iterator<Item = &Key> {
-        keys(self.members.range(of_one(pod_vm, Role::Record)))
+        keys(self.members_of_one(pod_vm, Role::Record))
     }
 
     /// Those of these Pods that name the VM and are not being deleted.
-    pub(super) fn living(&self, vm: u64, pods: Pods) -> impl Iterator<Item = &Key> {
+    pub(super) fn living(&self, vm: Option<NonZeroU64>, pods: Pods) -> impl Iterator<Item = &Key> {
         let roles = [Role::Record, Role::Released].into_iter();
-        roles.flat_map(move |role| keys(self.members.range(range(vm, [role; 2], pods))))
+        roles.flat_map(move |role| keys(self.members_of(vm, role, pods.clone())))
     }
 
     /// PeerPods that name the VM, are being deleted, and may have waited for a PeerPod of this Pod: a few of the Pod, a few
     /// without a Pod, and one of each other Pod whose VMs have like names, up to the number that a reconcile counts.
     pub(super) fn waiting(&self, pod_vm: PodVm) -> impl Iterator<Item = &Key> {
-        let of_pods = [pod_vm, PodVm { pod: 0, ..pod_vm }];
+        let of_pods = [pod_vm, PodVm { pod: None, ..pod_vm }];
         let few = of_pods.into_iter().flat_map(|it| self.deleted(it).take(MOST_RELATIVES + 1));
         few.chain(self.waiting_of_other_pods(pod_vm))
     }
 
     /// Those of them that are of other Pods.
     pub(super) fn waiting_of_other_pods(&self, pod_vm: PodVm) -> impl Iterator<Item = &Key> {
-        let pods = same_stem(pod_vm.pod);
-        Role::DELETED.into_iter().flat_map(move |it| self.of_other_pods(pod_vm, it, pods)).take(MOST_PODS + 1)
+        let of_role = move |role| self.of_other_pods(pod_vm, role, same_stem(pod_vm.pod));
+        Role::DELETED.into_iter().flat_map(of_role).take(MOST_PODS + 1)
     }
 
     fn deleted(&self, pod_vm: PodVm) -> impl Iterator<Item = &Key> {
-        Role::DELETED.into_iter().flat_map(move |it| keys(self.members.range(of_one(pod_vm, it))))
+        Role::DELETED.into_iter().flat_map(move |it| keys(self.members_of_one(pod_vm, it)))
     }
 
     /// One PeerPod of each other one of these Pods that names the VM, is being deleted, and whose Pod may run.
@@ -266,11 +247,13 @@ impl Relatives {
     }
 
     fn of_other_pods(&self, PodVm { vm, pod }: PodVm, role: Role, pods: Pods) -> impl Iterator<Item = &Key> {
-        let mut next = Some(pods[0].max(1));
+        let (first, last) = pods.into_inner();
+        // A PeerPod without a Pod is not of another Pod.
+        let mut next = Some(first.unwrap_or(PodHash::FIRST));
         let each = iter::from_fn(move || {
-            let first = next.filter(|next| *next <= pods[1])?;
-            let first = self.members.range(range(vm, [role; 2], [first, pods[1]])).next();
-            next = first.and_then(|member| member.pod.checked_add(1));
+            let from = next.filter(|next| Some(*next) <= last)?;
+            let first = self.members_of(vm, role, Some(from)..=last).next();
+            next = first.and_then(|member| member.pod?.next());
             first
         });
         keys(each.filter(move |member| member.pod != pod))
@@ -282,40 +265,38 @@ impl Relatives {
     }
 
     /// Whether the Pod has a living PeerPod that was made after that second.
-    pub(super) fn has_younger(&self, PodVm { pod, .. }: PodVm, than: i64) -> bool {
+    pub(super) fn has_younger(&self, pod: PodHash, than: i64) -> bool {
         let after = than.saturating_add(1);
-        let vms =
-            RecordedVm { pod, recorded: after, vm: 0 }..=RecordedVm { pod, recorded: i64::MAX, vm: u64::MAX };
-        pod != 0 && (self.vms.range(vms).next().is_some() || self.released_since(pod, after).next().is_some())
+        self.vms_of(pod, after, i64::MAX).next().is_some() || self.released_since(pod, after).next().is_some()
     }
 
     /// A few of the oldest and a few of the youngest outdated PeerPods of the Pod (see [`Self::outdated`]). The oldest may stay
     /// for good.
-    pub(super) fn few_outdated(&self, pod_vm: PodVm) -> impl Iterator<Item = &Key> {
-        let bound = |created| ReleasedPeerPod::bound(pod_vm.pod, created);
+    pub(super) fn few_outdated(&self, pod: PodHash) -> impl Iterator<Item = &Key> {
+        let bound = |created| ReleasedPeerPod::bound(pod, created);
         let of_pod = self.released.range(bound(i64::MIN)..=bound(i64::MAX));
         let youngest =
-            of_pod.rev().take(2 * MOST_RELATIVES).filter(move |it| self.has_younger(pod_vm, it.created));
+            of_pod.rev().take(2 * MOST_RELATIVES).filter(move |it| self.has_younger(pod, it.created));
         let youngest = youngest.take(MOST_RELATIVES).filter_map(|it| it.name.as_ref()).map(|Name(key)| key);
-        self.outdated(pod_vm).take(MOST_RELATIVES).chain(youngest)
+        self.outdated(pod).take(MOST_RELATIVES).chain(youngest)
     }
 
     /// PeerPods of the Pod that have no finalizer and for which a younger one exists, the oldest first.
-    pub(super) fn outdated(&self, pod_vm: PodVm) -> impl Iterator<Item = &Key> {
-        let all = self.released_since(pod_vm.pod, i64::MIN);
-        let outdated = all.take_while(move |it| self.has_younger(pod_vm, it.created));
+    fn outdated(&self, pod: PodHash) -> impl Iterator<Item = &Key> {
+        let all = self.released_since(pod, i64::MIN);
+        let outdated = all.take_while(move |it| self.has_younger(pod, it.created));
         outdated.filter_map(|it| it.name.as_ref()).map(|Name(key)| key)
     }
 
     /// A few such of each Pod.
     pub(super) fn all_outdated(&self) -> impl Iterator<Item = &Key> {
-        let mut next = Some(1);
+        let mut next = Some(PodHash::FIRST);
         let pods = iter::from_fn(move || {
             let pod = self.released.range(ReleasedPeerPod::bound(next?, i64::MIN)..).next()?.pod;
-            next = pod.checked_add(1);
+            next = pod.next();
             Some(pod)
         });
-        pods.flat_map(|pod| self.few_outdated(PodVm { vm: 0, pod }))
+        pods.flat_map(|pod| self.few_outdated(pod))
     }
 
     fn released_since(&self, pod: PodHash, from: i64) -> impl Iterator<Item = &ReleasedPeerPod> {
