@@ -34,7 +34,7 @@ const STARTED_BY: SignedDuration = SignedDuration::from_mins(10);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Phase {
     /// The object alone determines the decision.
-    Settled(Decision),
+    Decided(Decision),
     /// It is not being deleted and does not have the finalizer.
     Released,
     /// It is not being deleted and has the finalizer.
@@ -47,11 +47,11 @@ impl Phase {
     /// The phase of this PeerPod.
     pub fn of(facts: &Facts) -> Self {
         match (facts.deleted, facts.finalizer) {
-            _ if facts.unread_finalizers => Self::Settled(Decision::Refuse(Blocked::UnreadFinalizers)),
+            _ if facts.unread_finalizers => Self::Decided(Decision::Refuse(Blocked::UnreadFinalizers)),
             (None, false) => Self::Released,
             (None, true) => Self::Live,
-            (Some(_), false) => Self::Settled(Decision::Nothing),
-            (Some(_), true) if facts.abandoned => Self::Settled(Decision::Release(Release::Abandoned)),
+            (Some(_), false) => Self::Decided(Decision::Nothing),
+            (Some(_), true) if facts.abandoned => Self::Decided(Decision::Release(Release::Abandoned)),
             (Some(_), true) => Self::Deleting,
         }
     }
@@ -60,7 +60,7 @@ impl Phase {
 /// Decides. See the [module](self) for what always holds.
 pub fn decide(facts: Facts) -> Decision {
     match Phase::of(&facts) {
-        Phase::Settled(decision) => decision,
+        Phase::Decided(decision) => decision,
         Phase::Released => released(facts),
         Phase::Live => live(facts),
         Phase::Deleting => deleting(facts),

@@ -234,7 +234,7 @@ impl Index {
     }
 
     /// How many PeerPods are being deleted and not released yet, or are ambiguous.
-    pub(super) fn unsettled(&self) -> usize {
+    pub(super) fn unfinished(&self) -> usize {
         self.state().current.clouds.values().map(|totals| totals.pending + totals.ambiguous).sum()
     }
 

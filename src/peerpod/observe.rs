@@ -73,12 +73,12 @@ impl Observer {
         let mut facts = self.known(peerpod, &siblings);
         let observation = Observation { observer: self, peerpod, provider, turn, siblings };
         match Phase::of(&facts) {
-            Phase::Settled(Decision::Release(_)) => {}
+            Phase::Decided(Decision::Release(_)) => {}
             // Whatever keeps a deleted PeerPod, it claims no VM once its Pod has ended.
-            Phase::Settled(_) if facts.deleted.is_some() => {
+            Phase::Decided(_) if facts.deleted.is_some() => {
                 observation.note_end(&mut facts).await?;
             }
-            Phase::Settled(_) => {}
+            Phase::Decided(_) => {}
             Phase::Released => observation.released(&mut facts).await?,
             Phase::Live => observation.live(&mut facts).await?,
             Phase::Deleting => observation.deleting(&mut facts).await?,

@@ -61,8 +61,8 @@ impl PodWatch {
         Self { waiting: Mutex::default(), changed: Notify::new(), requeues }
     }
 
-    /// Requeues this PeerPod when its Pod changes, until [`Self::settled`]. If many wait for one Pod, a change requeues a few,
-    /// and each of them that is settled requeues the next. So one write to a Pod has a bounded cost. No change since the Pod was
+    /// Requeues this PeerPod when its Pod changes, until [`Self::stop_waiting`]. If many wait for one Pod, a change requeues a few,
+    /// and each of them that stops waiting requeues the next. So one write to a Pod has a bounded cost. No change since the Pod was
     /// read is missed: a watch that starts lists the Pod, and with a running watch this PeerPod is requeued at once.
     pub(super) fn expect(&self, peerpod: &PeerPod) {
         let Some(owner) = owner(peerpod) else { return };
@@ -78,8 +78,8 @@ impl PodWatch {
     }
 
     /// This PeerPod no longer waits for its Pod. If it did, returns a few of those that still wait, whose Pod may have ended too.
-    pub(super) fn settled(&self, key: &ObjectRef<PeerPod>) -> Option<Vec<Key>> {
-        let others = self.waiting().settled(key)?;
+    pub(super) fn stop_waiting(&self, key: &ObjectRef<PeerPod>) -> Option<Vec<Key>> {
+        let others = self.waiting().stop_waiting(key)?;
         self.changed.notify_one();
         Some(others)
     }
@@ -89,7 +89,7 @@ impl PodWatch {
         let mut waiting = self.waiting();
         let gone: Vec<_> = waiting.pods.keys().filter(|key| !exists(key)).cloned().collect();
         for key in gone {
-            waiting.settled(&key);
+            waiting.stop_waiting(&key);
         }
         self.changed.notify_one();
     }
@@ -155,7 +155,7 @@ impl Waiting {
         if self.pods.get(key).is_some_and(|before| **before == *uid) {
             return false;
         }
-        self.settled(key);
+        self.stop_waiting(key);
         let uid: Arc<str> = uid.into();
         self.expected.entry(uid.clone()).or_default().insert(key.clone());
         self.pods.insert(key.clone(), uid);
@@ -163,7 +163,7 @@ impl Waiting {
     }
 
     /// This PeerPod does not wait. If it did, returns a few of those that wait for the same Pod.
-    fn settled(&mut self, key: &ObjectRef<PeerPod>) -> Option<Vec<Key>> {
+    fn stop_waiting(&mut self, key: &ObjectRef<PeerPod>) -> Option<Vec<Key>> {
         let uid = self.pods.remove(key)?;
         let keys = self.expected.get_mut(&uid)?;
         keys.remove(key);
@@ -218,14 +218,14 @@ mod tests {
         assert_eq!(requeued(&requeues), ["a"]);
         watch.take(&Event::Delete(pod("pod-b")));
         assert_eq!(requeued(&requeues), ["b"]);
-        assert_eq!(watch.settled(&key(&a)), Some(Vec::new()));
-        assert_eq!(watch.settled(&key(&a)), None, "it waits no more");
+        assert_eq!(watch.stop_waiting(&key(&a)), Some(Vec::new()));
+        assert_eq!(watch.stop_waiting(&key(&a)), None, "it waits no more");
         watch.take(&Event::Apply(pod("pod-a")));
         assert!(requeued(&requeues).is_empty());
     }
 
     #[test]
-    fn a_change_requeues_a_few_of_many_and_each_settled_one_requeues_the_next() {
+    fn a_change_requeues_a_few_of_many_and_each_that_stops_waiting_requeues_the_next() {
         let requeues = Requeues::default();
         let watch = PodWatch::new(requeues.clone());
         let all: Vec<_> = (0..100).map(|number| peerpod(&number.to_string(), "pod")).collect();
@@ -234,20 +234,20 @@ mod tests {
         }
         watch.take(&Event::InitDone);
         assert_eq!(requeued(&requeues).len(), 100);
-        let mut settled = 0;
+        let mut stopped = 0;
         watch.take(&Event::Delete(pod("pod")));
         while let names = requeued(&requeues)
             && !names.is_empty()
         {
             assert!(names.len() <= MOST_RELATIVES * MOST_RELATIVES, "{names:?}");
             for name in names {
-                if let Some(next) = watch.settled(&key(&peerpod(&name, "pod"))) {
-                    settled += 1;
+                if let Some(next) = watch.stop_waiting(&key(&peerpod(&name, "pod"))) {
+                    stopped += 1;
                     requeues.add(next);
                 }
             }
         }
-        assert_eq!(settled, 100);
+        assert_eq!(stopped, 100);
     }
 
     #[test]
@@ -263,7 +263,7 @@ mod tests {
         watch.take(&Event::Apply(pod("present")));
         assert_eq!(requeued(&requeues), ["a"]);
         // It was made again with another owner, which no event showed.
-        assert!(watch.settled(&key(&peerpod("a", "another"))).is_some());
+        assert!(watch.stop_waiting(&key(&peerpod("a", "another"))).is_some());
         assert!(watch.waiting().expected.is_empty() && watch.waiting().pods.is_empty());
         watch.expect(&peerpod("a", "present"));
         watch.retain(|_| false);
@@ -277,11 +277,11 @@ mod tests {
         watch.expect(&a);
         let mut unused = pin!(watch.unused());
         assert!(timeout(2 * LINGER, &mut unused).await.is_err(), "it waits");
-        watch.settled(&key(&a));
+        watch.stop_waiting(&key(&a));
         assert!(timeout(LINGER / 2, &mut unused).await.is_err());
         watch.expect(&a);
         assert!(timeout(LINGER, &mut unused).await.is_err(), "it waits again");
-        watch.settled(&key(&a));
+        watch.stop_waiting(&key(&a));
         assert!(timeout(2 * LINGER, &mut unused).await.is_ok());
     }
 
@@ -300,7 +300,7 @@ mod tests {
         assert!(requeued(&requeues).is_empty(), "it waits already");
         // A new list requeues all.
         watch.take(&Event::Init);
-        watch.settled(&key(&b));
+        watch.stop_waiting(&key(&b));
         watch.expect(&b);
         assert!(requeued(&requeues).is_empty());
         watch.take(&Event::InitDone);

@@ -50,7 +50,7 @@ impl Context {
             Ok(facts) => facts,
             Err(Interrupted::Failed(error)) => return Err(error),
             Err(Interrupted::Parked) => {
-                let again = self.trackers.requeue_policy.parked(self.index.unsettled());
+                let again = self.trackers.requeue_policy.parked(self.index.unfinished());
                 self.report_outcome(peerpod, &Outcome::Parked, again).await;
                 return Ok(Action::requeue(again));
             }
@@ -83,7 +83,7 @@ impl Context {
         match &decision {
             Decision::Wait(Wait::PodRuns | Wait::PodEnds(_)) => self.trackers.pod_watch.expect(peerpod),
             _ => {
-                self.requeues.add(self.trackers.pod_watch.settled(&key).unwrap_or_default());
+                self.requeues.add(self.trackers.pod_watch.stop_waiting(&key).unwrap_or_default());
             }
         }
         match &decision {

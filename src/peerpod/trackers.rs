@@ -25,7 +25,7 @@ impl Trackers {
     pub(super) fn forget(&self, key: &ObjectRef<PeerPod>) {
         let Self { requeue_policy, pod_watch, report_tracker, grace_periods, parking } = self;
         requeue_policy.forget(key);
-        pod_watch.settled(key);
+        pod_watch.stop_waiting(key);
         report_tracker.forget(key);
         grace_periods.forget(key);
         parking.forget(key);
@@ -45,7 +45,7 @@ impl Trackers {
     /// Forgets what a PeerPod waits for, and what was reported about it, because this process does not lead. Delays after failures,
     /// and since when its Pod is known to terminate, hold in the next term, too.
     pub(super) fn stop(&self, key: &ObjectRef<PeerPod>) {
-        self.pod_watch.settled(key);
+        self.pod_watch.stop_waiting(key);
         self.report_tracker.forget(key);
         self.parking.forget(key);
     }
