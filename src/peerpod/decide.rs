@@ -36,7 +36,7 @@ pub enum Phase {
     /// The object alone determines the decision.
     Decided(Decision),
     /// It is not being deleted and does not have the finalizer.
-    Released,
+    WithoutFinalizer,
     /// It is not being deleted and has the finalizer.
     Live,
     /// It is being deleted, and its finalizer is to stay until the VM is absent.
@@ -48,7 +48,7 @@ impl Phase {
     pub fn of(facts: &Facts) -> Self {
         match (facts.deleted, facts.finalizer) {
             _ if facts.unread_finalizers => Self::Decided(Decision::Refuse(Blocked::UnreadFinalizers)),
-            (None, false) => Self::Released,
+            (None, false) => Self::WithoutFinalizer,
             (None, true) => Self::Live,
             (Some(_), false) => Self::Decided(Decision::Nothing),
             (Some(_), true) if facts.abandoned => Self::Decided(Decision::Release(Release::Abandoned)),
@@ -61,7 +61,7 @@ impl Phase {
 pub fn decide(facts: Facts) -> Decision {
     match Phase::of(&facts) {
         Phase::Decided(decision) => decision,
-        Phase::Released => released(facts),
+        Phase::WithoutFinalizer => without_finalizer(facts),
         Phase::Live => live(facts),
         Phase::Deleting => deleting(facts),
     }
@@ -101,7 +101,7 @@ fn delete(vm: Vm, facts: Facts) -> Decision {
 
 /// Decides on a PeerPod without the finalizer. cloud-api-adaptor removes it after a start of the Pod that failed, and then makes
 /// another VM and PeerPod, so such PeerPods pile up. The youngest of a Pod is never touched.
-fn released(facts: Facts) -> Decision {
+fn without_finalizer(facts: Facts) -> Decision {
     if !facts.has_younger {
         return Decision::Nothing;
     }

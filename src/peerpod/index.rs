@@ -280,7 +280,7 @@ impl Index {
         let role = match (deleted, has_finalizer(peerpod)) {
             (Some(_), _) => Role::Deleting,
             (None, true) => Role::Record,
-            (None, false) => Role::Released,
+            (None, false) => Role::WithoutFinalizer,
         };
         Entry {
             pod_vm: self.pod_vm(peerpod),

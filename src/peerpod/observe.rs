@@ -79,7 +79,7 @@ impl Observer {
                 observation.note_end(&mut facts).await?;
             }
             Phase::Decided(_) => {}
-            Phase::Released => observation.released(&mut facts).await?,
+            Phase::WithoutFinalizer => observation.without_finalizer(&mut facts).await?,
             Phase::Live => observation.live(&mut facts).await?,
             Phase::Deleting => observation.deleting(&mut facts).await?,
         }
@@ -143,7 +143,7 @@ struct Observation<'a> {
 
 impl Observation<'_> {
     /// A PeerPod without the finalizer matters only if it has a younger sibling. If its VM is absent, nothing else matters.
-    async fn released(&self, facts: &mut Facts) -> Result<(), Interrupted> {
+    async fn without_finalizer(&self, facts: &mut Facts) -> Result<(), Interrupted> {
         if !facts.has_younger || facts.instance.is_err() {
             return Ok(());
         }

@@ -168,8 +168,8 @@ fn a_live_peerpod_is_retired_after_its_pod_ended_and_a_sweep_saw_it() {
         let unseen = Facts { finding, ..left.clone() };
         assert_eq!(decide(unseen), Decision::Nothing, "cloud-api-adaptor may still delete the VM");
     }
-    let released = Facts { finalizer: false, ..left };
-    assert_eq!(decide(released), Decision::Nothing);
+    let without_finalizer = Facts { finalizer: false, ..left };
+    assert_eq!(decide(without_finalizer), Decision::Nothing);
 }
 
 #[test]

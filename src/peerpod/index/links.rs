@@ -127,7 +127,9 @@ impl Links {
         entry.needs_resync
             || match entry.role {
                 Role::Record => has_newer(),
-                Role::Released => pod_vm.pod.is_some_and(|pod| self.relatives.has_younger(pod, created)),
+                Role::WithoutFinalizer => {
+                    pod_vm.pod.is_some_and(|pod| self.relatives.has_younger(pod, created))
+                }
                 Role::Deleting | Role::Ended => false,
             }
     }

@@ -24,7 +24,7 @@ pub(super) enum Role {
     /// It is not being deleted and has the finalizer: it counts as the record of its VM among its siblings.
     Record,
     /// It is not being deleted and has no finalizer.
-    Released,
+    WithoutFinalizer,
     /// It is being deleted.
     Deleting,
     /// It is being deleted, and its own Pod has ended: it claims no VM.
@@ -32,7 +32,7 @@ pub(super) enum Role {
 }
 
 impl Role {
-    const ALL: [Self; 4] = [Self::Record, Self::Released, Self::Deleting, Self::Ended];
+    const ALL: [Self; 4] = [Self::Record, Self::WithoutFinalizer, Self::Deleting, Self::Ended];
     const DELETED: [Self; 2] = [Self::Deleting, Self::Ended];
 
     /// As the watch shows it: the end of its Pod is not in the object.
@@ -84,14 +84,14 @@ impl RecordedVm {
 
 /// A living PeerPod of a Pod without the finalizer. cloud-api-adaptor leaves one for each start of the Pod that failed.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct ReleasedPeerPod {
+struct WithoutFinalizer {
     pod: PodHash,
     created: i64,
     /// `None` in bounds alone.
     name: Option<Name>,
 }
 
-impl ReleasedPeerPod {
+impl WithoutFinalizer {
     /// Sorts before all of this Pod and this second.
     fn bound(pod: PodHash, created: i64) -> Self {
         Self { pod, created, name: None }
@@ -102,15 +102,15 @@ impl ReleasedPeerPod {
 pub(super) struct Relatives {
     members: BTreeSet<Member>,
     vms: BTreeSet<RecordedVm>,
-    released: BTreeSet<ReleasedPeerPod>,
+    without_finalizer: BTreeSet<WithoutFinalizer>,
 }
 
 impl Relatives {
     pub(super) fn insert(&mut self, pod_vm: PodVm, role: Role, created: i64, key: Key) {
-        if role == Role::Released
+        if role == Role::WithoutFinalizer
             && let Some((_, pod)) = pod_vm.whole()
         {
-            self.released.insert(ReleasedPeerPod { pod, created, name: Some(Name(key.clone())) });
+            self.without_finalizer.insert(WithoutFinalizer { pod, created, name: Some(Name(key.clone())) });
         }
         let PodVm { vm, pod } = pod_vm;
         if let Some(vm) = vm {
@@ -121,10 +121,10 @@ impl Relatives {
     }
 
     pub(super) fn remove(&mut self, pod_vm: PodVm, role: Role, created: i64, key: Key) {
-        if role == Role::Released
+        if role == Role::WithoutFinalizer
             && let Some((_, pod)) = pod_vm.whole()
         {
-            self.released.remove(&ReleasedPeerPod { pod, created, name: Some(Name(key.clone())) });
+            self.without_finalizer.remove(&WithoutFinalizer { pod, created, name: Some(Name(key.clone())) });
         }
         let PodVm { vm, pod } = pod_vm;
         if let Some(vm) = vm {
@@ -219,7 +219,7 @@ impl Relatives {
 
     /// Those of these Pods that name the VM and are not being deleted.
     pub(super) fn living(&self, vm: Option<NonZeroU64>, pods: Pods) -> impl Iterator<Item = &Key> {
-        let roles = [Role::Record, Role::Released].into_iter();
+        let roles = [Role::Record, Role::WithoutFinalizer].into_iter();
         roles.flat_map(move |role| keys(self.members_of(vm, role, pods.clone())))
     }
 
@@ -267,14 +267,15 @@ impl Relatives {
     /// Whether the Pod has a living PeerPod that was made after that second.
     pub(super) fn has_younger(&self, pod: PodHash, than: i64) -> bool {
         let after = than.saturating_add(1);
-        self.vms_of(pod, after, i64::MAX).next().is_some() || self.released_since(pod, after).next().is_some()
+        self.vms_of(pod, after, i64::MAX).next().is_some()
+            || self.without_finalizer_since(pod, after).next().is_some()
     }
 
     /// A few of the oldest and a few of the youngest outdated PeerPods of the Pod (see [`Self::outdated`]). The oldest may stay
     /// for good.
     pub(super) fn few_outdated(&self, pod: PodHash) -> impl Iterator<Item = &Key> {
-        let bound = |created| ReleasedPeerPod::bound(pod, created);
-        let of_pod = self.released.range(bound(i64::MIN)..=bound(i64::MAX));
+        let bound = |created| WithoutFinalizer::bound(pod, created);
+        let of_pod = self.without_finalizer.range(bound(i64::MIN)..=bound(i64::MAX));
         let youngest =
             of_pod.rev().take(2 * MOST_RELATIVES).filter(move |it| self.has_younger(pod, it.created));
         let youngest = youngest.take(MOST_RELATIVES).filter_map(|it| it.name.as_ref()).map(|Name(key)| key);
@@ -283,7 +284,7 @@ impl Relatives {
 
     /// PeerPods of the Pod that have no finalizer and for which a younger one exists, the oldest first.
     fn outdated(&self, pod: PodHash) -> impl Iterator<Item = &Key> {
-        let all = self.released_since(pod, i64::MIN);
+        let all = self.without_finalizer_since(pod, i64::MIN);
         let outdated = all.take_while(move |it| self.has_younger(pod, it.created));
         outdated.filter_map(|it| it.name.as_ref()).map(|Name(key)| key)
     }
@@ -292,15 +293,15 @@ impl Relatives {
     pub(super) fn all_outdated(&self) -> impl Iterator<Item = &Key> {
         let mut next = Some(PodHash::FIRST);
         let pods = iter::from_fn(move || {
-            let pod = self.released.range(ReleasedPeerPod::bound(next?, i64::MIN)..).next()?.pod;
+            let pod = self.without_finalizer.range(WithoutFinalizer::bound(next?, i64::MIN)..).next()?.pod;
             next = pod.next();
             Some(pod)
         });
         pods.flat_map(|pod| self.few_outdated(pod))
     }
 
-    fn released_since(&self, pod: PodHash, from: i64) -> impl Iterator<Item = &ReleasedPeerPod> {
-        let all = self.released.range(ReleasedPeerPod::bound(pod, from)..);
+    fn without_finalizer_since(&self, pod: PodHash, from: i64) -> impl Iterator<Item = &WithoutFinalizer> {
+        let all = self.without_finalizer.range(WithoutFinalizer::bound(pod, from)..);
         all.take_while(move |it| it.pod == pod)
     }
 

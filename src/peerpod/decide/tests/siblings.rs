@@ -52,48 +52,47 @@ fn a_newer_sibling_that_spells_the_same_vm_in_another_way_supersedes_nothing() {
 }
 
 #[test]
-fn a_released_peerpod_without_a_vm_is_deleted_if_its_pod_has_a_younger_one() {
-    let released = Facts { finalizer: false, has_younger: true, vm: VmState::Absent, ..live_one() };
-    assert_eq!(decide(released.clone()), Decision::Tidy);
+fn a_peerpod_without_finalizer_and_vm_is_deleted_if_its_pod_has_a_younger_one() {
+    let one = Facts { finalizer: false, has_younger: true, vm: VmState::Absent, ..live_one() };
+    assert_eq!(decide(one.clone()), Decision::Tidy);
     for kept in [
-        Facts { has_younger: false, ..released.clone() },
-        Facts { deleted: Some(at(99)), ..released.clone() },
-        Facts { vm: VmState::NotAsked, ..released.clone() },
-        Facts { vm: present(None), ..released.clone() },
-        Facts { vm: VmState::Unanswered(Error::new(ErrorClass::NotSupported, "no")), ..released.clone() },
+        Facts { has_younger: false, ..one.clone() },
+        Facts { deleted: Some(at(99)), ..one.clone() },
+        Facts { vm: VmState::NotAsked, ..one.clone() },
+        Facts { vm: present(None), ..one.clone() },
+        Facts { vm: VmState::Unanswered(Error::new(ErrorClass::NotSupported, "no")), ..one.clone() },
     ] {
         assert_eq!(decide(kept.clone()), Decision::Nothing, "{kept:?}");
     }
     let busy = Error::new(ErrorClass::Transient, "busy");
-    let unanswered = Facts { vm: VmState::Unanswered(busy.clone()), ..released };
+    let unanswered = Facts { vm: VmState::Unanswered(busy.clone()), ..one };
     assert_eq!(decide(unanswered), Decision::Retry(busy));
 }
 
 #[test]
-fn a_released_peerpods_vm_is_deleted_where_a_newer_one_superseded_it() {
-    let released =
-        Facts { finalizer: false, has_younger: true, siblings: vec![sibling(1, None)], ..live_one() };
-    assert!(matches!(decide(released.clone()), Decision::Delete(_)));
-    let accepted = Facts { deletion_accepted: true, ..released.clone() };
+fn the_vm_of_a_peerpod_without_finalizer_is_deleted_where_a_newer_one_superseded_it() {
+    let one = Facts { finalizer: false, has_younger: true, siblings: vec![sibling(1, None)], ..live_one() };
+    assert!(matches!(decide(one.clone()), Decision::Delete(_)));
+    let accepted = Facts { deletion_accepted: true, ..one.clone() };
     assert_eq!(decide(accepted), Decision::Wait(Wait::VmDeletion(Duration::ZERO)));
-    let claimed = Facts { claimed_by: Some("shop/web".into()), ..released.clone() };
+    let claimed = Facts { claimed_by: Some("shop/web".into()), ..one.clone() };
     assert_eq!(decide(claimed), Decision::Refuse(Blocked::Claimed("shop/web".into())), "it is asked again");
     for unclear in [
-        Facts { siblings: vec![sibling(0, None)], ..released.clone() },
-        Facts { in_sandbox: InSandbox::By(at(0)), ..released.clone() },
+        Facts { siblings: vec![sibling(0, None)], ..one.clone() },
+        Facts { in_sandbox: InSandbox::By(at(0)), ..one.clone() },
     ] {
         assert_eq!(decide(unclear), Decision::Keep(Blocked::Ambiguous), "it is asked again");
     }
-    let stayed = Facts { in_sandbox: InSandbox::By(at(0)), ..released.clone() };
+    let stayed = Facts { in_sandbox: InSandbox::By(at(0)), ..one.clone() };
     assert!(must_keep_for_pod(&stayed), "what comes later is no evidence");
     let busy = Error::new(ErrorClass::Transient, "busy");
     let unanswered = Sibling { vm: VmState::Unanswered(busy.clone()), ..sibling(1, None) };
-    assert_eq!(decide(Facts { siblings: vec![unanswered], ..released.clone() }), Decision::Retry(busy));
+    assert_eq!(decide(Facts { siblings: vec![unanswered], ..one.clone() }), Decision::Retry(busy));
     for kept in [
-        Facts { abandoned: true, ..released.clone() },
-        Facts { developer_mode: true, ..released.clone() },
-        Facts { has_younger: false, ..released.clone() },
-        Facts { pod: None, ..released },
+        Facts { abandoned: true, ..one.clone() },
+        Facts { developer_mode: true, ..one.clone() },
+        Facts { has_younger: false, ..one.clone() },
+        Facts { pod: None, ..one },
     ] {
         assert_eq!(decide(kept.clone()), Decision::Nothing, "{kept:?}");
     }

@@ -3,16 +3,21 @@
 use super::*;
 
 /// Without the finalizer, as cloud-api-adaptor leaves one after a start that failed.
-fn released(mut peerpod: PeerPod) -> PeerPod {
+fn without_finalizer(mut peerpod: PeerPod) -> PeerPod {
     peerpod.metadata.finalizers = None;
     peerpod
 }
 
 #[test]
-fn released_peerpods_with_a_younger_one_are_requeued_a_few_at_a_time() {
+fn peerpods_without_finalizer_with_a_younger_one_are_requeued_a_few_at_a_time() {
     let index = Index::default();
     let failed = |number: u64| {
-        released(made(&format!("web-{number:03}"), "pod", &vm(number), i64::try_from(number).unwrap()))
+        without_finalizer(made(
+            &format!("web-{number:03}"),
+            "pod",
+            &vm(number),
+            i64::try_from(number).unwrap(),
+        ))
     };
     assert!(!index.apply(&Event::Apply(failed(0))).matters, "it is the youngest");
     for number in 1..100 {
@@ -34,7 +39,7 @@ fn released_peerpods_with_a_younger_one_are_requeued_a_few_at_a_time() {
     assert!(index.to_resync().is_empty());
 
     index.apply(&Event::Apply(failed(1)));
-    let others = [of_another_pod(failed(2)), deleted(failed(3)), released(made("x", "pod", "", 0))];
+    let others = [of_another_pod(failed(2)), deleted(failed(3)), without_finalizer(made("x", "pod", "", 0))];
     for other in others {
         assert!(
             !index.apply(&Event::Apply(other.clone())).others.iter().any(|key| key.name == other.name_any())
@@ -48,7 +53,7 @@ fn released_peerpods_with_a_younger_one_are_requeued_a_few_at_a_time() {
     // The finalizer may go late.
     let held = made("web-004", "pod", &vm(4), 4);
     index.apply(&Event::Apply(held.clone()));
-    assert!(index.apply(&Event::Apply(released(held))).matters);
+    assert!(index.apply(&Event::Apply(without_finalizer(held))).matters);
 }
 
 #[test]
@@ -100,7 +105,7 @@ fn another_vm_of_a_pod_is_known_by_a_living_record_of_it() {
     index.apply(&Event::Apply(own.clone()));
     index.apply(&Event::Apply(made("same", "other", UUID, 10)));
     index.apply(&Event::Apply(deleted(made("going", "other", &vm(1), 10))));
-    index.apply(&Event::Apply(released(made("released", "other", &vm(2), 10))));
+    index.apply(&Event::Apply(without_finalizer(made("released", "other", &vm(2), 10))));
     assert!(!index.has_another_vm(&pod("shop", "other"), &own));
     index.apply(&Event::Apply(made("held", "other", &vm(3), 10)));
     assert!(index.has_another_vm(&pod("shop", "other"), &own));
