@@ -70,7 +70,7 @@ pub async fn run(
     let rooms = Arc::new(rooms);
     let led = leadership.changes().inspect({
         let rooms = rooms.clone();
-        move |()| rooms.taken_over()
+        move |()| rooms.leadership_changed()
     });
     let controller = Controller::for_stream(changed, store.clone())
         .with_config(controller::Config::default().concurrency(1))

@@ -49,9 +49,9 @@ impl Rooms {
     }
 
     /// This process began or ceased to lead: another process may have led meanwhile.
-    pub(super) fn taken_over(&self) {
-        self.capacity.taken_over();
-        self.admission.taken_over();
+    pub(super) fn leadership_changed(&self) {
+        self.capacity.leadership_changed();
+        self.admission.leadership_changed();
     }
 }
 

@@ -140,9 +140,9 @@ impl Admission {
     }
 
     /// Another process may have led meanwhile, and this one may find another API server.
-    pub(super) fn taken_over(&self) {
+    pub(super) fn leadership_changed(&self) {
         self.doubt_policies();
-        self.propagation.taken_over();
+        self.propagation.leadership_changed();
     }
 
     /// Asks the API server again whether it supports policies: it may have been restarted, or another one may answer.

@@ -38,7 +38,7 @@ impl Propagation {
     }
 
     /// Another process may have written meanwhile.
-    pub(super) fn taken_over(&self) {
+    pub(super) fn leadership_changed(&self) {
         self.all().clear();
     }
 
@@ -95,7 +95,7 @@ mod tests {
         assert!(!is_settling(0, false, true));
         assert!(is_settling(1, true, true), "a change waits");
         // Another process may have led.
-        propagation.taken_over();
+        propagation.leadership_changed();
         assert!(!is_settling(2, false, true));
         propagation.forget("config");
         assert!(propagation.all().is_empty());

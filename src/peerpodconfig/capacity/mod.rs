@@ -81,8 +81,8 @@ const MOST_SINGLE: usize = 2;
 pub struct Capacity {
     pods: Api<PodView>,
     nodes: Nodes,
-    /// Whether another process may have written to nodes since the last pass.
-    taken_over: AtomicBool,
+    /// Whether the next pass is the first since leadership changed: another process may have written to nodes meanwhile.
+    is_first_of_term: AtomicBool,
     /// Two concurrent passes would each repeat the writes of the other.
     state: Mutex<PassState>,
 }
@@ -117,12 +117,12 @@ impl Capacity {
         let client = reading(client, &node::NODE);
         let (nodes, changes) = Nodes::watch(client.clone());
         let state = PassState { writer: Writer::new(client), recount: Recount::default() };
-        (Self { pods, nodes, taken_over: AtomicBool::new(true), state: Mutex::new(state) }, changes)
+        (Self { pods, nodes, is_first_of_term: AtomicBool::new(true), state: Mutex::new(state) }, changes)
     }
 
     /// Notes that another process may have written to nodes since the last pass. The first pass assumes so anyway.
-    pub fn taken_over(&self) {
-        self.taken_over.store(true, Ordering::Relaxed);
+    pub fn leadership_changed(&self) {
+        self.is_first_of_term.store(true, Ordering::Relaxed);
     }
 
     /// The nodes.
@@ -142,7 +142,7 @@ impl Capacity {
         let PassState { writer, recount } = &mut *self.state.lock().await;
         let Some(nodes) = self.nodes.snapshot() else { return Ok(None) };
         let now = Instant::now();
-        if self.taken_over.swap(false, Ordering::Relaxed) {
+        if self.is_first_of_term.swap(false, Ordering::Relaxed) {
             // A predecessor may have written to any of them and not counted them again.
             let marked = nodes.iter().filter(|node| node.mark().is_some());
             recount.schedule(marked.map(|node| node.name().clone()), now);
@@ -275,7 +275,7 @@ mod tests {
                     assert_eq!((pass.again, pass.written.reached.len()), (again, 0), "{pass:?}");
                     tokio::time::advance(Duration::from_secs(5)).await;
                 }
-                capacity.taken_over();
+                capacity.leadership_changed();
             }
         }
     }
