@@ -42,7 +42,7 @@ families! {
     /// Calls to a cloud in progress.
     provider_calls_in_flight: Gauge = "provider_calls_in_flight" ["provider"],
     /// PeerPods that wait for a free slot at their cloud.
-    provider_calls_queued: Gauge = "provider_calls_queued" ["provider"],
+    peerpods_parked: Gauge = "provider_calls_queued" ["provider"],
     /// Reconciles that have been busy at a cloud for more than 1 s, and so may free their slot for others.
     provider_calls_stalled: Gauge = "provider_calls_stalled" ["provider"],
     /// Whether the operator makes no calls to a cloud now because the cloud asked for fewer: 1 or 0.

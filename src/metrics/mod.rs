@@ -188,7 +188,7 @@ impl Metrics {
         let families = &self.0;
         classes.into_iter().for_each(|class| drop(families.provider_errors.with([provider, class])));
         drop(families.provider_calls_in_flight.with([provider]));
-        drop(families.provider_calls_queued.with([provider]));
+        drop(families.peerpods_parked.with([provider]));
         drop(families.provider_calls_stalled.with([provider]));
         drop(families.provider_throttled.with([provider]));
         drop(families.provider_throttled_until.with([provider]));
@@ -199,9 +199,9 @@ impl Metrics {
         ProviderCall::start(self.clone(), provider, call)
     }
 
-    /// A PeerPod waits for its turn at a cloud from now until the guard is dropped.
-    pub fn provider_call_queued(&self, provider: &'static str) -> Counted {
-        Counted::up(self.0.provider_calls_queued.with([provider]))
+    /// A PeerPod is parked, until it gets a slot at a cloud, from now until the guard is dropped.
+    pub fn peerpod_parked(&self, provider: &'static str) -> Counted {
+        Counted::up(self.0.peerpods_parked.with([provider]))
     }
 
     /// A reconcile is busy at a cloud for long, from now until the guard is dropped.

@@ -121,7 +121,7 @@ impl Parking {
             let mut next: Vec<_> = others.flat_map(|(_, at)| at.forget(key)).collect();
             let at = clouds.entry(cloud).or_insert_with(|| Slots::new(self.0.slots));
             at.most = most.unwrap_or(usize::MAX).max(1);
-            let entered = at.enter(key, || metrics.provider_call_queued(cloud));
+            let entered = at.enter(key, || metrics.peerpod_parked(cloud));
             // The cloud may take more than before.
             next.extend(at.call());
             (entered, next)

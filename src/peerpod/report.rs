@@ -38,7 +38,7 @@ pub(super) enum ReportError {
     Refused(#[from] ApiError),
     /// Others hang. The next reconcile reports again.
     #[error("the API server is slow: {MOST_REPORTS} other reports took longer than {TURN:?}")]
-    Queued,
+    NoTurn,
 }
 
 impl Reporter {
@@ -84,7 +84,7 @@ impl Reporter {
 
     async fn turn(&self) -> Result<SemaphorePermit<'_>, ReportError> {
         // The semaphore is never closed.
-        timeout(TURN, self.turns.acquire()).await.ok().and_then(Result::ok).ok_or(ReportError::Queued)
+        timeout(TURN, self.turns.acquire()).await.ok().and_then(Result::ok).ok_or(ReportError::NoTurn)
     }
 }
 
@@ -128,7 +128,7 @@ mod tests {
         let futures::future::Either::Right(((outcome, took), hang)) = select(hang, one_more).await else {
             panic!("reports that hang ended first")
         };
-        assert!(matches!(outcome, Err(ReportError::Queued)), "{outcome:?}");
+        assert!(matches!(outcome, Err(ReportError::NoTurn)), "{outcome:?}");
         assert_eq!(took, TURN);
         let timed_out = hang.await;
         assert!(timed_out.iter().all(|it| matches!(it, Err(ReportError::Refused(_)))), "{timed_out:?}");
