@@ -233,7 +233,7 @@ impl Index {
         self.state().current.to_resync().collect()
     }
 
-    /// How many PeerPods are being deleted and not released yet, or are ambiguous.
+    /// How many PeerPods are unfinished: being deleted and not released yet, or ambiguous.
     pub(super) fn unfinished(&self) -> usize {
         self.state().current.clouds.values().map(|totals| totals.pending + totals.ambiguous).sum()
     }

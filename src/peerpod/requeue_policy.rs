@@ -24,8 +24,8 @@ const SLOW_RESYNC: Duration = Duration::from_secs(300);
 /// shows it. Unless many are stuck.
 const REFUSED_RESYNC: Duration = Duration::from_secs(30);
 
-/// While many PeerPods wait for a slot, the delay is this much for each of them, up to [`SLOW_RESYNC`]: each of these reconciles
-/// costs a request to the API server and none to the cloud.
+/// The delay of a parked PeerPod is this much for each unfinished one, up to [`SLOW_RESYNC`]: each of these reconciles costs a request
+/// to the API server and none to the cloud. Some unfinished PeerPods wait for their Pods instead, so there are at most 10 a second.
 const PARKED_SHARE: Duration = Duration::from_millis(100);
 
 /// The least delay after a cloud asked for fewer calls.
@@ -196,9 +196,9 @@ impl RequeuePolicy {
         }
     }
 
-    /// The delay for a parked PeerPod, while this many PeerPods wait. It is called earlier if a slot is free.
-    pub(super) fn parked(&self, waiting: usize) -> Duration {
-        let share = PARKED_SHARE.saturating_mul(u32::try_from(waiting).unwrap_or(u32::MAX));
+    /// The delay for a parked PeerPod, while this many PeerPods are unfinished. It is called earlier if a slot is free.
+    pub(super) fn parked(&self, unfinished: usize) -> Duration {
+        let share = PARKED_SHARE.saturating_mul(u32::try_from(unfinished).unwrap_or(u32::MAX));
         self.spread(share.clamp(POD_RESYNC, SLOW_RESYNC))
     }
 
@@ -355,9 +355,9 @@ mod tests {
 
     #[test]
     fn parked_peerpods_are_reconciled_soon_but_not_thousands_at_once() {
-        for (waiting, least) in [(0, 60), (600, 60), (1000, 100), (3000, 300), (usize::MAX, 300)] {
-            let pause = RequeuePolicy::default().parked(waiting).as_secs();
-            assert!((least..=least * 5 / 4).contains(&pause), "{pause} s with {waiting}");
+        for (unfinished, least) in [(0, 60), (600, 60), (1000, 100), (3000, 300), (usize::MAX, 300)] {
+            let pause = RequeuePolicy::default().parked(unfinished).as_secs();
+            assert!((least..=least * 5 / 4).contains(&pause), "{pause} s with {unfinished}");
         }
     }
 
