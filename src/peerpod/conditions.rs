@@ -26,15 +26,11 @@ pub enum ConditionType {
     Stalled,
 }
 
-impl ConditionType {
-    const ALL: [Self; 2] = [Self::Reconciling, Self::Stalled];
-
+operator_kit::labels! {
     /// The condition's type.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Reconciling => "Reconciling",
-            Self::Stalled => "Stalled",
-        }
+    pub ConditionType {
+        Reconciling => "Reconciling",
+        Stalled => "Stalled",
     }
 }
 

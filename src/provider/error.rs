@@ -44,31 +44,19 @@ impl ErrorClass {
         let has = |codes: &str| codes.split_ascii_whitespace().any(|it| it == code);
         table.iter().find(|(_, codes)| has(codes)).map(|(class, _)| *class)
     }
+}
 
-    /// Every class there is.
-    pub const ALL: [Self; 8] = [
-        Self::NotFound,
-        Self::Unsettled { check_again_after: Duration::ZERO },
-        Self::Transient,
-        Self::Throttled { retry_after: Duration::ZERO },
-        Self::Unauthorized,
-        Self::Refused,
-        Self::Invalid,
-        Self::NotSupported,
-    ];
-
+operator_kit::labels! {
     /// The metric label and log field.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::NotFound => "not_found",
-            Self::Unsettled { .. } => "unsettled",
-            Self::Transient => "transient",
-            Self::Throttled { .. } => "throttled",
-            Self::Unauthorized => "unauthorized",
-            Self::Refused => "refused",
-            Self::Invalid => "invalid",
-            Self::NotSupported => "not_supported",
-        }
+    pub ErrorClass {
+        NotFound => "not_found",
+        Unsettled { check_again_after: Duration::ZERO } => "unsettled",
+        Transient => "transient",
+        Throttled { retry_after: Duration::ZERO } => "throttled",
+        Unauthorized => "unauthorized",
+        Refused => "refused",
+        Invalid => "invalid",
+        NotSupported => "not_supported",
     }
 }
 

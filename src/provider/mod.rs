@@ -258,18 +258,13 @@ pub enum Resource {
     Interface,
 }
 
-impl Resource {
-    /// All.
-    pub const ALL: [Self; 4] = [Self::Vm, Self::Disk, Self::Address, Self::Interface];
-
+operator_kit::labels! {
     /// The metric label.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Vm => "vm",
-            Self::Disk => "disk",
-            Self::Address => "address",
-            Self::Interface => "interface",
-        }
+    pub Resource {
+        Vm => "vm",
+        Disk => "disk",
+        Address => "address",
+        Interface => "interface",
     }
 }
 

@@ -235,19 +235,14 @@ pub enum SweepVerdict {
     Spared,
 }
 
-impl SweepVerdict {
-    /// All.
-    pub const ALL: [Self; 5] = [Self::Delete, Self::Watch, Self::Unproven, Self::ByHand, Self::Spared];
-
+operator_kit::labels! {
     /// The metric label.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Delete => "delete",
-            Self::Watch => "watch",
-            Self::Unproven => "unproven",
-            Self::ByHand => "by_hand",
-            Self::Spared => "spared",
-        }
+    pub SweepVerdict {
+        Delete => "delete",
+        Watch => "watch",
+        Unproven => "unproven",
+        ByHand => "by_hand",
+        Spared => "spared",
     }
 }
 

@@ -58,18 +58,13 @@ pub enum Outcome {
     Malformed,
 }
 
-impl Outcome {
-    /// Every outcome.
-    pub const ALL: [Self; 4] = [Self::Mutated, Self::Unchanged, Self::Refused, Self::Malformed];
-
+operator_kit::labels! {
     /// Its name as a metric's label.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Mutated => "mutated",
-            Self::Unchanged => "unchanged",
-            Self::Refused => "refused",
-            Self::Malformed => "malformed",
-        }
+    pub Outcome {
+        Mutated => "mutated",
+        Unchanged => "unchanged",
+        Refused => "refused",
+        Malformed => "malformed",
     }
 }
 

@@ -11,6 +11,7 @@
 //! | [`client`] | a client of the API server that suits a controller |
 //! | [`http`] | the server of `/healthz`, `/readyz` and `/metrics`, also with TLS for authorized readers, and of a page of your own |
 //! | [`metrics`], [`process`] | a table of metrics with bounded labels; the metrics of the process itself |
+//! | [`labels!`] | the labels of an enum; the compiler reports a variant without one |
 //! | [`lease`], [`Leadership`] | leader election by a Lease; whether this process may act, asked before each step |
 //! | [`lifecycle`] | work and election, stopped together and in time |
 //! | [`listener`], [`connection_limit`] | the parts of a server that no client can block |
@@ -98,6 +99,7 @@ pub mod http;
 #[cfg(feature = "program")]
 pub mod installation;
 pub mod installed;
+mod labels;
 mod leadership;
 pub mod lease;
 pub mod lifecycle;

@@ -54,18 +54,14 @@ pub(super) enum State {
     Active,
 }
 
-impl State {
-    pub(super) const ALL: [Self; 5] =
-        [Self::Stalled, Self::Delayed, Self::Waiting, Self::Deleting, Self::Active];
-
-    pub(super) const fn as_str(self) -> &'static str {
-        match self {
-            Self::Stalled => "Stalled",
-            Self::Delayed => "Delayed",
-            Self::Waiting => "Waiting",
-            Self::Deleting => "Deleting",
-            Self::Active => "Active",
-        }
+operator_kit::labels! {
+    /// How it is shown.
+    pub(super) State {
+        Stalled => "Stalled",
+        Delayed => "Delayed",
+        Waiting => "Waiting",
+        Deleting => "Deleting",
+        Active => "Active",
     }
 }
 

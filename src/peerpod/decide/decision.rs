@@ -33,54 +33,45 @@ pub enum Decision {
     Refuse(Blocked),
 }
 
-impl Decision {
-    /// The values of the metric label and the log field, with their meaning.
-    pub const LABELS: [(&str, &str); 11] = [
-        ("nothing", "there is nothing to do"),
-        ("supersede", "a newer PeerPod of the same Pod replaced this one; the operator deletes this object"),
-        (
-            "retire",
-            "the Pod has ended, and cloud-api-adaptor did not release the PeerPod; the operator deletes this object",
-        ),
-        (
-            "tidy",
-            "cloud-api-adaptor released this PeerPod, its VM is absent, and its Pod has a younger one; the operator deletes \
-             this object",
-        ),
-        (
-            "keep",
-            "the operator keeps all VMs: it cannot tell which of them the Pod runs on, or developer mode is on, or the Pod's VM is \
-             gone or off",
-        ),
-        (
-            "delete",
-            "the operator deletes the VM; it logs each such call, and the same reconcile ends with another \
-             decision",
-        ),
-        ("wait_for_pod", "the Pod may still run on the VM, or be starting on another one"),
-        ("wait_for_vm", "the cloud accepted the deletion and still shows the VM"),
-        ("retry", "the cloud failed; the table of error classes says when the operator tries again"),
-        ("release", "the operator removes the finalizer"),
-        ("refuse", "the operator does nothing until a person corrects the problem"),
-    ];
+/// Gives [`Decision`] its labels. The compiler reports a decision that is missing here.
+macro_rules! labels {
+    ($($decision:pat => $label:literal, $meaning:literal;)+) => {
+        impl Decision {
+            /// The values of the metric label and the log field, with their meaning.
+            pub const LABELS: [(&str, &str); <[&str]>::len(&[$($label),+])] = [$(($label, $meaning)),+];
 
-    /// The metric label and the log field.
-    pub const fn as_str(&self) -> &'static str {
-        match self {
-            Self::Nothing => "nothing",
-            Self::Supersede => "supersede",
-            Self::Retire => "retire",
-            Self::Tidy => "tidy",
-            Self::Keep(_) => "keep",
-            Self::Delete(_) => "delete",
-            Self::Wait(Wait::PodRuns | Wait::Start | Wait::PodEnds(_)) => "wait_for_pod",
-            Self::Wait(Wait::VmDeletion(_)) => "wait_for_vm",
-            Self::Retry(_) => "retry",
-            Self::Release(_) => "release",
-            Self::Refuse(_) => "refuse",
+            /// The metric label and the log field.
+            pub const fn as_str(&self) -> &'static str {
+                match self { $($decision => $label),+ }
+            }
         }
-    }
+    };
+}
 
+labels! {
+    Decision::Nothing => "nothing", "there is nothing to do";
+    Decision::Supersede => "supersede",
+        "a newer PeerPod of the same Pod replaced this one; the operator deletes this object";
+    Decision::Retire => "retire",
+        "the Pod has ended, and cloud-api-adaptor did not release the PeerPod; the operator deletes this object";
+    Decision::Tidy => "tidy",
+        "cloud-api-adaptor released this PeerPod, its VM is absent, and its Pod has a younger one; the operator deletes \
+         this object";
+    Decision::Keep(_) => "keep",
+        "the operator keeps all VMs: it cannot tell which of them the Pod runs on, or developer mode is on, or the Pod's VM is \
+         gone or off";
+    Decision::Delete(_) => "delete",
+        "the operator deletes the VM; it logs each such call, and the same reconcile ends with another decision";
+    Decision::Wait(Wait::PodRuns | Wait::Start | Wait::PodEnds(_)) => "wait_for_pod",
+        "the Pod may still run on the VM, or be starting on another one";
+    Decision::Wait(Wait::VmDeletion(_)) => "wait_for_vm",
+        "the cloud accepted the deletion and still shows the VM";
+    Decision::Retry(_) => "retry", "the cloud failed; the table of error classes says when the operator tries again";
+    Decision::Release(_) => "release", "the operator removes the finalizer";
+    Decision::Refuse(_) => "refuse", "the operator does nothing until a person corrects the problem";
+}
+
+impl Decision {
     /// The class of the cloud's error that caused it, if an error did.
     pub fn error_class(&self) -> Option<ErrorClass> {
         match self {

@@ -139,16 +139,11 @@ pub enum LostState {
     Stopped,
 }
 
-impl LostState {
-    /// All.
-    pub const ALL: [Self; 2] = [Self::Gone, Self::Stopped];
-
+operator_kit::labels! {
     /// How `status` and the metrics name it.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Gone => "Gone",
-            Self::Stopped => "Stopped",
-        }
+    pub LostState {
+        Gone => "Gone",
+        Stopped => "Stopped",
     }
 }
 
