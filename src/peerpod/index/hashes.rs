@@ -70,17 +70,18 @@ mod tests {
     #[test]
     fn pods_are_neighbours_of_those_with_the_same_stem_alone() {
         let stems = [0, 1 << OWN_BITS, 7 << OWN_BITS, !OWN];
+        let none: Option<PodHash> = None;
         let pods = |stem| [0, 1 << 30, u64::MAX].map(|pod| Some(PodHash::new(stem, pod)));
         for stem in stems {
             for pod in pods(stem) {
                 for other in stems {
                     assert!(pods(other).iter().all(|it| same_stem(pod).contains(it) == (stem == other)));
                 }
-                assert!(!same_stem(pod).contains(&None) && !same_stem(None).contains(&pod));
+                assert!(!same_stem(pod).contains(&none) && !same_stem(none).contains(&pod));
                 assert!(ALL_PODS.contains(&pod));
             }
         }
-        assert!(same_stem(None).contains(&None) && ALL_PODS.contains(&None));
+        assert!(same_stem(none).contains(&none) && ALL_PODS.contains(&none));
     }
 
     #[test]
