@@ -41,7 +41,7 @@ families! {
     provider_call_duration: Histogram = "provider_call_duration_seconds" ["provider", "call"],
     /// Calls to a cloud in progress.
     provider_calls_in_flight: Gauge = "provider_calls_in_flight" ["provider"],
-    /// PeerPods that wait for a free slot at their cloud.
+    /// PeerPods that wait for their turn at their cloud.
     peerpods_parked: Gauge = "provider_calls_queued" ["provider"],
     /// Reconciles that have been busy at a cloud for more than 1 s, and so may free their slot for others.
     provider_calls_stalled: Gauge = "provider_calls_stalled" ["provider"],
