@@ -6,7 +6,6 @@
 
 use std::{sync::Arc, time::Instant};
 
-use futures::future::join;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::{Api, Client, ResourceExt, runtime::reflector::Store};
@@ -226,18 +225,15 @@ impl Observation<'_> {
 
     /// Asks the cloud for the VMs of the PeerPod and of its newer siblings, the newest first, until a sibling supersedes it.
     async fn ask_for_siblings(&self, facts: &mut Facts) -> Result<(), Interrupted> {
-        let Some((first, others)) = self.siblings.newest.split_first() else { return Ok(()) };
+        if self.siblings.newest.is_empty() {
+            return Ok(());
+        }
         self.enter()?;
-        let own = async {
-            match &facts.vm {
-                VmState::NotAsked => self.vm_state(self.peerpod, facts.recorded).await,
-                known => known.clone(),
-            }
-        };
-        let (own, first) = join(own, self.sibling(first)).await;
-        facts.vm = own;
-        facts.siblings.push(first);
-        for sibling in others {
+        // One after the other: a reconcile that has several requests in the queue of a cloud makes all others wait longer.
+        if facts.vm == VmState::NotAsked {
+            facts.vm = self.vm_state(self.peerpod, facts.recorded).await;
+        }
+        for sibling in &self.siblings.newest {
             if is_superseded(facts) {
                 return Ok(());
             }

@@ -70,6 +70,10 @@ const MOST_GROWTH: f64 = 2.0;
 /// deadline, a minute.
 const LONGEST_WAIT: Duration = Duration::from_secs(5);
 
+/// So much work may always be under way. Two requests of a burst may leave at once, so only a third one waits and shows that a low rate
+/// should grow.
+const LEAST_AT_ONCE: usize = 3;
+
 /// The rates of one cloud.
 #[derive(Debug, Default)]
 pub(super) struct Pacing {
@@ -144,13 +148,13 @@ impl Pacing {
         }
     }
 
-    /// How much work may be under way at once so that none of its requests waits longer than [`LONGEST_WAIT`], at least one. `None`:
-    /// no request has to wait.
+    /// How much work may be under way at once so that none of its requests waits longer than [`LONGEST_WAIT`], and no less than
+    /// [`LEAST_AT_ONCE`]. `None`: no request has to wait.
     pub(super) fn most_at_once(&self) -> Option<usize> {
         let lanes = [&self.read, &self.write].into_iter();
         let gaps = lanes.filter_map(|lane| lane.with(|rhythm| rhythm.gap(Instant::now())));
         let most = gaps.max().map(|gap| LONGEST_WAIT.as_micros() / gap.as_micros().max(1))?;
-        Some(usize::try_from(most).unwrap_or(usize::MAX).max(1))
+        Some(usize::try_from(most).unwrap_or(usize::MAX).max(LEAST_AT_ONCE))
     }
 
     /// The cloud took a request.

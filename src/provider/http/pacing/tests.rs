@@ -142,13 +142,13 @@ async fn as_much_may_be_under_way_as_waits_for_five_seconds_at_the_lower_rate() 
     let pacing = Pacing::default();
     assert_eq!(pacing.most_at_once(), None);
     let learnt = |lane: &Lane, rate| lane.with(|rhythm| rhythm.enter(Phase::hold(1.0), rate, Instant::now()));
-    for (read, write, most) in [(20.0, None, 100), (20.0, Some(5.0), 25), (0.1, Some(5.0), 2)] {
+    for (read, write, most) in [(20.0, None, 100), (20.0, Some(5.0), 25), (0.1, Some(5.0), 3)] {
         learnt(&pacing.read, read);
         write.inspect(|write| learnt(&pacing.write, *write));
         assert_eq!(pacing.most_at_once(), Some(most), "{read} and {write:?} a second");
     }
     let begin = Instant::now();
-    futures::future::join_all((0..2).map(|_| pacing.turn(Pace::Read))).await;
+    futures::future::join_all((0..25).map(|_| pacing.turn(Pace::Write))).await;
     assert!(begin.elapsed() <= LONGEST_WAIT, "{:?}", begin.elapsed());
 }
 
