@@ -11,6 +11,9 @@ use crate::{artifacts, repository};
 /// processors would be idle.
 const APART: (&str, &str) = ("tests/real/main.rs", "webhook::service");
 
+/// The name of the examples in the documentation.
+pub(super) const DOCUMENTATION: &str = "documentation";
+
 /// A program that runs tests and reports them in the format of Rust's test harness.
 pub(super) struct Binary {
     /// Its main source file, below the top folder.
@@ -28,7 +31,7 @@ pub(super) fn build() -> Result<Vec<Binary>> {
     ensure!(!binaries.is_empty(), "cargo built no test");
     let mut examples = repository::cargo();
     examples.args(["test", "--workspace", "--doc"]);
-    binaries.push(Binary { name: "documentation".to_owned(), command: examples });
+    binaries.push(Binary { name: DOCUMENTATION.to_owned(), command: examples });
     Ok(binaries)
 }
 
