@@ -5,8 +5,9 @@
 //! with all their volumes, everything else of the daemon is as before ([`Hundred::reaped`]), and the cost is within bounds
 //! ([`Hundred::cost`]).
 //!
-//! The tests of [`all_clouds`], [`clouds`] and [`several_clouds`] have machines of their own, on clouds of which some fail. Some of them
-//! wait for minutes. The harness begins tests in the order of their names, so these begin early and none is left for the end.
+//! The tests of [`all_clouds`], [`clouds`], [`several_clouds`] and [`sweep`] have machines of their own, on clouds of which some fail.
+//! Some of them wait for minutes. The harness begins tests in the order of their names, so these begin early and none is left for the
+//! end.
 
 mod all_clouds;
 mod clouds;
@@ -17,6 +18,7 @@ mod libvirtd;
 mod replicas;
 mod settings;
 mod several_clouds;
+mod sweep;
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},

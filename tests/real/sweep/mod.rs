@@ -1,7 +1,6 @@
 //! The sweep: VMs and volumes that no PeerPod tracks, and PeerPods whose VM is gone or off.
 
 mod by_hand;
-mod clouds;
 mod clusters;
 mod lost;
 mod untracked;
@@ -42,7 +41,7 @@ fn sweeping(
 }
 
 /// The identity of the cluster.
-async fn uid_of_cluster(testbed: &Testbed) -> Result<String> {
+pub async fn uid_of_cluster(testbed: &Testbed) -> Result<String> {
     let namespaces: Api<Namespace> = Api::all(testbed.client());
     namespaces.get("kube-system").await?.metadata.uid.context("every namespace has a UID")
 }
@@ -54,12 +53,12 @@ async fn untracked(operator: &Operator, kind: &str, verdict: &str) -> Result<f64
 }
 
 /// Waits until everything that exists now has been listed at least twice, over more than the grace.
-async fn swept(operator: &Operator) -> Result<()> {
+pub async fn swept(operator: &Operator) -> Result<()> {
     swept_at(operator, |_| true).await
 }
 
 /// The same for these clouds.
-async fn swept_at(operator: &Operator, counts: impl Fn(&str) -> bool) -> Result<()> {
+pub async fn swept_at(operator: &Operator, counts: impl Fn(&str) -> bool) -> Result<()> {
     let enough = Timestamp::now() + 2 * GRACE;
     wait::eventually("the sweep has seen everything for long enough", DEADLINE, async || {
         let snapshot = operator.sweep().await?;

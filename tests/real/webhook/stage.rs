@@ -43,11 +43,11 @@ pub(super) const VM: &str = "kata.peerpods.io/vm";
 pub(super) const READY: Duration = Duration::from_secs(60);
 /// The pause of a client between two requests under load. Clients with a much shorter one take the processors from what they load. The
 /// steps under load last several seconds each, so there are dozens of requests in each.
-pub(super) const LOAD_PAUSE: Duration = Duration::from_millis(100);
+pub const LOAD_PAUSE: Duration = Duration::from_millis(100);
 
 /// A running webhook for the Pods of one namespace, which is also its own.
-pub(super) struct Webhook {
-    pub(super) process: Process,
+pub struct Webhook {
+    pub process: Process,
     pub(super) address: Ipv4Addr,
     pub(super) configurations: Api<MutatingWebhookConfiguration>,
     name: String,
@@ -57,7 +57,7 @@ pub(super) struct Webhook {
 
 impl Webhook {
     /// Starts the webhook without a certificate, and waits until the API server can call it.
-    pub(super) async fn start(scene: &Scene<'_>, arguments: &[&str]) -> Result<Self> {
+    pub async fn start(scene: &Scene<'_>, arguments: &[&str]) -> Result<Self> {
         share(scene).await?;
         let webhook = Self::spawn(scene, arguments).await?;
         webhook.is_called(scene).await?;
@@ -97,7 +97,7 @@ impl Webhook {
     }
 
     /// Removes everything that other tests could notice.
-    pub(super) async fn stop(self) -> Result<()> {
+    pub async fn stop(self) -> Result<()> {
         self.configurations.delete(&self.name, &DeleteParams::default()).await?;
         let status = self.process.stop(READY).await?.context("how it ended is not known")?;
         ensure!(status.success(), "the webhook ended with {status}\n{}", self.process.log_tail());
@@ -189,18 +189,18 @@ pub(super) async fn register(scene: &Scene<'_>, name: &str, url: &str, ca: Optio
     Ok(())
 }
 
-pub(super) fn asks(name: &str, resources: &Value) -> Value {
+pub fn asks(name: &str, resources: &Value) -> Value {
     json!({ "name": name, "image": "any", "resources": resources })
 }
 
-pub(super) fn peer_pod(name: &str, containers: &Value) -> Value {
+pub fn peer_pod(name: &str, containers: &Value) -> Value {
     json!({
         "apiVersion": "v1", "kind": "Pod", "metadata": { "name": name },
         "spec": { "runtimeClassName": "kata-remote", "containers": containers },
     })
 }
 
-pub(super) async fn dry_run(scene: &Scene<'_>, pod: &Value) -> Result<Pod> {
+pub async fn dry_run(scene: &Scene<'_>, pod: &Value) -> Result<Pod> {
     create(scene, pod, &PostParams { dry_run: true, ..PostParams::default() }).await
 }
 

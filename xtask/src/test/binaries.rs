@@ -7,9 +7,13 @@ use cargo_metadata::Artifact;
 
 use crate::{artifacts, repository};
 
-/// Tests that take turns on a cluster of their own, in the binary of many others. By their names they would begin last, and the
-/// processors would be idle.
-const APART: (&str, &str) = ("tests/real/main.rs", "webhook::service");
+/// The binary some of whose tests run apart.
+const MIXED: &str = "tests/real/main.rs";
+
+/// Tests of [`MIXED`] that run apart, by a part of their names. Those of the service take turns on a cluster of their own. By their
+/// names they would begin last, and the processors would be idle. Those of the contract would occupy all threads at once, and wait for
+/// clouds most of the time.
+const APART: [&str; 2] = ["webhook::service", "provider::contract"];
 
 /// The name of the examples in the documentation.
 pub(super) const DOCUMENTATION: &str = "documentation";
@@ -36,7 +40,7 @@ pub(super) fn build() -> Result<Vec<Binary>> {
 }
 
 impl Binary {
-    /// The binary of this artifact, if it runs tests; twice if some of them run apart.
+    /// The binary of this artifact, if it runs tests; several times if some of them run apart.
     fn of(artifact: &Artifact) -> Vec<Self> {
         let executable = artifact.executable.as_ref().filter(|_| artifact.profile.test);
         let Some((executable, folder)) = executable.zip(artifact.manifest_path.parent()) else {
@@ -49,10 +53,11 @@ impl Binary {
             command.current_dir(folder).args(arguments);
             Self { name, command }
         };
-        let (binary, tests) = APART;
-        if name != binary {
+        if name != MIXED {
             return vec![running(name, &[])];
         }
-        vec![running(format!("{name} {tests}"), &[tests]), running(name, &["--skip", tests])]
+        let skipped: Vec<_> = APART.into_iter().flat_map(|tests| ["--skip", tests]).collect();
+        let apart = APART.map(|tests| running(format!("{name} {tests}"), &[tests]));
+        apart.into_iter().chain([running(name, &skipped)]).collect()
     }
 }

@@ -24,6 +24,7 @@ use crate::repository;
 const REAL: &str = "tests/real/main.rs";
 const REAL_THREADS: &str = "8";
 const IN_CLUSTER: &str = "tests/in_cluster/main.rs";
+const CONTRACT: &str = "tests/real/main.rs provider::contract";
 const DEMO: &str = "xtask/tests/demo.rs";
 const SERVICE: &str = "tests/real/main.rs webhook::service";
 /// The binary that computes for a minute. Like [`DOCUMENTATION`] it takes the processor time that all others leave.
@@ -34,10 +35,11 @@ const CAPACITY: usize = 4;
 /// The most binaries of any weight beside [`SERVICE`]. Its tests allow no request to fail under load.
 const MOST_BESIDE_SERVICE: usize = 2;
 /// The binaries that take longest begin first. The others follow in the order in which cargo built them.
-const LONGEST: [&str; 15] = [
+const LONGEST: [&str; 16] = [
     IDLE_TIME,
     REAL,
     IN_CLUSTER,
+    CONTRACT,
     DEMO,
     SERVICE,
     "src/lib.rs",
@@ -161,10 +163,11 @@ pub(super) async fn run(mut binaries: Vec<Binary>, progress: &mut Progress) -> R
 }
 
 /// How much of the [`CAPACITY`] a binary takes. Only the tests of [`REAL`] use several clusters at once. Those of [`IN_CLUSTER`] take
-/// turns on one, and most of a processor is idle meanwhile.
+/// turns on one, and most of a processor is idle meanwhile. Those of [`CONTRACT`] compute for a few seconds of a minute.
 fn weight(name: &str) -> usize {
     match name {
         REAL => 2,
+        CONTRACT => 0,
         _ if takes_idle_time(name) => 0,
         _ => 1,
     }
@@ -311,11 +314,20 @@ mod tests {
     }
 
     #[test]
-    fn binaries_that_take_idle_time_begin_beside_any_others() {
-        let binaries =
-            [(IDLE_TIME, 200), (REAL, 700), (IN_CLUSTER, 570), (SERVICE, 80), ("a", 10), (DOCUMENTATION, 90)];
-        let begun = [(IDLE_TIME, 0), (REAL, 0), (IN_CLUSTER, 0), (SERVICE, 0), (DOCUMENTATION, 0), ("a", 80)];
-        assert_eq!(schedule(&binaries), begun);
+    fn binaries_without_weight_begin_beside_any_others() {
+        let binaries = [
+            (IDLE_TIME, 200),
+            (REAL, 700),
+            (IN_CLUSTER, 570),
+            (CONTRACT, 70),
+            (SERVICE, 80),
+            ("a", 10),
+            (DOCUMENTATION, 90),
+        ];
+        let begun = [IDLE_TIME, REAL, IN_CLUSTER, CONTRACT, SERVICE, DOCUMENTATION].map(|name| (name, 0));
+        let mut schedule = schedule(&binaries);
+        assert_eq!(schedule.pop(), Some(("a", 80)));
+        assert_eq!(schedule, begun);
     }
 
     #[test]

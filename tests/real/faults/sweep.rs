@@ -16,8 +16,10 @@ use testbed::{
     wait::{self, DEADLINE},
 };
 
-use super::{swept, swept_at, uid_of_cluster};
-use crate::support::{Scene, alone_with, clouds::CloudPeer, condition};
+use crate::{
+    support::{Scene, alone_with, clouds::CloudPeer, condition},
+    sweep::{swept, swept_at, uid_of_cluster},
+};
 
 /// The clouds whose addresses and interfaces name their VM. At other clouds a person must delete the remains.
 const REMAINS_GO: [&str; 2] = ["aws", "alibabacloud"];
