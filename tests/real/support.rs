@@ -55,8 +55,8 @@ static SHARED: OnceCell<Shared> = OnceCell::const_new();
 const PLACES: usize = 5;
 static TURNS: Semaphore = Semaphore::const_new(PLACES);
 
-/// The clusters of [`alone`] that are free, each with the older version that it acts as.
-static FREE: Mutex<Vec<(Option<&str>, Testbed)>> = Mutex::const_new(Vec::new());
+/// The clusters of [`alone`] that are free.
+static FREE: Mutex<Vec<Testbed>> = Mutex::const_new(Vec::new());
 
 struct Shared {
     testbed: Testbed,
@@ -145,8 +145,7 @@ pub fn alone_with_another(
     test: impl AsyncFnOnce(&mut Alone, &mut Testbed) -> Result<()>,
 ) -> Result<()> {
     on_own_cluster(async |testbed| {
-        with_own_cluster(None, async |other| on(testbed, start, async |alone| test(alone, other).await).await)
-            .await
+        with_own_cluster(async |other| on(testbed, start, async |alone| test(alone, other).await).await).await
     })
 }
 
@@ -174,35 +173,37 @@ pub fn run_on<S>(
 }
 
 fn on_own_cluster(work: impl AsyncFnOnce(&mut Testbed) -> Result<()>) -> Result<()> {
-    RUNTIME.block_on(with_own_cluster(None, work))
+    RUNTIME.block_on(with_own_cluster(work))
 }
 
-/// Does this with a cluster of this version that no other test uses meanwhile.
-async fn with_own_cluster(
-    version: Option<&'static str>,
-    work: impl AsyncFnOnce(&mut Testbed) -> Result<()>,
-) -> Result<()> {
+/// Does this with a cluster that no other test uses meanwhile.
+async fn with_own_cluster(work: impl AsyncFnOnce(&mut Testbed) -> Result<()>) -> Result<()> {
     let _turn = TURNS.acquire().await?;
-    let free = FREE.lock().await.extract_if(.., |(of, _)| *of == version).next();
+    let free = FREE.lock().await.pop();
     let mut testbed = match free {
-        Some((_, testbed)) => testbed,
-        None => new_testbed(version.map(str::to_owned)).await?,
+        Some(testbed) => testbed,
+        None => new_testbed(None).await?,
     };
     clear(&mut testbed).await.context("clearing away what the test before left")?;
     testbed.audit()?.mark()?;
     work(&mut testbed).await?;
     // Only a test that succeeded returns its cluster. After a failure the state of a cluster is unknown.
-    FREE.lock().await.push((version, testbed));
+    FREE.lock().await.push(testbed);
     Ok(())
 }
 
-/// Like [`alone_with`], on a cluster of this older version.
+/// Like [`alone_with`], on a cluster of this older version. Few tests need one, so it ends with the test: an idle cluster takes memory
+/// and processor time.
 pub fn alone_on(
-    version: &'static str,
+    version: &str,
     start: impl AsyncFnOnce(&Testbed, &Path, &Libvirtd) -> Result<Operator>,
     test: impl AsyncFnOnce(&mut Alone) -> Result<()>,
 ) -> Result<()> {
-    RUNTIME.block_on(with_own_cluster(Some(version), async |testbed| on(testbed, start, test).await))
+    RUNTIME.block_on(async {
+        let _turn = TURNS.acquire().await?;
+        let mut testbed = new_testbed(Some(version.to_owned())).await?;
+        on(&mut testbed, start, test).await
+    })
 }
 
 /// Runs a test on this cluster, with a libvirtd and an operator for it.
