@@ -37,7 +37,7 @@ pub(crate) async fn run(task: &Task) -> Result<()> {
 
 async fn report(provider: &str) -> Result<(String, Tally)> {
     let mut text = format!("{provider}\n");
-    let tally = keep(provider, |name, outcome| {
+    let tally = keep(provider, None, |name, outcome| {
         let name = name.replace('_', " ");
         // Writing to a string cannot fail.
         let _ = match outcome {

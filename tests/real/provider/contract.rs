@@ -1,25 +1,28 @@
-//! The contract that every provider keeps.
+//! The contract that every provider keeps. The test of byom is among byom's: its pool is in a cluster, and the tests here need none.
 
 use anyhow::{Result, ensure};
 use peerpod_operator::provider::contract::Cannot;
-use testbed::contract::keep;
+use testbed::{Testbed, contract::keep};
 
 use crate::support::run;
 
 /// Runs all scenarios on this cloud. Exactly so many must apply to it, so that a scenario that a peer no longer supports is noticed.
 fn keeps_the_contract(cloud: &str, scenarios: usize) -> Result<()> {
-    run(async {
-        let mut failed = Vec::new();
-        let tally = keep(cloud, |name, outcome| {
-            if let Err(Cannot::Failed(error)) = outcome {
-                failed.push(format!("{name}: {error}"));
-            }
-        })
-        .await?;
-        ensure!(failed.is_empty(), "{failed:#?}");
-        ensure!(tally.passed == scenarios, "{tally:?}");
-        Ok(())
+    run(keeps_it_in(None, cloud, scenarios))
+}
+
+/// The same for a cloud that uses this cluster.
+pub async fn keeps_it_in(cluster: Option<&Testbed>, cloud: &str, scenarios: usize) -> Result<()> {
+    let mut failed = Vec::new();
+    let tally = keep(cloud, cluster, |name, outcome| {
+        if let Err(Cannot::Failed(error)) = outcome {
+            failed.push(format!("{name}: {error}"));
+        }
     })
+    .await?;
+    ensure!(failed.is_empty(), "{failed:#?}");
+    ensure!(tally.passed == scenarios, "{tally:?}");
+    Ok(())
 }
 
 #[test]
@@ -45,11 +48,6 @@ fn ibmcloud_keeps_the_contract() -> Result<()> {
 #[test]
 fn powervs_keeps_the_contract() -> Result<()> {
     keeps_the_contract("ibmcloud-powervs", 14)
-}
-
-#[test]
-fn byom_keeps_the_contract() -> Result<()> {
-    keeps_the_contract("byom", 10)
 }
 
 #[test]

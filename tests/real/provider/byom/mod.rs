@@ -3,6 +3,7 @@
 mod allocations;
 mod check;
 mod claims;
+mod contract;
 mod restart;
 
 use std::{

@@ -70,9 +70,13 @@ impl Played {
     }
 }
 
-/// Starts the cloud of this name, and runs all scenarios on it. Reports the name and the outcome of each.
-pub async fn keep(provider: &str, tell: impl FnMut(&'static str, &Result<(), Cannot>)) -> Result<Tally> {
-    Ok(run(&*Played::start(provider, None).await?.peer, tell).await)
+/// Starts the cloud of this name as [`Played::start`] does, and runs all scenarios on it. Reports the name and the outcome of each.
+pub async fn keep(
+    provider: &str,
+    cluster: Option<&Testbed>,
+    tell: impl FnMut(&'static str, &Result<(), Cannot>),
+) -> Result<Tally> {
+    Ok(run(&*Played::start(provider, cluster).await?.peer, tell).await)
 }
 
 /// The name of a VM of this kind. A VM that is no pod VM has a name of another form.
