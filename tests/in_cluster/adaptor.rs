@@ -100,7 +100,7 @@ impl<'a> Stage<'a> {
     async fn clear(&self) -> Result<()> {
         self.pods.delete_collection(&DeleteParams::default(), &ListParams::default()).await?;
         wait::eventually("no Pod is left", 2 * DEADLINE, async || {
-            let left = self.pods.list(&ListParams::default()).await?.items.len();
+            let left = self.pods.list_metadata(&ListParams::default()).await?.items.len();
             ensure!(left == 0, "{left} Pods are left");
             Ok(())
         })
@@ -231,7 +231,7 @@ impl<'a> Stage<'a> {
             &format!("{peerpods} PeerPods and {machines} machines are left"),
             DEADLINE,
             async || {
-                let recorded = self.peerpods.list(&ListParams::default()).await?.items;
+                let recorded = self.peerpods.list_metadata(&ListParams::default()).await?.items;
                 let of_pod =
                     recorded.iter().filter(|it| it.name_any().starts_with(&format!("{pod}-resource-")));
                 let domains = self.domains_of(pod).await?;

@@ -37,7 +37,7 @@ fn an_upgrade_amid_200_deletions_loses_nothing_and_releases_nothing_twice() -> R
             pods.api().delete(name, &DeleteParams::default()).await?;
         }
         wait::eventually("the operator is amid its work", DEADLINE, async || {
-            let left = peerpods.list(&ListParams::default()).await?.items.len();
+            let left = peerpods.list_metadata(&ListParams::default()).await?.items.len();
             ensure!(left < DELETIONS, "all are there");
             Ok(())
         })

@@ -25,13 +25,13 @@ use std::{
     ops::Range,
 };
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, ensure};
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use kube::{
     ResourceExt as _,
-    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
+    api::{DeleteParams, ListParams, PartialObjectMeta, Patch, PatchParams, PostParams},
 };
 use libvirt_client::Domain;
 use peerpod_operator::api::v1alpha1::PeerPod;
@@ -111,8 +111,8 @@ impl Hundred {
     }
 
     /// Those of the hundred PeerPods that are there.
-    async fn left(&self, alone: &Alone<'_>) -> Result<Vec<PeerPod>> {
-        let mut peerpods = alone.scene().peerpods.list(&ListParams::default()).await?.items;
+    async fn left(&self, alone: &Alone<'_>) -> Result<Vec<PartialObjectMeta<PeerPod>>> {
+        let mut peerpods = alone.scene().peerpods.list_metadata(&ListParams::default()).await?.items;
         peerpods.retain(|peerpod| peerpod.name_any() != self.living.name());
         Ok(peerpods)
     }
@@ -125,14 +125,16 @@ impl Hundred {
 
     /// Waits until no more than so many of the hundred PeerPods are there.
     async fn until_left(&self, alone: &Alone<'_>, count: usize) -> Result<()> {
-        wait::eventually(&format!("{count} of the hundred PeerPods are left"), DEADLINE, async || {
+        let what = format!("{count} of the hundred PeerPods are left");
+        let waited = wait::eventually(&what, DEADLINE, async || {
             let left = self.left(alone).await?;
-            if let Some(one) = left.get(count) {
-                bail!("{} are left, such as {}, which says {:?}", left.len(), one.name_any(), condition(one));
-            }
+            ensure!(left.len() <= count, "{} are left, such as {}", left.len(), left[count].name_any());
             Ok(())
-        })
-        .await
+        });
+        let Err(error) = waited.await else { return Ok(()) };
+        let there = alone.scene().peerpods.list(&ListParams::default()).await;
+        let said = there.iter().flat_map(|list| &list.items).find_map(condition);
+        Err(error.context(format!("one of the PeerPods says {said:?}")))
     }
 
     /// Fails unless everything that was to stay is there unchanged, and nothing more.

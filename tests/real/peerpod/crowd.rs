@@ -143,7 +143,7 @@ fn hundreds_of_siblings_take_few_reconciles_and_are_deleted_with_their_pod() -> 
         let pods = alone.scene().pods;
         try_join(all, pods.delete("web")).await?;
         wait::eventually("all PeerPods are gone", 2 * DEADLINE, async || {
-            let left = peerpods.list(&ListParams::default()).await?.items;
+            let left = peerpods.list_metadata(&ListParams::default()).await?.items;
             ensure!(left.is_empty(), "{} are left, such as {}", left.len(), left[0].name_any());
             Ok(())
         })

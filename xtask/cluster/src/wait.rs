@@ -6,10 +6,10 @@ use anyhow::{Error, Result, anyhow};
 use tokio::time::{Instant, sleep, timeout_at};
 
 /// The shortest and the longest pause between two looks.
-const PAUSES: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(250));
+const PAUSES: (Duration, Duration) = (Duration::from_millis(30), Duration::from_millis(250));
 /// This share of the time that has passed is the pause. So a short wait ends at once, and a long one does not keep a busy machine
 /// from what it waits for.
-const PAUSE_SHARE: u32 = 10;
+const PAUSE_SHARE: u32 = 5;
 
 /// Asks until there is an answer. At the deadline the error says what it waited for, and the last failure. A probe that does not
 /// return counts as a failure.
