@@ -8,7 +8,7 @@ use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Error, Result, ensure};
-use cluster::node;
+use cluster::{clients::quick, node};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -75,8 +75,9 @@ fn runs(pid: i64) -> bool {
 /// Runs a command in a shell that has evaluated this line. Returns its output or its error.
 fn shell(line: &str, command: &str) -> Result<Result<String, String>> {
     let script = format!("{line}; {command}");
-    let output =
-        Command::new("sh").args(["-c", &script]).env("xtask", env!("CARGO_BIN_EXE_xtask")).output()?;
+    let mut shell = Command::new("sh");
+    shell.args(["-c", &script]).env("xtask", env!("CARGO_BIN_EXE_xtask"));
+    let output = quick(&mut shell).output()?;
     let [printed, complained] = [output.stdout, output.stderr].map(String::from_utf8);
     Ok(if output.status.success() { Ok(printed?) } else { Err(complained?) })
 }

@@ -3,7 +3,7 @@
 use std::{env, fs, path::Path, process::Stdio};
 
 use anyhow::{Context as _, Result, ensure};
-use cluster::Cluster;
+use cluster::{Cluster, clients::quick};
 use kube::{Api, ResourceExt as _, api::DeleteParams};
 use peerpod_operator::{
     NAMESPACE,
@@ -150,6 +150,7 @@ pub async fn documented(cluster: &Cluster, block: &str) -> Result<()> {
     let mut shell = Command::new("sh");
     shell.args(["-euc", &docs::block(block)?]).current_dir(env!("CARGO_MANIFEST_DIR"));
     shell.env("PATH", path).env("KUBECONFIG", cluster.kubeconfig()).stdin(Stdio::null());
+    quick(shell.as_std_mut());
     let output = shell.kill_on_drop(true).output().await.context("running sh")?;
     ensure!(output.status.success(), "{block}: {}", String::from_utf8_lossy(&output.stderr));
     Ok(())

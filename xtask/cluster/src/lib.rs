@@ -17,6 +17,7 @@
 //! that outlive the program which started them. [`process`] starts all programs.
 
 pub mod address;
+pub mod clients;
 mod component;
 mod control_plane;
 pub mod folders;

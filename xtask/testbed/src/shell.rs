@@ -11,7 +11,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, ensure};
-use cluster::{Cluster, proxies::without_proxies, tools};
+use cluster::{Cluster, clients::quick, proxies::without_proxies, tools};
 use tokio::process::Command;
 
 use crate::docs;
@@ -56,11 +56,9 @@ impl Shell {
     /// Runs commands, up to the first that fails. Returns their output.
     pub async fn run(&self, commands: &str) -> Result<String> {
         let mut shell = Command::new("sh");
-        without_proxies(shell.as_std_mut());
+        quick(without_proxies(shell.as_std_mut()));
         shell.args(["-euc", commands]).current_dir(&self.dir).env("PATH", &self.path);
         shell.env("KUBECONFIG", &self.kubeconfig).env("LIBVIRT_URI", &self.libvirt);
-        // kubectl and helm end before garbage matters.
-        shell.env("GOGC", "off");
         for folder in ["HELM_CACHE_HOME", "HELM_CONFIG_HOME", "HELM_DATA_HOME"] {
             shell.env(folder, self.dir.join("helm-home"));
         }

@@ -12,7 +12,7 @@ use std::{path::PathBuf, process::Stdio};
 
 use anyhow::{Context as _, Result, ensure};
 use clap::Parser as _;
-use cluster::{Cluster, tools};
+use cluster::{Cluster, clients::quick, tools};
 use peerpod_operator::{NAMESPACE, OLDEST_KUBERNETES, cli::Cli, provider::CLOUDS};
 use serde::Deserialize as _;
 use serde_json::{Value, json};
@@ -50,8 +50,7 @@ impl Helm {
     async fn run_in(&self, namespace: &str, arguments: &[&str]) -> Result<String> {
         let mut helm = Command::new(&self.program);
         helm.args(arguments).args(["--namespace", namespace]).env("KUBECONFIG", &self.kubeconfig);
-        // It ends before garbage matters.
-        helm.env("GOGC", "off");
+        quick(helm.as_std_mut());
         for folder in ["HELM_CACHE_HOME", "HELM_CONFIG_HOME", "HELM_DATA_HOME"] {
             helm.env(folder, self.home.path());
         }

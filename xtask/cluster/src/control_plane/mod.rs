@@ -22,6 +22,7 @@ use self::detached::STATE_FILE;
 pub(crate) use self::fake_nodes::is_ready;
 pub use self::options::{ClusterOptions, NODE_LEASE};
 use crate::address::Address;
+use crate::clients::quick;
 use crate::component::{Component, Plan};
 use crate::node::{Leftovers, Node};
 use crate::process::{Process, Signal, wait_for_all};
@@ -174,16 +175,12 @@ impl Cluster {
     /// Runs kubectl as the administrator. Returns its output.
     pub async fn kubectl(&self, args: &[&str]) -> Result<String> {
         let mut command = tokio::process::Command::new(&self.plan.tools.kubectl);
-        without_proxies(command.as_std_mut());
+        quick(without_proxies(command.as_std_mut()));
         command
             .arg("--kubeconfig")
             .arg(self.kubeconfig())
             .arg("--cache-dir")
-            .arg(self.plan.dir.join("kubectl"))
-            // It ends before garbage matters, and collecting it is a third of its work.
-            .env("GOGC", "off")
-            // It unpacks all its texts in the language at its start. This translation is the shortest, and errors have none.
-            .env("LC_ALL", "zh_TW.UTF-8");
+            .arg(self.plan.dir.join("kubectl"));
         let output = command.args(args).kill_on_drop(true).output().await.context("running kubectl")?;
         let stderr = String::from_utf8_lossy(&output.stderr);
         ensure!(output.status.success(), "kubectl {}: {}", args.join(" "), stderr.trim());
