@@ -1,6 +1,7 @@
 //! `cargo xtask test`: all checks, the cheapest first.
 
 mod binaries;
+mod disk;
 mod lanes;
 
 use anyhow::{Context as _, Result, ensure};
@@ -30,6 +31,7 @@ pub(crate) async fn run() -> Result<()> {
         rustix::process::geteuid().is_root(),
         "the tests need root, for podman, sshd and addresses of Pods: run this command as root"
     );
+    disk::has_room()?;
     let mut progress = Progress::new(6);
     progress.step("formatting");
     cargo(&["fmt", "--all", "--check"])?;
@@ -52,6 +54,8 @@ pub(crate) async fn run() -> Result<()> {
     }
     progress.step("building the tests");
     let binaries = binaries::build()?;
+    // The builds take gigabytes.
+    disk::has_room()?;
     progress.step("tests, generated files among them");
     lanes::run(binaries, &mut progress).await?;
     progress.finish();
