@@ -199,7 +199,7 @@ impl Metrics {
         ProviderCall::start(self.clone(), provider, call)
     }
 
-    /// A PeerPod is parked, until it gets a slot at a cloud, from now until the guard is dropped.
+    /// A PeerPod is parked at a cloud from now until the guard is dropped.
     pub fn peerpod_parked(&self, provider: &'static str) -> Counted {
         Counted::up(self.0.peerpods_parked.with([provider]))
     }

@@ -44,7 +44,7 @@ reasons! {
     DeletionSlow => Reconciling, Warning;
     /// The operator cannot reach the cloud, or the cloud failed. The operator tries again with growing pauses.
     CloudUnavailable => Reconciling, Warning;
-    /// The cloud asked for fewer calls, or many of the operator's requests wait for this cloud. The operator tries again later.
+    /// The cloud asked for fewer calls. The operator tries again later.
     CloudThrottled => Reconciling, Normal;
     /// The cloud refuses the credentials, they lack a right, or the operator cannot use the file that has them. Correct the
     /// credentials, the rights or the file. The operator tries again by itself.

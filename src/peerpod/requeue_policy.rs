@@ -25,7 +25,7 @@ const SLOW_RESYNC: Duration = Duration::from_secs(300);
 const REFUSED_RESYNC: Duration = Duration::from_secs(30);
 
 /// The delay of a parked PeerPod is this much for each unfinished one, up to [`SLOW_RESYNC`]: each of these reconciles costs a request
-/// to the API server and none to the cloud. Some unfinished PeerPods wait for their Pods instead, so there are at most 10 a second.
+/// to the API server and none to the cloud. With up to 3,000 unfinished PeerPods there are at most 10 of them a second.
 const PARKED_SHARE: Duration = Duration::from_millis(100);
 
 /// The least delay after a cloud asked for fewer calls.

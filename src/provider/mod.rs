@@ -328,8 +328,7 @@ pub trait Provider: Send + Sync {
         Ok(None)
     }
 
-    /// How many VMs are best worked on at once, because the cloud takes so few requests a second that those of more would wait long.
-    /// `None`: any number.
+    /// The most VMs to work on at once. With more of them requests would wait long, as the cloud takes few a second. `None`: no limit.
     fn most_at_once(&self) -> Option<usize> {
         None
     }

@@ -50,7 +50,7 @@ pub fn retry_watch<T: Send>(
 }
 
 /// A watch without its errors, as [`retry_watch`] makes it, of a kind whose CRD may not be installed yet. If that is why it failed, the
-/// log says how to install the CRD: `crds`.
+/// log gives the command of `crds`.
 pub fn retry_crd_watch<K: Resource<DynamicType = ()>, T: Send>(
     crds: &'static [Crds],
     watch: impl Stream<Item = Result<T, watcher::Error>> + Send,

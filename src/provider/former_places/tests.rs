@@ -22,6 +22,11 @@ impl Provider for Answers {
         Ok(())
     }
 
+    /// One that has a VM takes few requests.
+    fn most_at_once(&self) -> Option<usize> {
+        self.0.is_ok().then_some(7)
+    }
+
     async fn examine(&self) -> Result<Vec<Finding>, Error> {
         Ok(Vec::new())
     }
@@ -84,6 +89,13 @@ async fn the_places_are_named_in_the_log_alone() {
         assert!(!public.contains("host-") && !public.contains("qemu"), "{public}");
         assert!(full.contains("not at qemu+ssh://host-2:22/system, where"), "{full}");
     }
+}
+
+#[test]
+fn the_limits_of_all_places_hold() {
+    assert_eq!(after(None, vec![former(None, Err(gone()))]).most_at_once(), None);
+    let limited = [Err(gone()), Ok(vm())].map(|answer| former(None, answer));
+    assert_eq!(after(None, limited.into()).most_at_once(), Some(7));
 }
 
 #[tokio::test]

@@ -9,7 +9,8 @@
 //!    rate.
 //! 3. *Probe*. The measured rate grows with each request until the next refusal. An early refusal confirms the measured rate. A
 //!    cloud without bursts, which wants a gap between requests, refused every second request before and takes more now.
-//! 4. *Hold*. A rate without a refusal for a while grows, and faster each time. At the next refusal it is measured again.
+//! 4. *Hold*. A rate without a refusal for a while grows, and faster each time. At the next refusal it is measured again. A rate that
+//!    limits how much work is under way also grows while no request waits.
 //!
 //! While the cloud takes nothing at all, other clients use its whole quota. That says nothing about the rate, so the search
 //! begins again.
@@ -66,13 +67,16 @@ const CALM: Duration = Duration::from_secs(300);
 const GROWTH: f64 = 1.1;
 const MOST_GROWTH: f64 = 2.0;
 
-/// How long a request may wait for its turn, if each work under way has one that waits. A call with ten requests then ends within its
-/// deadline, a minute.
+/// About how long a request may wait for its turn, if each work under way has one that waits. A call with eight requests then ends
+/// within its deadline, a minute.
 const LONGEST_WAIT: Duration = Duration::from_secs(5);
 
 /// So much work may always be under way. Two requests of a burst may leave at once, so only a third one waits and shows that a low rate
 /// should grow.
 const LEAST_AT_ONCE: usize = 3;
+
+/// A rate that allows so much work at once limits none.
+const UNLIMITED: usize = 160;
 
 /// The rates of one cloud.
 #[derive(Debug, Default)]
@@ -148,13 +152,11 @@ impl Pacing {
         }
     }
 
-    /// How much work may be under way at once so that none of its requests waits longer than [`LONGEST_WAIT`], and no less than
+    /// How much work may be under way at once so that its requests wait no longer than about [`LONGEST_WAIT`], and no less than
     /// [`LEAST_AT_ONCE`]. `None`: no request has to wait.
     pub(super) fn most_at_once(&self) -> Option<usize> {
         let lanes = [&self.read, &self.write].into_iter();
-        let gaps = lanes.filter_map(|lane| lane.with(|rhythm| rhythm.gap(Instant::now())));
-        let most = gaps.max().map(|gap| LONGEST_WAIT.as_micros() / gap.as_micros().max(1))?;
-        Some(usize::try_from(most).unwrap_or(usize::MAX).max(LEAST_AT_ONCE))
+        lanes.filter_map(|lane| lane.with(|rhythm| rhythm.most_at_once(Instant::now()))).min()
     }
 
     /// The cloud took a request.
@@ -182,10 +184,15 @@ impl Lane {
 }
 
 impl Rhythm {
-    /// The time between two requests at the present rate, if there is one.
-    fn gap(&mut self, now: Instant) -> Option<Duration> {
+    /// How much work may be under way at the present rate, if there is one.
+    fn most_at_once(&mut self, now: Instant) -> Option<usize> {
         self.conclude(now);
-        self.learnt.map(|learnt| learnt.gap())
+        let learnt = self.learnt.as_mut()?;
+        // So little work may be under way because of this rate that no request waits and shows that it is too low.
+        if learnt.most_at_once() < UNLIMITED {
+            learnt.recover(now);
+        }
+        Some(learnt.most_at_once())
     }
 
     /// When the next request may leave; `None`: now.
@@ -271,9 +278,26 @@ impl Learnt {
         Duration::from_secs_f64(1.0 / self.rate)
     }
 
+    /// How much work may be under way.
+    fn most_at_once(&self) -> usize {
+        let most = LONGEST_WAIT.as_micros() / self.gap().as_micros().max(1);
+        usize::try_from(most).unwrap_or(usize::MAX).max(LEAST_AT_ONCE)
+    }
+
     /// When the next request may leave.
     fn next(&self) -> Instant {
         self.left + self.gap()
+    }
+
+    /// Raises a rate that has caused no refusal for a while.
+    fn recover(&mut self, now: Instant) {
+        if self.phase == Phase::Measure || now.saturating_duration_since(self.changed) < CALM {
+            return;
+        }
+        if !matches!(self.phase, Phase::Hold { .. }) {
+            self.phase = Phase::hold(1.0 - CAUTION);
+        }
+        self.grow(now);
     }
 
     /// Raises the rate, if it is time for it.

@@ -36,9 +36,19 @@ impl Provider for Scripted {
         self.error.map_or(Ok(()), |class| Err(Error::new(class, "as told")))
     }
 
+    fn most_at_once(&self) -> Option<usize> {
+        Some(7)
+    }
+
     async fn examine(&self) -> Result<Vec<Finding>, Error> {
         Ok(Vec::new())
     }
+}
+
+#[test]
+fn the_limit_of_a_cloud_holds_within_the_limits() {
+    let (provider, _) = within(&Limits::default(), &Scripted::default());
+    assert_eq!(provider.most_at_once(), Some(7));
 }
 
 fn within(limits: &Limits, scripted: &Scripted) -> (Arc<dyn Provider>, Registry) {

@@ -153,6 +153,21 @@ async fn as_much_may_be_under_way_as_waits_for_five_seconds_at_the_lower_rate() 
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_rate_that_limits_work_grows_although_no_request_waits() {
+    for phase in [Phase::Search, Phase::Probe { measured: LEAST }, Phase::hold(1.0)] {
+        let pacing = Pacing::default();
+        pacing.write.with(|rhythm| rhythm.enter(phase, LEAST, Instant::now()));
+        assert_eq!(pacing.most_at_once(), Some(LEAST_AT_ONCE), "{phase:?}");
+        for _ in 0..60 {
+            tokio::time::advance(CALM).await;
+            pacing.most_at_once();
+        }
+        let most = pacing.most_at_once().unwrap();
+        assert!((UNLIMITED..2 * UNLIMITED).contains(&most), "{most} after five hours of {phase:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_cloud_that_took_nothing_for_a_minute_is_asked_at_once_when_it_does_again() {
     let pacing = Pacing::default();
     for _ in 0..60 {
