@@ -47,22 +47,17 @@ pub(crate) struct CloudsContext {
     pub(crate) concurrency: usize,
 }
 
-/// The settings of one cloud, and the places of its VMs, which are kept by these settings.
-struct Served {
-    settings: CloudSettings,
-    places: Places,
-}
-
 /// The clouds that the settings in force give access to. Cheap to clone; follows the settings by itself.
 #[derive(Clone)]
 pub(crate) struct Clouds(Arc<Vec<Source>>);
 
 /// One source of settings, and the provider made from them.
 struct Source {
-    served: Served,
+    settings: CloudSettings,
+    /// The places of this cloud's VMs, kept by these settings.
+    places: Places,
     openers: Openers,
     calls: usize,
-    limits: Limits,
     metrics: Metrics,
     built: Mutex<Option<Built>>,
     /// Held while the provider is opened, which reads certificates and other files. So it is opened once, and no thread is blocked
@@ -110,34 +105,23 @@ impl Clouds {
     ) -> (Self, BoxFuture<'static, Infallible>) {
         let serve = |settings: CloudSettings| {
             let (places, keeping) = Places::keep(settings.clone(), context);
-            (Served { settings, places }, keeping)
+            let source = Source {
+                settings,
+                places,
+                openers: context.openers.clone(),
+                calls: context.concurrency,
+                metrics: context.metrics.clone(),
+                built: Mutex::default(),
+                opening: tokio::sync::Mutex::default(),
+            };
+            (source, keeping)
         };
-        let (served, keeping): (Vec<_>, Vec<_>) = settings.into_iter().map(serve).unzip();
+        let (sources, keeping): (Vec<_>, Vec<_>) = settings.into_iter().map(serve).unzip();
         let keeping = async move {
             join_all(keeping).await;
             pending::<Infallible>().await
         };
-        let clouds = Self::new(served, &context.openers, context.concurrency, &context.metrics);
-        (clouds, keeping.boxed())
-    }
-
-    /// These clouds, each with limits of its own.
-    fn new(
-        served: impl IntoIterator<Item = Served>,
-        openers: &Openers,
-        calls: usize,
-        metrics: &Metrics,
-    ) -> Self {
-        let source = |served: Served| Source {
-            openers: openers.clone(),
-            calls,
-            limits: served.places.limits(),
-            served,
-            metrics: metrics.clone(),
-            built: Mutex::default(),
-            opening: tokio::sync::Mutex::default(),
-        };
-        Self(Arc::new(served.into_iter().map(source).collect()))
+        (Self(Arc::new(sources)), keeping.boxed())
     }
 
     /// The number of sources of settings.
@@ -185,7 +169,7 @@ impl Clouds {
 
     /// Whether the settings in force turn on developer mode for this cloud. Then no VM is deleted there.
     pub(crate) fn developer_mode(&self, cloud: &str) -> bool {
-        let current = self.source(cloud).and_then(|source| source.served.settings.current().ok());
+        let current = self.source(cloud).and_then(|source| source.settings.current().ok());
         current.is_some_and(|(_, snapshot)| snapshot.common.is_developer_mode())
     }
 
@@ -199,22 +183,22 @@ impl Clouds {
 
     /// Whether these are still the settings in force of the source with this number.
     pub(crate) fn has_settings(&self, source: usize, settings: &Arc<Snapshot>) -> bool {
-        let current = self.0.get(source).and_then(|source| source.served.settings.current().ok());
+        let current = self.0.get(source).and_then(|source| source.settings.current().ok());
         current.is_some_and(|(_, current)| Arc::ptr_eq(&current, settings))
     }
 
     /// Yields when other settings come into force, and when the known places change.
     pub(crate) fn changes(&self) -> impl Stream<Item = ()> + Send + use<> {
         stream::select_all(self.0.iter().map(|source| {
-            let mut settings = source.served.settings.state.clone();
+            let mut settings = source.settings.state.clone();
             settings.mark_unchanged();
-            stream::select(changes(settings), source.served.places.changes()).boxed()
+            stream::select(changes(settings), source.places.changes()).boxed()
         }))
     }
 
     /// Why settings for this cloud cannot be used, whether or not other settings for it can.
     fn refused_for(&self, cloud: &str) -> Option<Error> {
-        self.0.iter().find_map(|source| source.served.settings.refused_for(cloud))
+        self.0.iter().find_map(|source| source.settings.refused_for(cloud))
     }
 
     /// The first source that is for this cloud.
@@ -256,7 +240,7 @@ impl Target {
 
 impl Source {
     async fn target(&self) -> Option<Target> {
-        let (generation, settings) = self.served.settings.current().ok()?;
+        let (generation, settings) = self.settings.current().ok()?;
         let cloud = Cloud::named(settings.cloud())?;
         let unknown = || {
             let message = "the operator does not know yet in which places the VMs of this cloud are";
@@ -268,19 +252,19 @@ impl Source {
         // If the provider could not be built, nothing is known about it.
         let has_moved = built.is_none_or(|it| it.known.moved_at.is_some());
         // VMs may be where newer settings point, too.
-        let is_behind = self.served.settings.state.borrow().unusable().is_some();
+        let is_behind = self.settings.state.borrow().unusable().is_some();
         let may_miss_vms = has_moved || is_behind || built.is_none_or(|it| !it.known.former.is_empty());
         Some(Target { cloud, settings, provider, may_miss_vms, has_moved })
     }
 
     fn cloud(&self) -> Option<&'static str> {
-        self.served.settings.cloud()
+        self.settings.cloud()
     }
 
     fn is_known(&self) -> bool {
-        let Ok((_, snapshot)) = self.served.settings.current() else { return true };
+        let Ok((_, snapshot)) = self.settings.current() else { return true };
         let endpoint = snapshot.endpoint().ok();
-        endpoint.is_none_or(|endpoint| self.served.places.known(endpoint).is_some())
+        endpoint.is_none_or(|endpoint| self.places.known(endpoint).is_some())
     }
 
     /// The provider. It is for the `wanted` cloud, if one is named: the settings may just have changed to another one.
@@ -306,7 +290,7 @@ impl Source {
 
     /// What the provider for the `wanted` cloud is to be made from under the settings in force.
     fn recipe(&self, wanted: Option<&str>) -> Result<Recipe, Error> {
-        let (generation, snapshot) = self.served.settings.current()?;
+        let (generation, snapshot) = self.settings.current()?;
         if wanted != Some(snapshot.cloud()) {
             return Err(Error::new(
                 ErrorClass::Transient,
@@ -315,7 +299,7 @@ impl Source {
         }
         let endpoint =
             snapshot.endpoint().map_err(|obstacle| Error::new(ErrorClass::Invalid, obstacle))?.clone();
-        let Some(known) = self.served.places.known(&endpoint) else {
+        let Some(known) = self.places.known(&endpoint) else {
             let message = "the operator does not know yet in which places the VM may be";
             return Err(Error::new(ErrorClass::Transient, message));
         };
@@ -339,9 +323,9 @@ impl Source {
             let provider = self.openers.open(snapshot, opening)?;
             Ok::<_, Error>(decorate(provider, cloud, limits, self.metrics.clone()))
         };
-        let identity_changed = self.served.places.identity_changed();
+        let identity_changed = self.places.identity_changed();
         let current = RecordedPlace::current(&endpoint.address, known.identity.as_deref(), identity_changed);
-        let current = open(current, self.limits.clone())?;
+        let current = open(current, self.places.limits())?;
         let former = known.former.iter().map(|place| FormerProvider {
             place: place.clone(),
             // A place that asks for fewer calls does not stop the calls to another one.
@@ -355,7 +339,7 @@ impl Source {
             endpoint: endpoint.clone(),
             former: former.collect(),
             known: Arc::clone(known),
-            settings: self.served.settings.state.clone(),
+            settings: self.settings.state.clone(),
             sightings: Arc::clone(sightings),
             settles_late: Cloud::named(cloud).is_some_and(|cloud| cloud.settles_late),
         }))

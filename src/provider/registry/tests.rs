@@ -74,9 +74,20 @@ fn of_settings(snapshot: Snapshot, openers: &Openers) -> Clouds {
 
 fn with_places(snapshot: Snapshot, places: Places, openers: &Openers) -> Clouds {
     let state = State { current: Some(Arc::new(snapshot)), generation: 1, ..State::default() };
-    let metrics = Metrics::new(&mut Registry::default());
-    let served = Served { settings: CloudSettings::any(watch::channel(state).1), places };
-    Clouds::new([served], openers, 1, &metrics)
+    of_sources([(CloudSettings::any(watch::channel(state).1), places)], openers)
+}
+
+fn of_sources(sources: impl IntoIterator<Item = (CloudSettings, Places)>, openers: &Openers) -> Clouds {
+    let source = |(settings, places)| Source {
+        settings,
+        places,
+        openers: openers.clone(),
+        calls: 1,
+        metrics: Metrics::new(&mut Registry::default()),
+        built: Mutex::default(),
+        opening: tokio::sync::Mutex::default(),
+    };
+    Clouds(Arc::new(sources.into_iter().map(source).collect()))
 }
 
 #[tokio::test]
@@ -107,9 +118,8 @@ async fn while_newer_settings_cannot_be_used_a_listing_does_not_show_all_vms() {
         (State { rejected: None, ..rejected(SettingsError::NotText { path: "REGION".into() }) }, true),
     ] {
         let places = Places::only(state.current.as_ref().unwrap().endpoint().unwrap().clone());
-        let served = Served { settings: CloudSettings::any(watch::channel(state).1), places };
         let openers = Openers::default().with(CLOUD, |_, _| Ok(Box::new(Region::default())));
-        let clouds = Clouds::new([served], &openers, 1, &Metrics::new(&mut Registry::default()));
+        let clouds = of_sources([(CloudSettings::any(watch::channel(state).1), places)], &openers);
         assert_eq!(clouds.target(0).await.unwrap().may_miss_vms, !shows_all);
     }
 }
@@ -132,10 +142,9 @@ async fn each_cloud_is_served_by_its_own_settings_only() {
     let places = || Places::only(state.current.as_ref().unwrap().endpoint().unwrap().clone());
     let receiver = || watch::channel(state.clone()).1;
     let openers = Openers::default().with(CLOUD, |_, _| Ok(Box::new(Region::default())));
-    let metrics = Metrics::new(&mut Registry::default());
     let refused = async |settings: CloudSettings, cloud: &str| {
         assert!(settings.usable(&state).is_none(), "nothing is recorded by them");
-        let clouds = Clouds::new([Served { settings, places: places() }], &openers, 1, &metrics);
+        let clouds = of_sources([(settings, places())], &openers);
         clouds.provider(cloud).await.map(|_| ()).unwrap_err().to_string()
     };
     let [vsphere, gcp] = ["vsphere", "gcp"].map(|name| Cloud::named(name).unwrap());
@@ -147,8 +156,7 @@ async fn each_cloud_is_served_by_its_own_settings_only() {
     let with_first = |first| {
         let first = CloudSettings::new(ServedCloud::any_but([vsphere]), first);
         let further = CloudSettings::new(ServedCloud::only(vsphere), receiver());
-        let both = [first, further].map(|settings| Served { settings, places: places() });
-        Clouds::new(both, &openers, 1, &metrics)
+        of_sources([(first, places()), (further, places())], &openers)
     };
     let clouds = with_first(watch::channel(State::default()).1);
     assert!(clouds.provider("vsphere").await.is_ok(), "settings of no cloud hold no VM of another one");
@@ -215,9 +223,8 @@ pub(crate) fn clouds_under(
     open: impl Fn() -> Box<dyn Provider> + Send + Sync + 'static,
 ) -> Clouds {
     let places = Places::only(settings.borrow().current.as_ref().unwrap().endpoint().unwrap().clone());
-    let served = Served { settings: CloudSettings::any(settings), places };
     let openers = Openers::default().with(cloud, move |_, _| Ok(open()));
-    Clouds::new([served], &openers, 1, &Metrics::new(&mut Registry::default()))
+    of_sources([(CloudSettings::any(settings), places)], &openers)
 }
 
 /// Settings for such a cloud, in force.
