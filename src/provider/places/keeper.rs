@@ -6,7 +6,7 @@ use futures::StreamExt;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::{
-    Api, Client,
+    Api,
     api::{Patch, PatchParams},
     runtime::watcher,
 };
@@ -30,7 +30,7 @@ use super::{
 use crate::{
     api::v1alpha1::FIELD_MANAGER,
     names::PLACES,
-    provider::{CloudSettings, Error, Provider, cloud_settings::PossiblePlace},
+    provider::{CloudSettings, CloudsContext, Error, Provider, cloud_settings::PossiblePlace},
     settings::{Endpoint, Snapshot, State},
 };
 
@@ -58,25 +58,12 @@ pub(super) struct Keeper {
     open: Open,
     settings: CloudSettings,
     leadership: Leadership,
+    /// Where it says what it found out.
     answer: watch::Sender<Option<Answer>>,
     /// Notified if another identity answers at the address.
     identity_changed: Arc<Notify>,
     backoff: Backoff<()>,
     doubts: Backoff<()>,
-}
-
-/// What a [`Keeper`] works with.
-pub(super) struct KeeperContext {
-    pub(super) client: Client,
-    /// The namespace of the `ConfigMap`.
-    pub(super) namespace: String,
-    pub(super) open: Open,
-    pub(super) settings: CloudSettings,
-    pub(super) leadership: Leadership,
-    /// Where it says what it found out.
-    pub(super) answer: watch::Sender<Option<Answer>>,
-    /// Notified if another identity answers at the address.
-    pub(super) identity_changed: Arc<Notify>,
 }
 
 /// Opens the provider of settings, to be asked who answers.
@@ -93,10 +80,16 @@ enum NotYet {
 }
 
 impl Keeper {
-    pub(super) fn new(context: KeeperContext) -> Self {
-        let KeeperContext { client, namespace, open, settings, leadership, answer, identity_changed } =
-            context;
-        let (api, name) = (Api::namespaced(client, &namespace), format!("{namespace}/{PLACES}"));
+    pub(super) fn new(
+        context: &CloudsContext,
+        settings: CloudSettings,
+        open: Open,
+        answer: watch::Sender<Option<Answer>>,
+        identity_changed: Arc<Notify>,
+    ) -> Self {
+        let CloudsContext { client, namespace, leadership, .. } = context;
+        let (api, name) = (Api::namespaced(client.clone(), namespace), format!("{namespace}/{PLACES}"));
+        let leadership = leadership.clone();
         let backoff = Backoff::new(Duration::from_secs(1), LONGEST_PAUSE);
         let doubts = Backoff::new(Duration::from_secs(1), LONGEST_DOUBT);
         Self { api, name, open, settings, leadership, answer, identity_changed, backoff, doubts }

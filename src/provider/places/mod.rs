@@ -35,7 +35,7 @@ use jiff::Timestamp;
 use operator_kit::{Leadership, Permission, changes::changes};
 use tokio::sync::{Notify, watch};
 
-use self::keeper::{Keeper, KeeperContext};
+use self::keeper::Keeper;
 use super::{CloudSettings, CloudsContext, Error, Limits, Opening, cloud_label, decorate};
 use crate::{
     names,
@@ -103,15 +103,7 @@ impl Places {
             let provider = openers.open(snapshot, Opening::new(1))?;
             Ok(decorate(provider, cloud_label(snapshot.cloud()), within.clone(), metrics.clone()))
         };
-        let keeper = Keeper::new(KeeperContext {
-            client: context.client.clone(),
-            namespace: context.namespace.clone(),
-            open: Box::new(open),
-            settings,
-            leadership: context.leadership.clone(),
-            answer: sender,
-            identity_changed: Arc::clone(&identity_changed),
-        });
+        let keeper = Keeper::new(context, settings, Box::new(open), sender, Arc::clone(&identity_changed));
         let leadership = context.leadership.clone();
         (Self { answer, leadership, identity_changed, limits }, keeper.run())
     }

@@ -6,12 +6,14 @@ use std::{
 use async_trait::async_trait;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use operator_kit::testing::{Answer as Reply, ApiServer, Call};
+use prometheus_client::registry::Registry;
 use secrecy::SecretString;
 
 use super::*;
 use crate::{
+    metrics::Metrics,
     provider::{
-        Accepted, CATALOGUE, Claim, ErrorClass, Finding, InstanceId, OwnVm, Pages, Vm,
+        Accepted, CATALOGUE, Claim, ErrorClass, Finding, InstanceId, Openers, OwnVm, Pages, Vm,
         contract::memory::Memory,
     },
     settings::Raw,
@@ -108,15 +110,15 @@ impl Stage {
         };
         let (settings, state) = watch::channel(state);
         let (sender, answer) = watch::channel(None);
-        let keeper = Keeper::new(KeeperContext {
+        let context = CloudsContext {
             client: server.client(),
             namespace: "operator".to_owned(),
-            open: Box::new(open),
-            settings: CloudSettings::any(state),
+            openers: Openers::default(),
             leadership: Leadership::unlimited(),
-            answer: sender,
-            identity_changed: Arc::default(),
-        });
+            metrics: Metrics::new(&mut Registry::default()),
+            concurrency: 1,
+        };
+        let keeper = Keeper::new(&context, CloudSettings::any(state), Box::new(open), sender, Arc::default());
         Self { keeper, settings, answer, asked }
     }
 
