@@ -158,7 +158,7 @@ impl Index {
     pub(super) fn siblings(&self, peerpod: &PeerPod) -> Siblings {
         let pod_vm = self.pod_vm(peerpod);
         let Links { relatives, .. } = &self.state().current;
-        let first = relatives.recorded(pod_vm).filter(|_| pod_vm.is_whole());
+        let first = pod_vm.whole().and_then(|_| relatives.recorded(pod_vm));
         let made = created(peerpod).as_second();
         let since = first.unwrap_or(i64::MAX).min(made);
         let mut newer = relatives.newer(pod_vm, since);
@@ -220,7 +220,7 @@ impl Index {
     /// Keeps the VM of this PeerPod for its Pod, which may run on it: no newer VM replaces it any more, for as long as a PeerPod
     /// records it for that Pod.
     pub(super) fn keep_for_pod(&self, peerpod: &PeerPod) {
-        self.state().kept_for_pod.extend(Some(self.pod_vm(peerpod)).filter(|pod_vm| pod_vm.is_whole()));
+        self.state().kept_for_pod.extend(Some(self.pod_vm(peerpod)).filter(|it| it.whole().is_some()));
     }
 
     /// Whether the VM of this PeerPod is kept for its Pod, by [`Self::keep_for_pod`] or by its status.
@@ -322,7 +322,7 @@ fn second(second: i64) -> Timestamp {
 impl State {
     /// Takes over from the status that the VM is kept for its Pod.
     fn read_kept_for_pod(&mut self, peerpod: &PeerPod, pod_vm: PodVm) {
-        if pod_vm.is_whole() && is_kept_for_pod(peerpod) {
+        if pod_vm.whole().is_some() && is_kept_for_pod(peerpod) {
             self.kept_for_pod.insert(pod_vm);
         }
     }

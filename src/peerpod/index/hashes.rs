@@ -10,10 +10,6 @@ pub(super) struct PodVm {
 }
 
 impl PodVm {
-    pub(super) fn is_whole(self) -> bool {
-        self.whole().is_some()
-    }
-
     /// The VM and the Pod, if there are both.
     pub(super) fn whole(self) -> Option<(NonZeroU64, PodHash)> {
         self.vm.zip(self.pod)
