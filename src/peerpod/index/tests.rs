@@ -47,6 +47,12 @@ fn deleted(mut peerpod: PeerPod) -> PeerPod {
     peerpod
 }
 
+/// Without the finalizer, as cloud-api-adaptor leaves one after a start that failed.
+fn without_finalizer(mut peerpod: PeerPod) -> PeerPod {
+    peerpod.metadata.finalizers = None;
+    peerpod
+}
+
 fn of_another_pod(mut peerpod: PeerPod) -> PeerPod {
     peerpod.metadata.owner_references.as_mut().unwrap()[0].uid.push('x');
     peerpod

@@ -40,10 +40,8 @@ fn living_peerpods_claim_their_vm_and_deleted_ones_once_per_other_pod() {
     assert_eq!((living, deleting.len()), (None, 3));
     assert!(deleting.iter().all(|name| name.ends_with("-0")), "{deleting:?}");
     assert!(index.claimants(&own, 4).one_more.is_some() && index.claimants(&own, 5).one_more.is_none());
-    let mut released = made("released", "another", UUID, 0);
-    released.metadata.finalizers = None;
-    apply(released);
-    assert_eq!(claimants().0.as_deref(), Some("released"));
+    apply(without_finalizer(made("failed", "another", UUID, 0)));
+    assert_eq!(claimants().0.as_deref(), Some("failed"));
     let unnamed = deleted(made("own", "pod", "17", 10));
     let Claimants { living, deleting, one_more } = index.claimants(&unnamed, 3);
     assert!(living.is_none() && deleting.is_empty() && one_more.is_none());

@@ -2,12 +2,6 @@
 
 use super::*;
 
-/// Without the finalizer, as cloud-api-adaptor leaves one after a start that failed.
-fn without_finalizer(mut peerpod: PeerPod) -> PeerPod {
-    peerpod.metadata.finalizers = None;
-    peerpod
-}
-
 #[test]
 fn peerpods_without_finalizer_with_a_younger_one_are_requeued_a_few_at_a_time() {
     let index = Index::default();
@@ -105,7 +99,7 @@ fn another_vm_of_a_pod_is_known_by_a_living_record_of_it() {
     index.apply(&Event::Apply(own.clone()));
     index.apply(&Event::Apply(made("same", "other", UUID, 10)));
     index.apply(&Event::Apply(deleted(made("going", "other", &vm(1), 10))));
-    index.apply(&Event::Apply(without_finalizer(made("released", "other", &vm(2), 10))));
+    index.apply(&Event::Apply(without_finalizer(made("failed", "other", &vm(2), 10))));
     assert!(!index.has_another_vm(&pod("shop", "other"), &own));
     index.apply(&Event::Apply(made("held", "other", &vm(3), 10)));
     assert!(index.has_another_vm(&pod("shop", "other"), &own));
