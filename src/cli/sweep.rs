@@ -98,18 +98,18 @@ async fn search(args: SweepArgs) -> Result<(), String> {
     let failed = |problem: crate::sweep::Problem| problem.to_string();
     by_hand.list().await.map_err(failed)?;
     sleep(args.pause).await;
-    let result = by_hand.list().await.map_err(failed)?;
-    let shown = result.shown(args.dry_run);
+    let (findings, younger) = by_hand.list().await.map_err(failed)?;
+    let shown = by_hand.shown(&findings, args.dry_run);
     match print(&shown, args.output) {
         Err(error) if error.kind() == ErrorKind::BrokenPipe => {}
         Err(error) => return Err(format!("writing the report failed: {error}")),
         Ok(()) => {}
     }
-    print_note(&format!("{} untracked, {} more that are younger than --grace", shown.len(), result.younger));
+    print_note(&format!("{} untracked, {younger} more that are younger than --grace", shown.len()));
     if args.dry_run {
         return Ok(());
     }
-    let (tally, more) = by_hand.delete(result.findings, args.max.into()).await.map_err(failed)?;
+    let (tally, more) = by_hand.delete(findings, args.max.into()).await.map_err(failed)?;
     print_note(&format!("{} deleted", tally.deleted));
     ensure_none_left(tally.failed, more)
 }

@@ -20,46 +20,14 @@ pub(crate) struct ByHand {
     first_seen: FirstSeen,
 }
 
-/// What a listing showed.
-pub(crate) struct SearchResult {
-    /// What is untracked and old enough.
-    pub(crate) findings: Vec<UntrackedFinding>,
-    /// How much else is untracked.
-    pub(crate) younger: usize,
-    /// Whether VMs are kept for debugging.
-    is_developer_mode: bool,
-}
-
-impl SearchResult {
-    /// What is untracked, and what this command does about it.
-    pub(crate) fn shown(&self, dry_run: bool) -> Vec<Untracked> {
-        let deletion = if self.is_developer_mode {
-            "kept: developer mode is on"
-        } else if dry_run {
-            "kept; without --dry-run, this command deletes it and what came with it, up to --max"
-        } else {
-            "this command deletes it and what came with it, up to --max"
-        };
-        let show = |it: &UntrackedFinding| {
-            let shown = Untracked::of(it, Mode::Delete);
-            if it.verdict == SweepVerdict::Delete {
-                Untracked { action: deletion.to_owned(), ..shown }
-            } else {
-                shown
-            }
-        };
-        self.findings.iter().map(show).collect()
-    }
-}
-
 impl ByHand {
     pub(crate) fn new(search: Search, target: Target, grace: Duration, pause: Duration) -> Self {
         let patience = Patience { grace, interval: pause, watch: pause };
         Self { search, target, patience, first_seen: FirstSeen::default() }
     }
 
-    /// Lists the cloud, and then the cluster.
-    pub(crate) async fn list(&mut self) -> Result<SearchResult, Problem> {
+    /// Lists the cloud, and then the cluster. Returns what is untracked and old enough, and how much else is untracked.
+    pub(crate) async fn list(&mut self) -> Result<(Vec<UntrackedFinding>, usize), Problem> {
         let now = Moment { by_process: Instant::now(), by_day: Timestamp::now() };
         let listing = self.search.list(&self.target).await?;
         let mut candidates = Candidates::of(self.target.cloud, &listing);
@@ -67,8 +35,13 @@ impl ByHand {
         self.search.spare_pods(&mut candidates).await?;
         let candidates = candidates.all();
         let findings = findings(&candidates, &mut self.first_seen, now, self.patience);
-        let is_developer_mode = self.target.settings.common.is_developer_mode();
-        Ok(SearchResult { younger: candidates.len() - findings.len(), findings, is_developer_mode })
+        let younger = candidates.len() - findings.len();
+        Ok((findings, younger))
+    }
+
+    /// These, and what this command does about them.
+    pub(crate) fn shown(&self, findings: &[UntrackedFinding], dry_run: bool) -> Vec<Untracked> {
+        shown(findings, self.target.settings.common.is_developer_mode(), dry_run)
     }
 
     /// Deletes at most this many of the things that are provably this cluster's. Returns also how many more a further call would delete.
@@ -83,6 +56,25 @@ impl ByHand {
         let deletes = !self.target.settings.common.is_developer_mode();
         Ok((tally, if deletes { more } else { 0 }))
     }
+}
+
+fn shown(findings: &[UntrackedFinding], is_developer_mode: bool, dry_run: bool) -> Vec<Untracked> {
+    let deletion = if is_developer_mode {
+        "kept: developer mode is on"
+    } else if dry_run {
+        "kept; without --dry-run, this command deletes it and what came with it, up to --max"
+    } else {
+        "this command deletes it and what came with it, up to --max"
+    };
+    let show = |it: &UntrackedFinding| {
+        let shown = Untracked::of(it, Mode::Delete);
+        if it.verdict == SweepVerdict::Delete {
+            Untracked { action: deletion.to_owned(), ..shown }
+        } else {
+            shown
+        }
+    };
+    findings.iter().map(show).collect()
 }
 
 /// At most this many of the things to delete, and how many more there are.
@@ -122,17 +114,15 @@ mod tests {
 
     #[test]
     fn in_developer_mode_no_deletion_is_promised() {
-        let result = SearchResult { findings: findings(), younger: 0, is_developer_mode: true };
-        for shown in [true, false].map(|dry_run| result.shown(dry_run)) {
+        for shown in [true, false].map(|dry_run| shown(&findings(), true, dry_run)) {
             assert!(shown.iter().all(|it| it.action.starts_with("kept: ")), "{shown:?}");
         }
     }
 
     #[test]
     fn what_is_shown_names_flags_of_this_command_alone() {
-        let result = SearchResult { findings: findings(), younger: 0, is_developer_mode: false };
         for (dry_run, begins) in [(true, "kept; without --dry-run, this command"), (false, "this command")] {
-            let shown = result.shown(dry_run);
+            let shown = shown(&findings(), false, dry_run);
             assert!(shown[0].action.starts_with(begins), "{}", shown[0].action);
             assert!(shown[1].action.starts_with("kept: nothing proves"), "{}", shown[1].action);
             assert!(shown.iter().all(|it| !it.action.contains("--sweep")), "{shown:?}");
