@@ -163,6 +163,8 @@ impl Panel {
         let name = ["_total", "_info", "_bytes", "_seconds", "_timestamp"]
             .into_iter()
             .fold(name, |name, suffix| name.strip_suffix(suffix).unwrap_or(name));
+        // PeerPods wait, not calls. The metric keeps its name, by which alerts and dashboards of users query it.
+        let name = if name == "provider_calls_queued" { "peerpods_that_wait_for_a_cloud" } else { name };
         let words = name.split('_').enumerate().map(|(place, word)| match word {
             "peerpods" => "PeerPods".to_owned(),
             "peerpodconfig" => "PeerPodConfig".to_owned(),
@@ -262,6 +264,13 @@ mod tests {
                 "short",
                 "max by (config) (peerpod_operator_peerpodconfig_ready{job=~\"$job\"})",
                 "{{config}}",
+            ),
+            (
+                "peerpod_operator_provider_calls_queued",
+                "PeerPods that wait for a cloud",
+                "short",
+                "max by (provider) (peerpod_operator_provider_calls_queued{job=~\"$job\"})",
+                "{{provider}}",
             ),
             (
                 "peerpod_operator_deletions_total",
