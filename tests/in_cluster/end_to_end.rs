@@ -208,9 +208,14 @@ async fn is_brought_about(installation: &Installation) -> Result<()> {
     ensure!(log.contains("A stand-in for cloud-api-adaptor"), "{log}");
 
     let webhooks: Api<Deployment> = Api::namespaced(client.clone(), NAMESPACE);
-    let webhooks = webhooks.list(&part).await?.items;
-    let running = webhooks.iter().filter_map(|it| it.status.as_ref()?.available_replicas).sum::<i32>();
-    ensure!(running == 2, "{running} webhooks run of {} Deployments", webhooks.len());
+    // The configuration is ready once one of them answers.
+    wait::eventually("both webhooks run", DEADLINE, async || {
+        let webhooks = webhooks.list(&part).await?.items;
+        let running = webhooks.iter().filter_map(|it| it.status.as_ref()?.available_replicas).sum::<i32>();
+        ensure!(running == 2, "{running} webhooks run of {} Deployments", webhooks.len());
+        Ok(())
+    })
+    .await?;
     let namespace = installation.testbed.namespace("test").await?;
     configuration::admits_peer_pods(installation, &namespace).await?;
 

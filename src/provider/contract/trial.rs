@@ -122,11 +122,24 @@ impl Trial<'_> {
     pub(super) async fn reap(&self, vm: &Example, pod: &str) -> Result<(), Cannot> {
         let own = self.prove(vm, pod).await?;
         self.provider.delete(&own).await?;
+        self.ends(vm, pod).await
+    }
+
+    /// Waits until the VM is gone, and deletes what remains of it.
+    async fn ends(&self, vm: &Example, pod: &str) -> Result<(), Cannot> {
         if let Some(remains) = self.remains(vm, pod).await? {
-            self.provider.delete(&remains).await?;
+            self.delete_once_more(&remains).await?;
             self.vanishes(vm).await?;
         }
         self.nothing_is_left(vm).await
+    }
+
+    /// Deletes what an earlier deletion, which goes on, may delete first.
+    async fn delete_once_more(&self, own: &OwnVm) -> Result<(), Cannot> {
+        match self.provider.delete(own).await {
+            Err(error) if error.class != ErrorClass::NotFound => Err(error.into()),
+            _ => Ok(()),
+        }
     }
 
     /// Waits until the VM is gone. Gives what remains of it, if anything does.
@@ -141,7 +154,11 @@ impl Trial<'_> {
         match self.settled(vm).await? {
             Err(gone) if gone.class == ErrorClass::NotFound => self.nothing_is_left(vm).await,
             Err(error) => Err(error.into()),
-            Ok(_) => self.reap(vm, pod).await,
+            Ok(left) => {
+                let own = ownership::verify(left, pod, self.peer.cloud().name_limit)?;
+                self.delete_once_more(&own).await?;
+                self.ends(vm, pod).await
+            }
         }
     }
 

@@ -53,6 +53,13 @@ async fn an_owned_process_dies_with_its_killed_parent() -> Result<()> {
         });
         let (child, dir) = thread.join().expect("no panic")?;
         let Identity { pid, started, boot } = child.identity();
+        child
+            .wait_until("its program runs, which then has its lifetime", DEADLINE, || async {
+                let program = fs::read_to_string(format!("/proc/{pid}/comm"))?;
+                ensure!(program.trim() != "setpriv", "the program is {program}");
+                Ok(())
+            })
+            .await?;
         fs::write(dir.join("new"), format!("{pid} {started} {boot}"))?;
         fs::rename(dir.join("new"), dir.join("identity"))?;
         loop {

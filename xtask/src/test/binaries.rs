@@ -7,16 +7,9 @@ use cargo_metadata::Artifact;
 
 use crate::{artifacts, repository};
 
-/// The binary some of whose tests run apart.
-const MIXED: &str = "tests/real/main.rs";
-
-/// Tests of [`MIXED`] that run apart, by a part of their names. Those of the service take turns on a cluster of their own. By their
-/// names they would begin last, and the processors would be idle. Those of the contract would occupy all threads at once, and wait for
-/// clouds most of the time.
-const APART: [&str; 2] = ["webhook::service", "provider::contract"];
-
-/// The name of the examples in the documentation.
-pub(super) const DOCUMENTATION: &str = "documentation";
+/// Tests that take turns on a cluster of their own, in the binary of many others. By their names they would begin last, and the
+/// processors would be idle.
+const APART: (&str, &str) = ("tests/real/main.rs", "webhook::service");
 
 /// A program that runs tests and reports them in the format of Rust's test harness.
 pub(super) struct Binary {
@@ -35,12 +28,12 @@ pub(super) fn build() -> Result<Vec<Binary>> {
     ensure!(!binaries.is_empty(), "cargo built no test");
     let mut examples = repository::cargo();
     examples.args(["test", "--workspace", "--doc"]);
-    binaries.push(Binary { name: DOCUMENTATION.to_owned(), command: examples });
+    binaries.push(Binary { name: "documentation".to_owned(), command: examples });
     Ok(binaries)
 }
 
 impl Binary {
-    /// The binary of this artifact, if it runs tests; several times if some of them run apart.
+    /// The binary of this artifact, if it runs tests; twice if some of them run apart.
     fn of(artifact: &Artifact) -> Vec<Self> {
         let executable = artifact.executable.as_ref().filter(|_| artifact.profile.test);
         let Some((executable, folder)) = executable.zip(artifact.manifest_path.parent()) else {
@@ -53,11 +46,10 @@ impl Binary {
             command.current_dir(folder).args(arguments);
             Self { name, command }
         };
-        if name != MIXED {
+        let (binary, tests) = APART;
+        if name != binary {
             return vec![running(name, &[])];
         }
-        let skipped: Vec<_> = APART.into_iter().flat_map(|tests| ["--skip", tests]).collect();
-        let apart = APART.map(|tests| running(format!("{name} {tests}"), &[tests]));
-        apart.into_iter().chain([running(name, &skipped)]).collect()
+        vec![running(format!("{name} {tests}"), &[tests]), running(name, &["--skip", tests])]
     }
 }

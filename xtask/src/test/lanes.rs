@@ -17,29 +17,29 @@ use cluster::progress::Progress;
 use futures::{StreamExt as _, stream::FuturesUnordered};
 use tokio::{process::Command, select, time::interval};
 
-use super::binaries::{Binary, DOCUMENTATION};
+use super::binaries::Binary;
 use crate::repository;
 
 /// The binary whose tests wait most, many of them for one of a few clusters, and how many of them go at once.
 const REAL: &str = "tests/real/main.rs";
 const REAL_THREADS: &str = "8";
 const IN_CLUSTER: &str = "tests/in_cluster/main.rs";
-const CONTRACT: &str = "tests/real/main.rs provider::contract";
 const DEMO: &str = "xtask/tests/demo.rs";
 const SERVICE: &str = "tests/real/main.rs webhook::service";
-/// The binary that computes for a minute. Like [`DOCUMENTATION`] it takes the processor time that all others leave.
+/// The binary that computes for a minute. It takes the processor time that all others leave.
 const IDLE_TIME: &str = "xtask/tests/public_types.rs";
 
-/// The most that the weights of the binaries that run may sum up to. The largest leaves room for two others.
+/// The most that the weights of the binaries that run may sum up to. The two largest binaries fill it: a third beside them makes all
+/// slower.
 const CAPACITY: usize = 4;
-/// The most binaries of any weight beside [`SERVICE`]. Its tests allow no request to fail under load.
+/// The most binaries beside [`SERVICE`]. Its tests allow no request to fail under load.
 const MOST_BESIDE_SERVICE: usize = 2;
-/// The binaries that take longest begin first. The others follow in the order in which cargo built them.
-const LONGEST: [&str; 16] = [
+/// The binaries that take longest begin first. The others follow in the order in which cargo built them. [`DEMO`] comes before those
+/// of less weight, which would leave no room for it.
+const LONGEST: [&str; 15] = [
     IDLE_TIME,
     REAL,
     IN_CLUSTER,
-    CONTRACT,
     DEMO,
     SERVICE,
     "src/lib.rs",
@@ -51,7 +51,7 @@ const LONGEST: [&str; 16] = [
     "xtask/tests/push.rs",
     "xtask/tests/example.rs",
     "xtask/tests/cluster.rs",
-    DOCUMENTATION,
+    "documentation",
 ];
 /// How often to read the logs, to show the progress.
 const COUNT_INTERVAL: Duration = Duration::from_secs(2);
@@ -162,31 +162,22 @@ pub(super) async fn run(mut binaries: Vec<Binary>, progress: &mut Progress) -> R
     Ok(())
 }
 
-/// How much of the [`CAPACITY`] a binary takes. Only the tests of [`REAL`] use several clusters at once. Those of [`IN_CLUSTER`] take
-/// turns on one, and most of a processor is idle meanwhile. Those of [`CONTRACT`] compute for a few seconds of a minute.
+/// How much of the [`CAPACITY`] a binary takes. Each of the large ones has several clusters at once.
 fn weight(name: &str) -> usize {
     match name {
-        REAL => 2,
-        CONTRACT => 0,
-        _ if takes_idle_time(name) => 0,
+        IDLE_TIME => 0,
+        REAL | IN_CLUSTER | DEMO => 2,
         _ => 1,
     }
-}
-
-/// Whether a binary runs at a low priority, so that it delays no other.
-fn takes_idle_time(name: &str) -> bool {
-    [IDLE_TIME, DOCUMENTATION].contains(&name)
 }
 
 /// The place of the binary to start next: the first that fits beside those that run. `None`: none fits before one of them has ended.
 fn next<'a>(mut waiting: impl Iterator<Item = &'a str>, running: &[String]) -> Option<usize> {
     let taken: usize = running.iter().map(|name| weight(name)).sum();
-    let count = running.iter().filter(|name| weight(name) > 0).count();
     let service_runs = running.iter().any(|name| name == SERVICE);
     waiting.position(|name| {
-        let weight = weight(name);
-        let is_quiet = weight == 0 || count <= MOST_BESIDE_SERVICE || !(service_runs || name == SERVICE);
-        taken + weight <= CAPACITY && is_quiet
+        let is_quiet = running.len() <= MOST_BESIDE_SERVICE || !(service_runs || name == SERVICE);
+        taken + weight(name) <= CAPACITY && is_quiet
     })
 }
 
@@ -200,7 +191,7 @@ async fn start(binary: Binary, logs: &Path) -> Result<Outcome> {
     // The stack of an error says where it was made, which its text says, too, and hides the texts of the other failures.
     setpriv.env("RUST_BACKTRACE", "0").env_remove("RUST_LIB_BACKTRACE");
     setpriv.args(["--pdeathsig=KILL", "--"]);
-    if takes_idle_time(&name) {
+    if name == IDLE_TIME {
         setpriv.args(["nice", "-n", "10"]);
     }
     setpriv.arg(command.get_program()).args(command.get_args());
@@ -298,36 +289,25 @@ mod tests {
     }
 
     #[test]
-    fn two_binaries_run_beside_the_largest_and_small_ones_fill_the_room_that_each_leaves() {
+    fn nothing_runs_beside_the_two_largest_and_small_binaries_fill_the_room_that_each_leaves() {
         let binaries =
-            [(REAL, 700), (IN_CLUSTER, 570), (DEMO, 70), (SERVICE, 80), ("a", 50), ("b", 500), ("c", 10)];
+            [(REAL, 700), (IN_CLUSTER, 570), (DEMO, 70), (SERVICE, 80), ("a", 50), ("b", 90), ("c", 10)];
         let begun =
-            [(REAL, 0), (IN_CLUSTER, 0), (DEMO, 0), (SERVICE, 70), ("a", 150), ("b", 200), ("c", 570)];
+            [(REAL, 0), (IN_CLUSTER, 0), (DEMO, 570), (SERVICE, 640), ("a", 640), ("b", 690), ("c", 700)];
         assert_eq!(schedule(&binaries), begun);
     }
 
     #[test]
     fn four_small_binaries_run_at_once_and_a_large_one_waits_for_the_room_of_two() {
-        let binaries = [("a", 10), ("b", 20), ("c", 30), (REAL, 70), ("d", 40), ("e", 5)];
-        let begun = [("a", 0), ("b", 0), ("c", 0), ("d", 0), ("e", 10), (REAL, 20)];
+        let binaries = [("a", 10), ("b", 20), ("c", 30), (DEMO, 70), ("d", 40), ("e", 5)];
+        let begun = [("a", 0), ("b", 0), ("c", 0), ("d", 0), ("e", 10), (DEMO, 20)];
         assert_eq!(schedule(&binaries), begun);
     }
 
     #[test]
-    fn binaries_without_weight_begin_beside_any_others() {
-        let binaries = [
-            (IDLE_TIME, 200),
-            (REAL, 700),
-            (IN_CLUSTER, 570),
-            (CONTRACT, 70),
-            (SERVICE, 80),
-            ("a", 10),
-            (DOCUMENTATION, 90),
-        ];
-        let begun = [IDLE_TIME, REAL, IN_CLUSTER, CONTRACT, SERVICE, DOCUMENTATION].map(|name| (name, 0));
-        let mut schedule = schedule(&binaries);
-        assert_eq!(schedule.pop(), Some(("a", 80)));
-        assert_eq!(schedule, begun);
+    fn the_binary_that_takes_idle_time_begins_beside_the_two_largest() {
+        let binaries = [(IDLE_TIME, 200), (REAL, 700), (IN_CLUSTER, 570), ("a", 10)];
+        assert_eq!(schedule(&binaries), [(IDLE_TIME, 0), (REAL, 0), (IN_CLUSTER, 0), ("a", 570)]);
     }
 
     #[test]
