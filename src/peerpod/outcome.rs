@@ -18,7 +18,7 @@ pub(super) enum Outcome<'a> {
     Decided(&'a Decision),
     /// The API server failed, so there was no decision, or it was not applied.
     Failed(&'a ApiError),
-    /// All slots of the cloud are taken, so there was no decision.
+    /// It waits for its turn at the cloud, so there was no decision.
     Parked,
 }
 

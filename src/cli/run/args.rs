@@ -134,7 +134,8 @@ pub struct RunArgs {
     pub byom_host_keys_secret: String,
 
     /// Largest number of VMs that the operator works on at once at one cloud, from 1 to 160. Work that takes longer than 1 s gives its
-    /// slot to another VM; up to half as many VMs may be in progress beside the limit
+    /// slot to another VM; up to half as many VMs may be in progress beside the limit, and fewer where the cloud takes few requests a
+    /// second
     #[arg(
         long,
         value_name = "N",

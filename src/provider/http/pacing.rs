@@ -9,8 +9,10 @@
 //!    rate.
 //! 3. *Probe*. The measured rate grows with each request until the next refusal. An early refusal confirms the measured rate. A
 //!    cloud without bursts, which wants a gap between requests, refused every second request before and takes more now.
-//! 4. *Hold*. A rate without a refusal for a while grows, and faster each time. At the next refusal it is measured again. A rate that
-//!    limits how much work is under way also grows while no request waits.
+//! 4. *Hold*. A rate without a refusal for a while grows, and faster each time. At the next refusal it is measured again.
+//!
+//! A low rate also grows while no request waits, except during a measurement: it may be so low that too little work is under way for
+//! one to wait.
 //!
 //! While the cloud takes nothing at all, other clients use its whole quota. That says nothing about the rate, so the search
 //! begins again.
@@ -75,7 +77,7 @@ const LONGEST_WAIT: Duration = Duration::from_secs(5);
 /// should grow.
 const LEAST_AT_ONCE: usize = 3;
 
-/// A rate that allows so much work at once limits none.
+/// With so much work under way requests wait, and show by themselves that a rate is too low.
 const UNLIMITED: usize = 160;
 
 /// The rates of one cloud.
@@ -294,7 +296,8 @@ impl Learnt {
         if self.phase == Phase::Measure || now.saturating_duration_since(self.changed) < CALM {
             return;
         }
-        if !matches!(self.phase, Phase::Hold { .. }) {
+        // A search goes on when requests wait again. A probe would grow with each of them, long after its measurement.
+        if let Phase::Probe { .. } = self.phase {
             self.phase = Phase::hold(1.0 - CAUTION);
         }
         self.grow(now);

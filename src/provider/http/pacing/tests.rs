@@ -168,6 +168,16 @@ async fn a_rate_that_limits_work_grows_although_no_request_waits() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_search_that_was_interrupted_goes_on() {
+    let pacing = Pacing::default();
+    pacing.refused(sent(&pacing).await);
+    tokio::time::advance(2 * CALM).await;
+    pacing.most_at_once();
+    load(&pacing, server(50.0, 50.0), Duration::from_millis(200), LEARNT, 2 * LEARNT).await;
+    assert!(rate(&pacing) > 40.0, "{}", rate(&pacing));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_cloud_that_took_nothing_for_a_minute_is_asked_at_once_when_it_does_again() {
     let pacing = Pacing::default();
     for _ in 0..60 {
@@ -195,11 +205,12 @@ async fn a_rate_grows_when_nothing_was_refused_for_a_while() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_rate_without_waiting_requests_does_not_grow() {
+async fn a_rate_without_waiting_requests_does_not_grow_within_minutes() {
     let pacing = Pacing::default();
     pacing.refused(sent(&pacing).await);
     for _ in 0..100 {
         tokio::time::advance(STEP).await;
+        pacing.most_at_once();
         pacing.answered(sent(&pacing).await);
     }
     assert!((rate(&pacing) - START).abs() < 0.001, "{}", rate(&pacing));
