@@ -53,8 +53,8 @@ async fn serve(args: RunArgs) -> Result<(), Box<dyn std::error::Error>> {
     let secure = args.serving.secure(&TlsOptions::default(), None, &shutdown).await?;
     let (secure_metrics, published) = (secure.is_some(), Published::default());
     let endpoints = http::Endpoints {
-        health: args.serving.health_addr.chosen_by("--health-addr"),
-        metrics: args.serving.metrics_addr.chosen_by("--metrics-addr"),
+        health: args.serving.health(),
+        metrics: args.serving.metrics(),
         secure,
         page: Some(sweep_page(args.status_addr, published.clone())),
         readiness: readiness.clone(),

@@ -3,7 +3,7 @@
 use std::{error::Error, fmt::Display, path::PathBuf, process::ExitCode, sync::Arc};
 
 use clap::{ArgAction, Args};
-use operator_kit::{ListenAt, client, http::Secure, process, telemetry::LogFormat};
+use operator_kit::{ListenAt, client, http::Secure, listener::Address, process, telemetry::LogFormat};
 use rcgen::{CertifiedKey, generate_simple_self_signed};
 use tokio_util::sync::CancellationToken;
 
@@ -45,6 +45,16 @@ pub struct ServingArgs {
 }
 
 impl ServingArgs {
+    /// The address of health.
+    pub(super) fn health(&self) -> Address {
+        self.health_addr.chosen_by("--health-addr")
+    }
+
+    /// The address of metrics.
+    pub(super) fn metrics(&self) -> Address {
+        self.metrics_addr.chosen_by("--metrics-addr")
+    }
+
     /// How metrics are protected, if they must be. `own`: the certificate to show if there is no folder with one; `None`: a
     /// self-signed one.
     pub(super) async fn secure(

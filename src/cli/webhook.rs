@@ -182,8 +182,8 @@ async fn serve(args: WebhookArgs, tls: TlsOptions) -> Result<(), Box<dyn std::er
     let serving = Arc::new(Serving::default());
     let secure = args.serving.secure(&tls, Some(Arc::clone(&serving)), &shutdown).await?;
     let endpoints = http::Endpoints {
-        health: args.serving.health_addr.chosen_by("--health-addr"),
-        metrics: args.serving.metrics_addr.chosen_by("--metrics-addr"),
+        health: args.serving.health(),
+        metrics: args.serving.metrics(),
         secure,
         page: None,
         readiness: readiness.clone(),

@@ -119,6 +119,7 @@ impl Clouds {
         let (sources, keeping): (Vec<_>, Vec<_>) = settings.into_iter().map(serve).unzip();
         let keeping = async move {
             join_all(keeping).await;
+            // A program may give no settings, and then nothing is kept.
             pending::<Infallible>().await
         };
         (Self(Arc::new(sources)), keeping.boxed())
