@@ -51,7 +51,9 @@ pub fn doc(class: ErrorClass) -> String {
             format!("the call may work later: the operator tries again {}", growing_pauses())
         }
         ErrorClass::Throttled { .. } => {
-            "the cloud asked for fewer calls: the operator makes none to this cloud for the time that it asked for".to_owned()
+            "the cloud asked for fewer calls: the operator makes none to this cloud for the time that it asked for, or fewer a second if \
+             it named none"
+                .to_owned()
         }
         ErrorClass::Unauthorized => format!(
             "the cloud refuses the credentials, they lack a right, or the operator cannot use the file that has them: the operator \
@@ -181,7 +183,7 @@ impl RequeuePolicy {
         match error.class {
             // What was stuck before may still be, so it stays counted.
             ErrorClass::Throttled { retry_after } => {
-                let pause = retry_after.max(LEAST_PAUSE);
+                let pause = retry_after.unwrap_or_default().max(LEAST_PAUSE);
                 pause + self.failures.jitter(pause)
             }
             ErrorClass::Unsettled { check_again_after } => check_again_after.max(LEAST_PAUSE),
@@ -396,7 +398,8 @@ mod tests {
         let policy = RequeuePolicy::default();
         let ends = |left| Decision::Wait(Wait::PodEnds(Duration::from_secs(left)));
         let claimed = Decision::Refuse(Blocked::Claimed("shop/other".into()));
-        let throttled = |seconds| retry(ErrorClass::Throttled { retry_after: Duration::from_secs(seconds) });
+        let throttled =
+            |seconds| retry(ErrorClass::Throttled { retry_after: Some(Duration::from_secs(seconds)) });
         for (decision, least, most) in [
             (Decision::Wait(Wait::PodRuns), 60.0, 75.0),
             (ends(5), 5.0, 5.0),

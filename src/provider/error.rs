@@ -24,8 +24,8 @@ pub enum ErrorClass {
     Transient,
     /// The cloud asks for fewer calls.
     Throttled {
-        /// How long to leave this cloud alone, as the cloud said or as a default.
-        retry_after: Duration,
+        /// How long to leave this cloud alone, if it says so. Otherwise other calls may go on, as far as the provider lets them.
+        retry_after: Option<Duration>,
     },
     /// The credentials are refused, lack a right, or are in a file that cannot be used now.
     Unauthorized,
@@ -52,7 +52,7 @@ operator_kit::labels! {
         NotFound => "not_found",
         Unsettled { check_again_after: Duration::ZERO } => "unsettled",
         Transient => "transient",
-        Throttled { retry_after: Duration::ZERO } => "throttled",
+        Throttled { retry_after: None } => "throttled",
         Unauthorized => "unauthorized",
         Refused => "refused",
         Invalid => "invalid",

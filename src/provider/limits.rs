@@ -1,4 +1,4 @@
-//! What is around every provider: a deadline for each call, a pause while the cloud asks for fewer calls, metrics, and lists that
+//! What is around every provider: a deadline for each call, a pause where the cloud says how long to wait, metrics, and lists that
 //! have each thing once.
 
 use std::{
@@ -21,7 +21,7 @@ const CALL_DEADLINE: Duration = Duration::from_secs(60);
 /// A list may have many pages, each of which is a call of its own.
 const LIST_DEADLINE: Duration = Duration::from_secs(300);
 
-/// Pauses calls while the cloud asks for fewer. All providers for the place of the settings share it, also across a change of
+/// Pauses calls for the time that the cloud asked for. All providers for the place of the settings share it, also across a change of
 /// settings.
 #[derive(Clone, Debug, Default)]
 pub struct Limits {
@@ -74,13 +74,14 @@ impl Decorated {
                 "{} asked for fewer calls; the operator makes the next call in {retry_after:.0?}",
                 self.cloud
             );
-            return Err(Error::new(ErrorClass::Throttled { retry_after }, Message::public(message)));
+            let class = ErrorClass::Throttled { retry_after: Some(retry_after) };
+            return Err(Error::new(class, Message::public(message)));
         }
         let answer = timeout(deadline, self.measured(name, call)).await.unwrap_or_else(|_| {
             let message = format!("{} did not answer within {deadline:?}", self.cloud);
             Err(Error::new(ErrorClass::Transient, Message::public(message)))
         });
-        if let Err(Error { class: ErrorClass::Throttled { retry_after }, .. }) = &answer {
+        if let Err(Error { class: ErrorClass::Throttled { retry_after: Some(retry_after) }, .. }) = &answer {
             self.limits.close_for(*retry_after);
             self.metrics.provider_throttled(self.cloud, *retry_after);
         }

@@ -81,8 +81,8 @@ fn errors_become_deletion_slow_unless_a_person_must_act() {
     let watched = Watched::new();
     let reason = |second, class| watched.ended(second, &failed(class)).condition.unwrap().reason;
     assert_eq!(reason(1, ErrorClass::Transient), Reason::CloudUnavailable);
-    assert_eq!(reason(1, ErrorClass::Throttled { retry_after: AGAIN }), Reason::CloudThrottled);
-    assert_eq!(reason(400, ErrorClass::Throttled { retry_after: AGAIN }), Reason::DeletionSlow);
+    assert_eq!(reason(1, ErrorClass::Throttled { retry_after: Some(AGAIN) }), Reason::CloudThrottled);
+    assert_eq!(reason(400, ErrorClass::Throttled { retry_after: Some(AGAIN) }), Reason::DeletionSlow);
     assert_eq!(reason(401, ErrorClass::Unauthorized), Reason::Unauthorized);
     watched.holds(Reason::Unauthorized, 1);
     watched.holds(Reason::DeletionSlow, 0);

@@ -1,7 +1,5 @@
 //! What the services answer, and what it means *(no client)*.
 
-use std::time::Duration;
-
 use hyper::StatusCode;
 use jiff::Timestamp;
 use serde::{Deserialize, de::DeserializeOwned};
@@ -193,7 +191,7 @@ fn class(status: StatusCode, code: &str) -> Option<ErrorClass> {
         {
             ErrorClass::NotFound
         }
-        _ if is(&["Throttling"]) => ErrorClass::Throttled { retry_after: Duration::ZERO },
+        _ if is(&["Throttling"]) => ErrorClass::Throttled { retry_after: None },
         // These are states that pass by themselves.
         "InvalidBindInstance.NotFound"
         | "InvalidOperation.Conflict"
@@ -368,7 +366,7 @@ mod tests {
             (400, "Forbidden.FinancialLocked", Some(ErrorClass::Refused)),
             (400, "Forbidden.ChargeTypeIsPrepaid", Some(ErrorClass::Refused)),
             (403, "Forbidden.RAM", Some(ErrorClass::Unauthorized)),
-            (400, "Throttling.User", Some(ErrorClass::Throttled { retry_after: Duration::ZERO })),
+            (400, "Throttling.User", Some(ErrorClass::Throttled { retry_after: None })),
         ] {
             assert_eq!(class(status.try_into().unwrap(), code), expected, "{code}");
         }

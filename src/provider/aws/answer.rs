@@ -1,7 +1,5 @@
 //! What EC2 and the token service answer, and what it means *(no client)*.
 
-use std::time::Duration;
-
 use hyper::StatusCode;
 use secrecy::SecretString;
 
@@ -13,7 +11,7 @@ use crate::provider::{
 /// The classes that EC2 documents for codes. For all other codes the status decides. No code means absence by itself.
 const CLASSES: [(ErrorClass, &str); 4] = [
     (
-        ErrorClass::Throttled { retry_after: Duration::ZERO },
+        ErrorClass::Throttled { retry_after: None },
         "BandwidthLimitExceeded EC2ThrottledException PriorRequestNotComplete RequestLimitExceeded RequestThrottled \
          RequestThrottledException SlowDown ThrottledException Throttling ThrottlingException TooManyRequestsException",
     ),

@@ -101,7 +101,7 @@ impl Store {
                 ErrorClass::Unauthorized,
                 "; give the operator the right to get and update it, as the overlay and the chart of this provider do",
             ),
-            Some(429) => (ErrorClass::Throttled { retry_after: RETRY_AFTER }, ""),
+            Some(429) => (ErrorClass::Throttled { retry_after: Some(RETRY_AFTER) }, ""),
             _ => (ErrorClass::Transient, ""),
         };
         let message =

@@ -112,7 +112,8 @@ impl Memory {
         match behavior {
             Behavior::Hangs => pending().await,
             Behavior::Throttled => {
-                Err(Error::new(ErrorClass::Throttled { retry_after: RETRY_AFTER }, "it asks for fewer calls"))
+                let class = ErrorClass::Throttled { retry_after: Some(RETRY_AFTER) };
+                Err(Error::new(class, "it asks for fewer calls"))
             }
             Behavior::Unauthorized => Err(Error::new(ErrorClass::Unauthorized, "it refuses the credentials")),
             _ => Ok(()),

@@ -88,7 +88,7 @@ scenarios! {
         };
         trial.peer.behave(Behavior::Well, &vm).await?;
         // Until then the operator makes no call.
-        sleep(retry_after).await;
+        sleep(retry_after.unwrap_or_default()).await;
         trial.reap(&vm, "busy").await
     }
 

@@ -242,7 +242,10 @@ impl Client {
         };
         let turn = self.pacing.turn(pace).await;
         let total = self.options.total;
-        let answer = match timeout(total, self.exchange(request)).await {
+        let out = self.pacing.leaves();
+        let answer = timeout(total, self.exchange(request)).await;
+        drop(out);
+        let answer = match answer {
             Err(_) => {
                 let why = format!("no whole answer within {total:?}");
                 return Err(failed(ErrorClass::Transient, "the cloud did not answer in time", &why));

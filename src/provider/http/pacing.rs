@@ -11,6 +11,11 @@
 //!    cloud without bursts, which wants a gap between requests, refused every second request before and takes more now.
 //! 4. *Hold*. A rate without a refusal for a while grows, and faster each time. At the next refusal it is measured again.
 //!
+//! A cloud that says how long to wait has a new burst after that time, so nothing can be measured then. But its burst was spent at
+//! each refusal, so between two of them it took no more than its rate allows:
+//!
+//! - *Approach*. The rate is the most that the cloud took between two refusals. It grows soon, and after each refusal later.
+//!
 //! A low rate also grows while no request waits, except during a measurement: it may be so low that too little work is under way for
 //! one to wait.
 //!
@@ -21,7 +26,10 @@
 
 use std::{
     collections::VecDeque,
-    sync::{Mutex, PoisonError},
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::Duration,
 };
 
@@ -69,6 +77,9 @@ const CALM: Duration = Duration::from_secs(300);
 const GROWTH: f64 = 1.1;
 const MOST_GROWTH: f64 = 2.0;
 
+/// How long a rate must have caused no refusal in the first approach. This doubles with each refusal, up to [`CALM`].
+const APPROACH: Duration = Duration::from_secs(5);
+
 /// About how long a request may wait for its turn, if each work under way has one that waits. A call with eight requests then ends
 /// within its deadline, a minute.
 const LONGEST_WAIT: Duration = Duration::from_secs(5);
@@ -85,7 +96,12 @@ const UNLIMITED: usize = 160;
 pub(super) struct Pacing {
     read: Lane,
     write: Lane,
+    /// How many requests have left and are not answered.
+    out: AtomicUsize,
 }
+
+/// A request that has left, until it is answered or given up.
+pub(super) struct Out<'a>(&'a AtomicUsize);
 
 /// Requests of one kind.
 #[derive(Debug, Default)]
@@ -95,11 +111,21 @@ struct Lane {
     queue: tokio::sync::Mutex<()>,
 }
 
-/// When a request left, and which rate it counts for.
+/// When a request left, and for which rate it counts.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Turn {
     pace: Pace,
     left: Instant,
+    sent: Sent,
+}
+
+/// A request among those of its phase. Many more may leave until it is answered.
+#[derive(Clone, Copy, Debug, Default)]
+struct Sent {
+    /// At which rate it left. 0 if none was learnt.
+    rate: f64,
+    /// How many had left, with this one.
+    number: u32,
 }
 
 #[derive(Debug, Default)]
@@ -138,6 +164,14 @@ enum Phase {
         /// The factor by which the rate grows next.
         growth: f64,
     },
+    Approach {
+        /// The most that the cloud took between two refusals, in requests a second.
+        most: f64,
+        /// How long the rate must have caused no refusal until it grows.
+        calm: Duration,
+        /// The factor by which the rate grows next.
+        growth: f64,
+    },
 }
 
 impl Pacing {
@@ -148,17 +182,25 @@ impl Pacing {
         loop {
             let now = Instant::now();
             match lane.with(|rhythm| rhythm.turn(now)) {
-                None => return Turn { pace, left: now },
-                Some(turn) => sleep_until(turn).await,
+                Ok(sent) => return Turn { pace, left: now, sent },
+                Err(turn) => sleep_until(turn).await,
             }
         }
     }
 
+    /// A request leaves now.
+    pub(super) fn leaves(&self) -> Out<'_> {
+        self.out.fetch_add(1, Ordering::Relaxed);
+        Out(&self.out)
+    }
+
     /// How much work may be under way at once so that its requests wait no longer than about [`LONGEST_WAIT`], and no less than
-    /// [`LEAST_AT_ONCE`]. `None`: no request has to wait.
+    /// [`LEAST_AT_ONCE`]. Requests that have left wait no more, however long the cloud takes to answer, so they come on top. `None`: no
+    /// request has to wait.
     pub(super) fn most_at_once(&self) -> Option<usize> {
         let lanes = [&self.read, &self.write].into_iter();
-        lanes.filter_map(|lane| lane.with(|rhythm| rhythm.most_at_once(Instant::now()))).min()
+        let most = lanes.filter_map(|lane| lane.with(|rhythm| rhythm.most_at_once(Instant::now()))).min();
+        most.map(|most| most.saturating_add(self.out.load(Ordering::Relaxed)))
     }
 
     /// The cloud took a request.
@@ -166,9 +208,9 @@ impl Pacing {
         self.lane(turn.pace).with(|rhythm| rhythm.answered(turn.left, Instant::now()));
     }
 
-    /// The cloud refused a request because there were too many.
-    pub(super) fn refused(&self, turn: Turn) {
-        self.lane(turn.pace).with(|rhythm| rhythm.refused(turn.left, Instant::now()));
+    /// The cloud refused a request because there were too many, and said or did not say how long to wait.
+    pub(super) fn refused(&self, turn: Turn, says_how_long: bool) {
+        self.lane(turn.pace).with(|rhythm| rhythm.refused(turn, says_how_long, Instant::now()));
     }
 
     fn lane(&self, pace: Pace) -> &Lane {
@@ -176,6 +218,12 @@ impl Pacing {
             Pace::Read => &self.read,
             Pace::Write => &self.write,
         }
+    }
+}
+
+impl Drop for Out<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -197,20 +245,20 @@ impl Rhythm {
         Some(learnt.most_at_once())
     }
 
-    /// When the next request may leave; `None`: now.
-    fn turn(&mut self, now: Instant) -> Option<Instant> {
+    /// Lets a request leave, or says when it may.
+    fn turn(&mut self, now: Instant) -> Result<Sent, Instant> {
         self.conclude(now);
-        let learnt = self.learnt.as_mut()?;
+        let Some(learnt) = self.learnt.as_mut() else { return Ok(Sent::default()) };
         if learnt.next() > now {
             // A rate at which no request has to wait shows nothing about a higher one.
             learnt.grow(now);
-            return Some(learnt.next());
+            return Err(learnt.next());
         }
         let early = if let Phase::Hold { early, .. } = learnt.phase { early } else { 1.0 - CAUTION };
         let earliest = now.checked_sub(Duration::from_secs_f64(early / learnt.rate)).unwrap_or(now);
         learnt.left = learnt.next().max(earliest);
         learnt.sent = learnt.sent.saturating_add(1);
-        None
+        Ok(Sent { rate: learnt.rate, number: learnt.sent })
     }
 
     fn answered(&mut self, left: Instant, now: Instant) {
@@ -222,25 +270,38 @@ impl Rhythm {
         self.taken.push_back(left);
     }
 
-    fn refused(&mut self, left: Instant, now: Instant) {
+    fn refused(&mut self, turn: Turn, says_how_long: bool, now: Instant) {
         let Some(Learnt { rate, phase, begun, .. }) = self.learnt else {
             let recent = self.taken.iter().filter(|it| now.saturating_duration_since(**it) <= RECENT).count();
             let rate = number(recent) * CAUTION / RECENT.as_secs_f64();
             return self.enter(Phase::Search, rate.max(START), now);
         };
-        if left <= begun {
+        if turn.left <= begun {
             return;
         }
+        let refused = turn.sent.rate;
         match phase {
+            Phase::Approach { most, calm, .. } => self.approach(turn, begun, most, (2 * calm).min(CALM), now),
+            _ if says_how_long => self.approach(turn, begun, LEAST, APPROACH, now),
             Phase::Measure => {}
             Phase::Search | Phase::Hold { .. } => self.enter(Phase::Measure, rate, now),
-            // The cloud wants a gap, so no request may leave early. It took the request before the last one.
-            Phase::Probe { measured } if rate > measured * RISEN => {
-                self.enter(Phase::hold(1.0 - CAUTION), rate * CAUTION / PROBE.powi(2), now);
+            // The cloud wants a gap, so no request may leave early. It took the request before.
+            Phase::Probe { measured } if refused > measured * RISEN => {
+                self.enter(Phase::hold(1.0 - CAUTION), refused * CAUTION / PROBE.powi(2), now);
             }
             // Two requests of a burst may leave at once.
             Phase::Probe { measured } => self.enter(Phase::hold(1.0), measured, now),
         }
+    }
+
+    /// Holds what the cloud took between two refusals, the last of them of this request, or the most before.
+    fn approach(&mut self, turn: Turn, begun: Instant, most: f64, calm: Duration, now: Instant) {
+        let Turn { left, sent: Sent { rate, number }, .. } = turn;
+        let between = left.saturating_duration_since(begun);
+        // The first requests of a phase may leave at once.
+        let took = (f64::from(number) / between.as_secs_f64()).min(rate);
+        let most = most.max(took);
+        self.enter(Phase::Approach { most, calm, growth: GROWTH }, most * CAUTION, now);
     }
 
     /// Ends a measurement that has lasted long enough.
@@ -310,12 +371,13 @@ impl Learnt {
             Phase::Measure => return,
             Phase::Probe { .. } => (Duration::ZERO, PROBE),
             Phase::Hold { growth, .. } => (CALM, growth),
+            Phase::Approach { calm, growth, .. } => (calm, growth),
         };
         if now.saturating_duration_since(self.changed) < pause {
             return;
         }
         (self.rate, self.changed) = (self.rate * growth, now);
-        if let Phase::Hold { growth, .. } = &mut self.phase {
+        if let Phase::Hold { growth, .. } | Phase::Approach { growth, .. } = &mut self.phase {
             *growth = growth.powi(2).min(MOST_GROWTH);
         }
     }
@@ -325,5 +387,7 @@ fn number(count: usize) -> f64 {
     f64::from(u32::try_from(count).unwrap_or(u32::MAX))
 }
 
+#[cfg(test)]
+mod deletions;
 #[cfg(test)]
 mod tests;

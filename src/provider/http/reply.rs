@@ -17,8 +17,8 @@ use super::{
 };
 use crate::provider::{Error, ErrorClass};
 
-/// How long to pause if a cloud asks for fewer requests and does not say how long.
-const RETRY_AFTER: Duration = Duration::from_secs(1);
+/// The shortest pause that a cloud may ask for.
+const LEAST_RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// The longest pause, whatever the cloud says.
 const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(600);
@@ -122,8 +122,8 @@ impl Reply {
     pub fn error(&self, code: &str, message: &str, class: Option<ErrorClass>) -> Error {
         let class = match (class.unwrap_or_else(|| self.class()), self.turn) {
             (ErrorClass::Throttled { retry_after }, Some(turn)) => {
-                self.pacing.refused(turn);
-                let retry_after = self.retry_after().unwrap_or(retry_after).max(RETRY_AFTER);
+                let retry_after = self.retry_after().or(retry_after).map(|it| it.max(LEAST_RETRY_AFTER));
+                self.pacing.refused(turn, retry_after.is_some());
                 ErrorClass::Throttled { retry_after }
             }
             // An outage of another project ends for all at once.
@@ -154,9 +154,9 @@ impl Reply {
     fn class(&self) -> ErrorClass {
         match self.status.as_u16() {
             401 | 403 => ErrorClass::Unauthorized,
-            429 => ErrorClass::Throttled { retry_after: RETRY_AFTER },
+            429 => ErrorClass::Throttled { retry_after: None },
             503 if self.headers.contains_key(header::RETRY_AFTER) => {
-                ErrorClass::Throttled { retry_after: RETRY_AFTER }
+                ErrorClass::Throttled { retry_after: None }
             }
             408 | 425 | 500..=599 => ErrorClass::Transient,
             409 | 423 => ErrorClass::Refused,

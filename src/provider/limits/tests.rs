@@ -71,7 +71,10 @@ fn scrape(registry: &Registry) -> String {
 async fn new_settings_do_not_shorten_the_pause_of_a_throttling_cloud() {
     let limits = Limits::default();
     let retry_after = Duration::from_secs(7);
-    let throttled = Scripted { error: Some(ErrorClass::Throttled { retry_after }), ..Scripted::default() };
+    let throttled = Scripted {
+        error: Some(ErrorClass::Throttled { retry_after: Some(retry_after) }),
+        ..Scripted::default()
+    };
     let (provider, _) = within(&limits, &throttled);
     provider.describe(&id(), &Claim::default()).await.unwrap_err();
 
@@ -80,11 +83,24 @@ async fn new_settings_do_not_shorten_the_pause_of_a_throttling_cloud() {
     tokio::time::advance(Duration::from_secs(6)).await;
     let error = provider.describe(&id(), &Claim::default()).await.unwrap_err();
     assert!(
-        matches!(error.class, ErrorClass::Throttled { retry_after } if retry_after <= Duration::from_secs(1))
+        matches!(error.class, ErrorClass::Throttled { retry_after: Some(retry_after) } if retry_after <= Duration::from_secs(1))
     );
     assert_eq!(willing.calls.load(Ordering::SeqCst), 0);
     tokio::time::advance(Duration::from_secs(2)).await;
     provider.describe(&id(), &Claim::default()).await.unwrap();
+}
+
+#[tokio::test]
+async fn where_a_cloud_does_not_say_how_long_to_wait_the_next_call_is_made() {
+    let error = Some(ErrorClass::Throttled { retry_after: None });
+    let throttled = Scripted { error, ..Scripted::default() };
+    let (provider, registry) = within(&Limits::default(), &throttled);
+    for calls in 1..=2 {
+        provider.describe(&id(), &Claim::default()).await.unwrap_err();
+        assert_eq!(throttled.calls.load(Ordering::SeqCst), calls);
+    }
+    let text = scrape(&registry);
+    assert!(text.contains("provider_throttled{provider=\"libvirt\"} 0"), "{text}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -176,7 +176,7 @@ async fn a_former_place_that_asks_for_fewer_calls_stops_no_call_to_the_present_o
     region.0.lock().unwrap().insert(there.clone(), Vm::named(there.clone(), "podvm-web-1a2b3c4d"));
     let openers = Openers::default().with(CLOUD, move |_, opening| {
         let is_here = opening.recorded.as_ref().is_none_or(|it| it.address == "here");
-        let retry_after = Duration::from_secs(600);
+        let retry_after = Some(Duration::from_secs(600));
         let busy = Answers(Err(Error::new(ErrorClass::Throttled { retry_after }, "busy")));
         if is_here { Ok(Box::new(region.clone())) } else { Ok(Box::new(busy)) }
     });

@@ -10,7 +10,7 @@ fn any_vm_state() -> impl Strategy<Value = VmState> {
         Just(ErrorClass::Unauthorized),
         Just(ErrorClass::Invalid),
         Just(ErrorClass::NotSupported),
-        Just(ErrorClass::Throttled { retry_after: Duration::from_secs(3) }),
+        Just(ErrorClass::Throttled { retry_after: Some(Duration::from_secs(3)) }),
     ];
     let present = (
         prop_oneof![Just("podvm-web-0-1a2b3c4d"), Just("database"), Just("podvm-web-00-1a2b3c4d")],

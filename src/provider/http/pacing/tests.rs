@@ -1,7 +1,7 @@
 use super::*;
 
 /// A server that takes `rate` requests a second, spread evenly, and `burst` at once.
-struct Server {
+pub(super) struct Server {
     rate: f64,
     burst: f64,
     tokens: f64,
@@ -9,7 +9,11 @@ struct Server {
 }
 
 impl Server {
-    fn takes(&mut self, now: Instant) -> bool {
+    pub(super) fn new(rate: f64, burst: f64) -> Self {
+        Self { rate, burst, tokens: burst, at: Instant::now() }
+    }
+
+    pub(super) fn takes(&mut self, now: Instant) -> bool {
         let passed = now.saturating_duration_since(self.at).as_secs_f64();
         (self.tokens, self.at) = ((self.tokens + passed * self.rate).min(self.burst), now);
         let takes = self.tokens >= 1.0;
@@ -39,8 +43,11 @@ async fn requests_do_not_wait_before_the_first_refusal() {
 /// When the rate has to be learnt.
 const LEARNT: Duration = Duration::from_secs(15);
 
-/// Until `end`, sends requests by one client from as many tasks as may wait for a cloud. A refusal comes at once, an answer
-/// `late`. Returns how many requests a second the server took and how many it refused, counted from `from` on.
+/// A refusal comes no later than this.
+const REFUSAL: Duration = Duration::from_millis(50);
+
+/// Until `end`, sends requests by one client from as many tasks as may wait for a cloud. An answer is `late`, and a refusal too, up to
+/// [`REFUSAL`]. Returns how many requests a second the server took and how many it refused, counted from `from` on.
 async fn load(pacing: &Pacing, server: Server, late: Duration, from: Duration, end: Duration) -> (f64, u32) {
     load_of(64, pacing, server, late, from, end).await
 }
@@ -64,8 +71,8 @@ async fn load_of(
                 let mut counts = counts.lock().unwrap();
                 *(if takes { &mut counts.0 } else { &mut counts.1 }) += 1;
             }
-            sleep_until(Instant::now() + if takes { late } else { Duration::from_millis(1) }).await;
-            if takes { pacing.answered(turn) } else { pacing.refused(turn) }
+            sleep_until(Instant::now() + if takes { late } else { late.min(REFUSAL) }).await;
+            if takes { pacing.answered(turn) } else { pacing.refused(turn, false) }
         }
     };
     futures::future::join_all((0..tasks).map(|_| task())).await;
@@ -73,16 +80,12 @@ async fn load_of(
     (f64::from(taken) / begin.elapsed().saturating_sub(from).as_secs_f64(), refused)
 }
 
-fn server(rate: f64, burst: f64) -> Server {
-    Server { rate, burst, tokens: burst, at: Instant::now() }
-}
-
 #[tokio::test(start_paused = true)]
 async fn the_rate_is_learnt_and_then_nothing_is_refused() {
     for late in [1, 200, 1000].map(Duration::from_millis) {
         for rate in [5.0, 10.0, 20.0, 50.0] {
             for burst in [rate, 1.0] {
-                let (pacing, server) = (Pacing::default(), server(rate, burst));
+                let (pacing, server) = (Pacing::default(), Server::new(rate, burst));
                 let (got, refused) = load(&pacing, server, late, LEARNT, 5 * LEARNT).await;
                 assert!(
                     got >= 0.93 * rate,
@@ -98,10 +101,23 @@ async fn the_rate_is_learnt_and_then_nothing_is_refused() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_refusal_counts_for_the_rate_at_which_its_request_left() {
+    let (pacing, measured) = (Pacing::default(), 10.0);
+    pacing.read.with(|rhythm| rhythm.enter(Phase::Probe { measured }, measured, Instant::now()));
+    let first = sent(&pacing).await;
+    for _ in 0..40 {
+        sent(&pacing).await;
+    }
+    assert!(rate(&pacing) > measured * RISEN, "many left at higher rates");
+    pacing.refused(first, false);
+    assert!((rate(&pacing) - measured).abs() < 0.001, "{}", rate(&pacing));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_rate_falls_and_grows_with_what_others_leave() {
     let (pacing, late) = (Pacing::default(), Duration::from_millis(200));
     for (rate, patience) in [(20.0, LEARNT), (8.0, LEARNT), (12.0, 6 * CALM)] {
-        let (got, _) = load(&pacing, server(rate, rate), late, patience, patience + LEARNT).await;
+        let (got, _) = load(&pacing, Server::new(rate, rate), late, patience, patience + LEARNT).await;
         assert!(got >= 0.9 * rate, "{got} requests a second of {rate}");
     }
 }
@@ -115,7 +131,7 @@ fn a_late_request_does_not_delay_those_behind_it() {
         rhythm.enter(Phase::hold(early), 20.0, begin);
         while now < begin + Duration::from_secs(5) {
             let before = now;
-            let Some(turn) = rhythm.turn(now) else { continue };
+            let Err(turn) = rhythm.turn(now) else { continue };
             // Every second one leaves late.
             now = turn + if gaps.len() % 2 == 0 { late } else { Duration::ZERO };
             gaps.push(now - before);
@@ -129,7 +145,7 @@ fn a_late_request_does_not_delay_those_behind_it() {
 async fn reads_and_writes_have_separate_rates() {
     let pacing = Pacing::default();
     let refused = pacing.turn(Pace::Write).await;
-    pacing.refused(refused);
+    pacing.refused(refused, false);
     let begin = Instant::now();
     pacing.turn(Pace::Read).await;
     assert_eq!(begin.elapsed(), Duration::ZERO);
@@ -152,9 +168,20 @@ async fn as_much_may_be_under_way_as_waits_for_five_seconds_at_the_lower_rate() 
     assert!(begin.elapsed() <= LONGEST_WAIT, "{:?}", begin.elapsed());
 }
 
+#[test]
+fn requests_that_the_cloud_does_not_answer_leave_room_for_others() {
+    let pacing = Pacing::default();
+    pacing.write.with(|rhythm| rhythm.enter(Phase::hold(1.0), LEAST, Instant::now()));
+    let out: Vec<_> = (0..5).map(|_| pacing.leaves()).collect();
+    assert_eq!(pacing.most_at_once(), Some(LEAST_AT_ONCE + 5));
+    drop(out);
+    assert_eq!(pacing.most_at_once(), Some(LEAST_AT_ONCE));
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_rate_that_limits_work_grows_although_no_request_waits() {
-    for phase in [Phase::Search, Phase::Probe { measured: LEAST }, Phase::hold(1.0)] {
+    let approach = Phase::Approach { most: LEAST, calm: CALM, growth: GROWTH };
+    for phase in [Phase::Search, Phase::Probe { measured: LEAST }, Phase::hold(1.0), approach] {
         let pacing = Pacing::default();
         pacing.write.with(|rhythm| rhythm.enter(phase, LEAST, Instant::now()));
         assert_eq!(pacing.most_at_once(), Some(LEAST_AT_ONCE), "{phase:?}");
@@ -170,10 +197,10 @@ async fn a_rate_that_limits_work_grows_although_no_request_waits() {
 #[tokio::test(start_paused = true)]
 async fn a_search_that_was_interrupted_goes_on() {
     let pacing = Pacing::default();
-    pacing.refused(sent(&pacing).await);
+    pacing.refused(sent(&pacing).await, false);
     tokio::time::advance(2 * CALM).await;
     pacing.most_at_once();
-    load(&pacing, server(50.0, 50.0), Duration::from_millis(200), LEARNT, 2 * LEARNT).await;
+    load(&pacing, Server::new(50.0, 50.0), Duration::from_millis(200), LEARNT, 2 * LEARNT).await;
     assert!(rate(&pacing) > 40.0, "{}", rate(&pacing));
 }
 
@@ -181,7 +208,7 @@ async fn a_search_that_was_interrupted_goes_on() {
 async fn a_cloud_that_took_nothing_for_a_minute_is_asked_at_once_when_it_does_again() {
     let pacing = Pacing::default();
     for _ in 0..60 {
-        pacing.refused(sent(&pacing).await);
+        pacing.refused(sent(&pacing).await, false);
         tokio::time::advance(Duration::from_secs(1)).await;
     }
     let begin = Instant::now();
@@ -194,7 +221,7 @@ async fn a_cloud_that_took_nothing_for_a_minute_is_asked_at_once_when_it_does_ag
 #[tokio::test(start_paused = true)]
 async fn a_rate_grows_when_nothing_was_refused_for_a_while() {
     let pacing = Pacing::default();
-    load(&pacing, server(START, START), Duration::from_millis(1), LEARNT, 2 * LEARNT).await;
+    load(&pacing, Server::new(START, START), Duration::from_millis(1), LEARNT, 2 * LEARNT).await;
     let before = rate(&pacing);
     assert!((START * 0.93..=START).contains(&before), "{before}");
     tokio::time::advance(CALM).await;
@@ -207,7 +234,7 @@ async fn a_rate_grows_when_nothing_was_refused_for_a_while() {
 #[tokio::test(start_paused = true)]
 async fn a_rate_without_waiting_requests_does_not_grow_within_minutes() {
     let pacing = Pacing::default();
-    pacing.refused(sent(&pacing).await);
+    pacing.refused(sent(&pacing).await, false);
     for _ in 0..100 {
         tokio::time::advance(STEP).await;
         pacing.most_at_once();
@@ -222,7 +249,7 @@ async fn a_rate_that_was_measured_while_others_used_the_quota_grows_within_the_h
     pacing.read.with(|rhythm| rhythm.enter(Phase::hold(1.0), 1.0, Instant::now()));
     let patience = 8 * CALM;
     let late = Duration::from_millis(200);
-    let server = server(20.0, 20.0);
+    let server = Server::new(20.0, 20.0);
     let (got, _) = load_of(32, &pacing, server, late, patience, patience + LEARNT).await;
     assert!(got >= 18.0, "{got} requests a second");
 }
