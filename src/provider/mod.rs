@@ -26,8 +26,8 @@
 //!
 //! # What a provider may rely on
 //!
-//! - [`Provider::delete`] is only ever given an [`OwnVm`], for which [`ownership::verify`] has shown that it is the VM
-//!   of one Pod; no other code can make one.
+//! - [`Provider::delete`] is only ever given an [`OwnVm`]: [`ownership::verify`] has shown that it is the VM of one Pod, or
+//!   [`ownership::verify_untracked`] that it is this cluster's, and the caller that it is no Pod's. No other code can make one.
 //! - [`InstanceId`]s went through [`InstanceId::parse`], so they have the cloud's canonical form.
 //! - [`decorate`] adds throttling, deadlines and metrics to every provider. It also removes duplicates from lists and bounds the
 //!   tags that are kept.
