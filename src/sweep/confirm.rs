@@ -1,23 +1,17 @@
-//! Asks the cloud and the Pod whether a PeerPod's VM is lost, or left by a Pod that has ended *(client required)*.
+//! Asks the cloud and the Pod whether a PeerPod's VM is lost, or left by a Pod that has ended *(client required)*. It changes nothing.
 
-use k8s_openapi::{api::core::v1::Pod, apimachinery::pkg::apis::meta::v1::ObjectMeta};
-use kube::{
-    Api, ResourceExt,
-    api::{DeleteParams, EvictParams, Preconditions},
-    runtime::events::EventType,
-};
+use kube::{Api, ResourceExt};
 use operator_kit::{
     api_call::{self, ApiError},
     projection::reading,
 };
-use tracing::{info, warn};
+use tracing::warn;
 
 use super::{controller::Sweeper, suspects::Suspicion};
 use crate::{
     api::v1alpha1::PeerPod,
     peerpod::{
         LostState, PeerPodFinding,
-        conditions::Reason,
         decide::Owner,
         object::{created, owner},
         pod::{POD, PodView, owner_by},
@@ -42,7 +36,7 @@ impl From<ApiError> for Unknown {
 }
 
 impl Sweeper {
-    /// What is wrong with the PeerPod, if the suspicion is right.
+    /// What is wrong with the PeerPod, if the suspicion is right. Only reads.
     pub(super) async fn inspect(
         &self,
         target: &Target,
@@ -64,43 +58,6 @@ impl Sweeper {
                 is_lost.then_some(PeerPodFinding::Lost(state))
             }
         })
-    }
-
-    /// Evicts the Pod, which a disruption budget may refuse. A later round tries again. Returns whether the Pod is evicted now.
-    pub(super) async fn evict(&self, peerpod: &PeerPod) -> bool {
-        let (Some(pod), Some(namespace)) = (owner(peerpod), peerpod.namespace()) else { return false };
-        let preconditions = Preconditions { uid: Some(pod.uid.clone()), resource_version: None };
-        let options = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
-        let eviction = EvictParams { delete_options: Some(options), ..EvictParams::default() };
-        let pods: Api<Pod> = Api::namespaced(self.search.client.clone(), &namespace);
-        match api_call::bounded(pods.evict(&pod.name, &eviction)).await {
-            Ok(_) => {
-                info!(namespace, pod = pod.name, "evicted a Pod, because its VM is lost");
-                true
-            }
-            Err(error) => {
-                warn!(namespace, pod = pod.name, %error, "a Pod whose VM is lost could not be evicted");
-                false
-            }
-        }
-    }
-
-    /// An event on the Pod, for its user.
-    pub(super) async fn emit_pod_event(&self, peerpod: &PeerPod, state: LostState) {
-        let Some(owner) = owner(peerpod) else { return };
-        let metadata = ObjectMeta {
-            name: Some(owner.name.clone()),
-            namespace: peerpod.namespace(),
-            uid: Some(owner.uid.clone()),
-            ..ObjectMeta::default()
-        };
-        let pod = Pod { metadata, ..Pod::default() };
-        let (reason, note) = match state {
-            LostState::Gone => (Reason::VMGone, "the VM of this Pod no longer exists in the cloud"),
-            LostState::Stopped => (Reason::VMStopped, "the VM of this Pod is off"),
-        };
-        let note = format!("{note}; delete the Pod so that its controller creates it again");
-        self.publisher.event(&pod, EventType::Warning, reason.as_str(), &note).await;
     }
 }
 

@@ -2,9 +2,11 @@
 //!
 //! ```text
 //! every interval, for each cloud, while this process leads:
-//! Provider::list ─► PeerPods, Pods ─► plan (pure) ─► report: metrics, log, `status`
-//!                                          │
-//!                                          └► with --sweep=delete: look again at all three, then delete
+//! Provider::list ─► PeerPods, Pods ─┬► plan (pure) ─► report: metrics, log, `status`
+//!                                   │      └► with --sweep=delete: look again at all three, then delete
+//!                                   └► lost (pure) ─► after an interval: ask the cloud and the Pod
+//!                                          ├► findings for the controller of PeerPods, metrics, `status`
+//!                                          └► an event on the Pod, and with --lost-vms=delete-pod its eviction
 //! ```
 //!
 //! | file | what it does |
@@ -13,8 +15,9 @@
 //! | `search.rs` | reads clouds and cluster, and deletes what is provably this cluster's |
 //! | `plan.rs`, `first_seen.rs` | what is untracked, and what to do about it (pure) |
 //! | `lost.rs` | PeerPods whose VM is not as expected (pure), for their controller |
-//! | `suspects.rs` | remembers them from one listing to the next, and which of them are confirmed |
-//! | `confirm.rs` | asks the cloud and the Pod whether that is so |
+//! | `suspects.rs` | remembers them from one listing to the next, and what inspections found out |
+//! | `confirm.rs` | inspects one: asks the cloud and the Pod whether that is so |
+//! | `lost_pods.rs` | acts on Pods that lost their VM: events and evictions |
 //! | `by_hand.rs` | one search that a person starts |
 //! | `snapshot.rs` | what `status` shows |
 //!
@@ -27,6 +30,7 @@ mod confirm;
 mod controller;
 mod first_seen;
 mod lost;
+mod lost_pods;
 mod plan;
 mod search;
 mod snapshot;
@@ -36,8 +40,6 @@ mod tests;
 
 use std::time::Duration;
 
-use operator_kit::Permission;
-
 #[cfg(feature = "cli")]
 pub(crate) use self::{
     by_hand::ByHand,
@@ -45,12 +47,10 @@ pub(crate) use self::{
 };
 pub use self::{
     controller::Sweeper,
+    lost_pods::EVICTIONS,
     plan::SweepVerdict,
     snapshot::{CloudSnapshot, LostVm, MOST_SHOWN, Published, Snapshot, Untracked},
 };
-
-/// The further permissions that [`LostVms::DeletePod`] needs.
-pub const EVICTIONS: &[Permission] = &[Permission::new("", &["pods/eviction"], &["create"])];
 
 /// What the sweep does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

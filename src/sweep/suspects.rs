@@ -14,6 +14,7 @@ use super::{
     confirm::Unknown,
     controller::Sweeper,
     lost::{in_turn, sound, suspects, without_vm},
+    lost_pods::{Lost, LostPods},
     plan::{Found, Moment},
 };
 use crate::{
@@ -75,21 +76,14 @@ impl Round<'_> {
     }
 }
 
-/// A PeerPod whose VM is lost, as an inspection has shown.
-struct Lost {
-    state: LostState,
-    /// Whether the inspection before did not show that.
-    is_new: bool,
-    was_sound: bool,
-}
-
 impl Suspects {
-    /// One round. `ended`: the PeerPods of Pods that have ended; if `None`, those of the last round. Returns the VMs that are lost.
+    /// One round: inspects those that have been suspects for an interval, acts on Pods that lost their VM, and publishes what was found
+    /// out. `ended`: the PeerPods of Pods that have ended; if `None`, those of the last round. Returns the VMs that are lost.
     pub(super) async fn round(&mut self, round: &Round<'_>, ended: Option<Vec<Arc<PeerPod>>>) -> Vec<LostVm> {
         let suspected = self.suspected(round, ended);
         self.remember(&suspected, round.now);
         let due = self.due(suspected, round);
-        self.inspect(&due, round).await;
+        self.inspect_and_act(&due, round).await;
         self.remember_sound(round);
         self.publish(round);
         self.lost(&due)
@@ -133,28 +127,21 @@ impl Suspects {
         in_turn(suspected, |(peerpod, _)| peerpod.namespace(), inspected)
     }
 
-    /// Inspects the first of these. Sends an event to a Pod whose VM is newly lost, and evicts Pods.
-    async fn inspect(&mut self, due: &[Suspected], round: &Round<'_>) {
+    /// Inspects the first of these, and acts on a Pod that lost its VM before the next inspection: the inspections together may take
+    /// an interval, and the VM may be back by then.
+    async fn inspect_and_act(&mut self, due: &[Suspected], round: &Round<'_>) {
         let Round { sweeper, target, interval, .. } = *round;
-        let (begun, mut evictions) = (Instant::now(), 0);
+        let (begun, mut lost_pods) = (Instant::now(), LostPods::new(sweeper, round.evicts()));
         for (peerpod, suspicion) in due.iter().take(INSPECTIONS).take_while(|_| begun.elapsed() < interval) {
             let found = sweeper.inspect(target, peerpod, *suspicion).await;
-            let Some(lost) = self.inspected(peerpod, found) else { continue };
-            if lost.is_new {
-                sweeper.emit_pod_event(peerpod, lost.state).await;
-            }
-            if round.evicts() && lost.was_sound && evictions < sweeper.options.most {
-                evictions += usize::from(sweeper.evict(peerpod).await);
+            if let Some(lost) = self.note(peerpod, found) {
+                lost_pods.act(peerpod, lost).await;
             }
         }
     }
 
     /// Notes what an inspection found out. Returns how the VM is lost, if it is.
-    fn inspected(
-        &mut self,
-        peerpod: &PeerPod,
-        found: Result<Option<PeerPodFinding>, Unknown>,
-    ) -> Option<Lost> {
+    fn note(&mut self, peerpod: &PeerPod, found: Result<Option<PeerPodFinding>, Unknown>) -> Option<Lost> {
         let uid = number(peerpod)?;
         let suspect = self.known.get_mut(&uid)?;
         suspect.inspected = Some(Instant::now());
