@@ -113,6 +113,26 @@ impl Reason {
     }
 }
 
+impl LostState {
+    /// The reason of the PeerPod's condition, and of the events on PeerPod and Pod.
+    pub(crate) const fn reason(self) -> Reason {
+        match self {
+            Self::Gone => Reason::VMGone,
+            Self::Stopped => Reason::VMStopped,
+        }
+    }
+
+    /// What they say.
+    pub(crate) const fn text(self) -> &'static str {
+        match self {
+            Self::Gone => {
+                "the cloud does not have the VM of this Pod any more; delete the Pod, so that its controller makes another one"
+            }
+            Self::Stopped => "the VM of this Pod is off; start the VM, or delete the Pod",
+        }
+    }
+}
+
 /// The reason of the event about a finalizer that an administrator's annotation released. No condition has it, because the
 /// object is removed.
 pub const ABANDONED: &str = "Abandoned";
@@ -249,13 +269,7 @@ fn blocked(blocked: &Blocked) -> (Reason, Message) {
                  this VM; it deletes the VM when developer mode is turned off; {give_up}"
             )),
         ),
-        Blocked::Lost(LostState::Gone) => (
-            Reason::VMGone,
-            "the cloud does not have the VM of this Pod any more; delete the Pod, so that its controller makes another one".into(),
-        ),
-        Blocked::Lost(LostState::Stopped) => {
-            (Reason::VMStopped, "the VM of this Pod is off; start the VM, or delete the Pod".into())
-        }
+        Blocked::Lost(state) => (state.reason(), state.text().into()),
     }
 }
 

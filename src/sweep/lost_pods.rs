@@ -4,7 +4,6 @@ use k8s_openapi::{api::core::v1::Pod, apimachinery::pkg::apis::meta::v1::ObjectM
 use kube::{
     Api, ResourceExt,
     api::{DeleteParams, EvictParams, Preconditions},
-    runtime::events::EventType,
 };
 use operator_kit::{Permission, api_call};
 use tracing::{info, warn};
@@ -12,7 +11,7 @@ use tracing::{info, warn};
 use super::controller::Sweeper;
 use crate::{
     api::v1alpha1::PeerPod,
-    peerpod::{LostState, conditions::Reason, object::owner},
+    peerpod::{LostState, object::owner},
 };
 
 /// The further permissions that [`LostVms::DeletePod`](super::LostVms::DeletePod) needs.
@@ -71,7 +70,7 @@ impl<'a> LostPods<'a> {
         }
     }
 
-    /// An event on the Pod, for its user.
+    /// An event on the Pod, for its user. It says the same as the condition of the PeerPod.
     async fn emit_event(&self, peerpod: &PeerPod, state: LostState) {
         let Some(owner) = owner(peerpod) else { return };
         let metadata = ObjectMeta {
@@ -81,11 +80,7 @@ impl<'a> LostPods<'a> {
             ..ObjectMeta::default()
         };
         let pod = Pod { metadata, ..Pod::default() };
-        let (reason, note) = match state {
-            LostState::Gone => (Reason::VMGone, "the VM of this Pod no longer exists in the cloud"),
-            LostState::Stopped => (Reason::VMStopped, "the VM of this Pod is off"),
-        };
-        let note = format!("{note}; delete the Pod so that its controller creates it again");
-        self.sweeper.publisher.event(&pod, EventType::Warning, reason.as_str(), &note).await;
+        let reason = state.reason();
+        self.sweeper.publisher.event(&pod, reason.event(), reason.as_str(), state.text()).await;
     }
 }
