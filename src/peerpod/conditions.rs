@@ -9,7 +9,7 @@ use operator_kit::{
 };
 
 use super::{
-    decide::{Blocked, Decision, LostState, Wait},
+    decide::{Blocked, Decision, Kept, LostState, Wait},
     object::MOST_FINALIZERS,
 };
 use crate::{
@@ -193,7 +193,8 @@ pub fn condition_update(decision: &Decision) -> Option<ConditionUpdate> {
             };
             (reason_of(error.class)?, message)
         }
-        Decision::Keep(blocked) | Decision::Refuse(blocked) => self::blocked(blocked),
+        Decision::Keep(kept) => self::kept(*kept),
+        Decision::Refuse(blocked) => self::blocked(blocked),
     };
     Some(ConditionUpdate { reason, message: within_limit(&message) })
 }
@@ -221,10 +222,37 @@ pub(super) fn slow(deleted: Timestamp, state: &Message) -> ConditionUpdate {
     ConditionUpdate { reason: Reason::DeletionSlow, message: within_limit(&message) }
 }
 
-fn blocked(blocked: &Blocked) -> (Reason, Message) {
-    let give_up = format!(
+/// How an administrator releases the PeerPod nevertheless.
+fn give_up() -> String {
+    format!(
         "to release the PeerPod without deleting anything, annotate it {RELEASE_ANNOTATION}={RELEASE_ABANDON}"
+    )
+}
+
+fn developer_mode() -> (Reason, Message) {
+    let message = format!(
+        "the settings turn on developer mode (PODVM_DEVELOPER_MODE or PEERPODS_DEVELOPER_MODE is true), so the operator keeps this \
+         VM; it deletes the VM when developer mode is turned off; {}",
+        give_up()
     );
+    (Reason::DeveloperMode, Message::public(message))
+}
+
+fn kept(kept: Kept) -> (Reason, Message) {
+    match kept {
+        Kept::Ambiguous => (
+            Reason::AmbiguousSiblings,
+            "the Pod has several PeerPods, and the operator cannot tell which one is the newest; it keeps all of them until the \
+             Pod ends, or until a PeerPod that is made later replaces them"
+                .into(),
+        ),
+        Kept::DeveloperMode => developer_mode(),
+        Kept::Lost(state) => (state.reason(), state.text().into()),
+    }
+}
+
+fn blocked(blocked: &Blocked) -> (Reason, Message) {
+    let give_up = give_up();
     match blocked {
         Blocked::NoOwner => (
             Reason::NoOwner,
@@ -249,27 +277,13 @@ fn blocked(blocked: &Blocked) -> (Reason, Message) {
                 message.map(|problem| format!("the operator does not delete this VM: {problem}; {give_up}")),
             )
         }
-        Blocked::Claimed(other) => (
-            Reason::ClaimedByAnother,
-            other.map(|other| format!("{other}; {give_up}")),
-        ),
+        Blocked::Claimed(other) => {
+            (Reason::ClaimedByAnother, other.map(|other| format!("{other}; {give_up}")))
+        }
         Blocked::NotSupported(message) => {
             (Reason::UnknownProvider, message.map(|message| format!("{message}; {give_up}")))
         }
-        Blocked::Ambiguous => (
-            Reason::AmbiguousSiblings,
-            "the Pod has several PeerPods, and the operator cannot tell which one is the newest; it keeps all of them until the \
-             Pod ends, or until a PeerPod that is made later replaces them"
-                .into(),
-        ),
-        Blocked::DeveloperMode => (
-            Reason::DeveloperMode,
-            Message::public(format!(
-                "the settings turn on developer mode (PODVM_DEVELOPER_MODE or PEERPODS_DEVELOPER_MODE is true), so the operator keeps \
-                 this VM; it deletes the VM when developer mode is turned off; {give_up}"
-            )),
-        ),
-        Blocked::Lost(state) => (state.reason(), state.text().into()),
+        Blocked::DeveloperMode => developer_mode(),
     }
 }
 

@@ -17,7 +17,7 @@ use std::{cmp::Ordering, time::Duration};
 use jiff::{SignedDuration, Timestamp};
 
 pub use self::{
-    decision::{Blocked, Decision, Release, Wait},
+    decision::{Blocked, Decision, Kept, Release, Wait},
     facts::{Facts, InSandbox, LostState, Owner, PeerPodFinding, SLACK, Sibling, VmState},
 };
 use crate::provider::{Error, ErrorClass, Stage, Vm, ownership};
@@ -164,11 +164,11 @@ fn live(facts: Facts) -> Decision {
     let has_ended = is_left_by_an_ended_pod(&facts);
     match sibling_order(&facts) {
         order if (has_ended || order == SiblingOrder::Superseded) && facts.developer_mode => {
-            Decision::Keep(Blocked::DeveloperMode)
+            Decision::Keep(Kept::DeveloperMode)
         }
         _ if has_ended => Decision::Retire,
         SiblingOrder::Newest => match facts.finding {
-            Some(PeerPodFinding::Lost(state)) => Decision::Keep(Blocked::Lost(state)),
+            Some(PeerPodFinding::Lost(state)) => Decision::Keep(Kept::Lost(state)),
             Some(PeerPodFinding::NoVm | PeerPodFinding::Ended) | None => Decision::Nothing,
         },
         SiblingOrder::Superseded => Decision::Supersede,
@@ -192,7 +192,7 @@ fn unclear(facts: Facts) -> Decision {
         _ => None,
     });
     error.map_or_else(
-        || if starts { Decision::Wait(Wait::Start) } else { Decision::Keep(Blocked::Ambiguous) },
+        || if starts { Decision::Wait(Wait::Start) } else { Decision::Keep(Kept::Ambiguous) },
         unanswered,
     )
 }

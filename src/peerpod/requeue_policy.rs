@@ -11,7 +11,7 @@ use kube::runtime::reflector::ObjectRef;
 use operator_kit::{Backoff, backoff};
 
 use self::stuck::{Stuck, VMS_A_SECOND};
-use super::decide::{Blocked, Decision, Wait};
+use super::decide::{Blocked, Decision, Kept, Wait};
 use crate::{
     api::v1alpha1::PeerPod,
     provider::{Error, ErrorClass},
@@ -130,9 +130,12 @@ impl RequeuePolicy {
                 return None;
             }
             Decision::Wait(wait) => self.while_waiting(key, wait, while_stuck),
-            // The claimant may be the Pod of another deleted PeerPod, and only its kubelet shows where a Pod runs: both change
-            // without an event here.
-            Decision::Refuse(Blocked::Claimed(_)) | Decision::Keep(_) => while_stuck(POD_RESYNC),
+            // The claimant may be the Pod of another deleted PeerPod. The Pod of a kept PeerPod may end, and only its kubelet shows
+            // where it runs. All of this changes without an event here.
+            Decision::Refuse(Blocked::Claimed(_))
+            | Decision::Keep(Kept::Ambiguous | Kept::DeveloperMode | Kept::Lost(_)) => {
+                while_stuck(POD_RESYNC)
+            }
             // A person corrects these, often at the cloud, where no watch shows it.
             Decision::Refuse(
                 Blocked::NoOwner
@@ -140,9 +143,7 @@ impl RequeuePolicy {
                 | Blocked::BadInstance(_)
                 | Blocked::NotOwn(_)
                 | Blocked::NotSupported(_)
-                | Blocked::Ambiguous
-                | Blocked::DeveloperMode
-                | Blocked::Lost(_),
+                | Blocked::DeveloperMode,
             )
             // Does not occur: its result is an error or a new decision.
             | Decision::Delete(_) => while_stuck(SLOW_RESYNC),
@@ -273,7 +274,7 @@ mod tests {
         [
             Decision::Refuse(Blocked::Claimed("shop/other".into())),
             Decision::Refuse(Blocked::NoOwner),
-            Decision::Keep(Blocked::Ambiguous),
+            Decision::Keep(Kept::Ambiguous),
             Decision::Wait(Wait::PodRuns),
             Decision::Wait(Wait::PodEnds(Duration::from_secs(31_536_000))),
             retry(ErrorClass::Unauthorized),
@@ -288,7 +289,7 @@ mod tests {
         for (decision, asked) in [
             (retry(ErrorClass::Unauthorized), 1),
             (retry(ErrorClass::Refused), 1),
-            (Decision::Keep(Blocked::Ambiguous), 5),
+            (Decision::Keep(Kept::Ambiguous), 5),
             (Decision::Wait(Wait::PodRuns), 0),
         ] {
             let (policy, crowd) = (RequeuePolicy::default(), crowd(COUNT));
@@ -416,7 +417,7 @@ mod tests {
             let pause = seconds(&policy, &decision);
             assert!((least..=most).contains(&pause), "{pause} s after {decision:?}");
         }
-        let one = RequeuePolicy::default().after(&key(), "gcp", &Decision::Keep(Blocked::Ambiguous), 5);
+        let one = RequeuePolicy::default().after(&key(), "gcp", &Decision::Keep(Kept::Ambiguous), 5);
         assert!((60..=75).contains(&one.unwrap().as_secs()), "{one:?}");
     }
 }

@@ -20,7 +20,7 @@ pub enum Decision {
     /// It records a VM that is absent, and protects nothing: delete the object.
     Tidy,
     /// Keep all VMs, report why, reconcile again later.
-    Keep(Blocked),
+    Keep(Kept),
     /// Delete the VM, then ask for it again at once.
     Delete(OwnVm),
     /// Change nothing until this has happened.
@@ -116,6 +116,17 @@ impl Release {
     }
 }
 
+/// Why the operator keeps the VMs of a PeerPod that is not being deleted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kept {
+    /// It is unknown which of several VMs the Pod runs on.
+    Ambiguous,
+    /// The settings turn on developer mode. Without it, the operator would delete the PeerPod.
+    DeveloperMode,
+    /// The Pod runs and the VM does not.
+    Lost(LostState),
+}
+
 /// Why the operator does nothing, so that the condition can say what to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Blocked {
@@ -131,10 +142,6 @@ pub enum Blocked {
     Claimed(Message),
     /// This operator does not support that cloud.
     NotSupported(Message),
-    /// It is unknown which of several VMs the Pod runs on.
-    Ambiguous,
     /// The settings turn on developer mode.
     DeveloperMode,
-    /// The Pod runs and the VM does not.
-    Lost(LostState),
 }

@@ -52,7 +52,7 @@ pub(in crate::peerpod) fn dangling() -> Facts {
 fn a_lost_vm_of_a_running_pod_is_reported_and_kept() {
     for state in LostState::ALL {
         let lost = |facts| decide(Facts { finding: Some(PeerPodFinding::Lost(state)), ..facts });
-        assert_eq!(lost(live_one()), Decision::Keep(Blocked::Lost(state)));
+        assert_eq!(lost(live_one()), Decision::Keep(Kept::Lost(state)));
         assert_eq!(lost(dangling()), decide(dangling()), "its deletion goes on");
     }
 }
@@ -157,10 +157,7 @@ fn a_live_peerpod_is_retired_after_its_pod_ended_and_a_sweep_saw_it() {
     assert_eq!(decide(left.clone()), Decision::Retire);
     let siblings = vec![sibling(0, None)];
     assert_eq!(decide(Facts { siblings, ..left.clone() }), Decision::Retire, "it needs none of its VMs");
-    assert_eq!(
-        decide(Facts { developer_mode: true, ..left.clone() }),
-        Decision::Keep(Blocked::DeveloperMode)
-    );
+    assert_eq!(decide(Facts { developer_mode: true, ..left.clone() }), Decision::Keep(Kept::DeveloperMode));
     for owner in [Owner::Running, Owner::Gone, ending(0, 0)] {
         assert_eq!(decide(Facts { owner, ..left.clone() }), Decision::Nothing, "{owner:?}");
     }
@@ -200,7 +197,7 @@ fn developer_mode_blocks_vm_deletions_and_no_other_decision() {
     assert_eq!(decide(developing(dangling())), Decision::Refuse(Blocked::DeveloperMode));
     let superseded = Facts { siblings: vec![sibling(1, None)], ..live_one() };
     assert_eq!(decide(superseded.clone()), Decision::Supersede);
-    assert_eq!(decide(developing(superseded)), Decision::Keep(Blocked::DeveloperMode));
+    assert_eq!(decide(developing(superseded)), Decision::Keep(Kept::DeveloperMode));
     for (facts, expected) in [
         (live_one(), Decision::Nothing),
         (Facts { vm: VmState::Absent, ..dangling() }, Decision::Release(Release::Absent)),
@@ -221,7 +218,7 @@ fn every_decision_has_a_label_of_the_table() {
         Decision::Supersede,
         Decision::Retire,
         Decision::Tidy,
-        Decision::Keep(Blocked::Ambiguous),
+        Decision::Keep(Kept::Ambiguous),
         Decision::Delete(own),
         Decision::Wait(Wait::Start),
         Decision::Wait(Wait::VmDeletion(Duration::ZERO)),

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::{
     super::decide::{
-        Blocked, Decision, Facts, InSandbox, Sibling, VmState, Wait, decide, must_keep_for_pod,
+        Decision, Facts, InSandbox, Kept, Sibling, VmState, Wait, decide, must_keep_for_pod,
         tests::{dangling, own_vm},
     },
     *,
@@ -165,7 +165,7 @@ proptest! {
             let going = Facts { owner: Owner::Running, recorded, in_sandbox, siblings: vec![sibling.clone()], ..dangling() };
             let living = Facts { deleted: None, ..going.clone() };
             kept |= must_keep_for_pod(&living);
-            prop_assert_eq!(decide(living), Decision::Keep(Blocked::Ambiguous));
+            prop_assert_eq!(decide(living), Decision::Keep(Kept::Ambiguous));
             prop_assert_eq!(decide(going), Decision::Wait(Wait::PodRuns));
         }
     }

@@ -125,7 +125,7 @@ fn a_condition_omits_api_server_messages_about_other_objects() {
 #[test]
 fn a_live_peerpod_is_never_slow_and_leaves_no_entry() {
     let watched = Watched::new();
-    let ambiguous = Decision::Keep(crate::peerpod::decide::Blocked::Ambiguous);
+    let ambiguous = Decision::Keep(crate::peerpod::decide::Kept::Ambiguous);
     let ended = |decision: &Decision| {
         let outcome = Outcome::Decided(decision);
         watched.tracker.ended(&key(), None, &outcome, AGAIN, at(5000)).unwrap().condition

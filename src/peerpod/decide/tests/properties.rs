@@ -162,7 +162,7 @@ proptest! {
         prop_assert!(!matches!(decision, Decision::Delete(_) | Decision::Tidy | Decision::Release(_) | Decision::Wait(Wait::PodRuns | Wait::PodEnds(_) | Wait::VmDeletion(_))));
         let has_ended = facts.finding == Some(PeerPodFinding::Ended) && facts.owner == Owner::Finished;
         let goes = match facts.developer_mode {
-            true => Decision::Keep(Blocked::DeveloperMode),
+            true => Decision::Keep(Kept::DeveloperMode),
             false if has_ended => Decision::Retire,
             false => Decision::Supersede,
         };

@@ -10,7 +10,7 @@ fn the_older_of_two_living_siblings_is_superseded_if_both_clocks_agree() {
     assert_eq!(decide_with(0, None, sibling(1, None)), Decision::Supersede);
     assert_eq!(decide_with(1, None, sibling(0, None)), Decision::Nothing);
     assert_eq!(decide_with(0, Some(0), sibling(0, Some(1))), Decision::Supersede, "the cloud breaks the tie");
-    let unclear = Decision::Keep(Blocked::Ambiguous);
+    let unclear = Decision::Keep(Kept::Ambiguous);
     assert_eq!(decide_with(0, None, sibling(0, None)), unclear, "a tie that nothing breaks");
     assert_eq!(decide_with(0, Some(3), sibling(0, Some(3))), unclear, "a tie of both clocks");
     assert_eq!(decide_with(0, Some(3), sibling(1, Some(3))), unclear, "a tie of the cloud's clock");
@@ -81,7 +81,7 @@ fn the_vm_of_a_peerpod_without_finalizer_is_deleted_where_a_newer_one_superseded
         Facts { siblings: vec![sibling(0, None)], ..one.clone() },
         Facts { in_sandbox: InSandbox::By(at(0)), ..one.clone() },
     ] {
-        assert_eq!(decide(unclear), Decision::Keep(Blocked::Ambiguous), "it is asked again");
+        assert_eq!(decide(unclear), Decision::Keep(Kept::Ambiguous), "it is asked again");
     }
     let stayed = Facts { in_sandbox: InSandbox::By(at(0)), ..one.clone() };
     assert!(must_keep_for_pod(&stayed), "what comes later is no evidence");
@@ -140,7 +140,7 @@ fn a_newer_sibling_replaces_nothing_while_the_pod_is_in_a_sandbox_of_before() {
     // Before this one was made, the two clocks differ.
     for by in [-1, 0, 4] {
         let facts = facts(by, std::slice::from_ref(&newer));
-        assert_eq!(decide(facts.clone()), Decision::Keep(Blocked::Ambiguous), "at {by}");
+        assert_eq!(decide(facts.clone()), Decision::Keep(Kept::Ambiguous), "at {by}");
         assert_eq!(deleted(&facts), Decision::Wait(Wait::PodRuns), "at {by}");
         assert!(must_keep_for_pod(&facts), "at {by}");
     }
@@ -163,7 +163,7 @@ fn a_vm_kept_for_its_pods_sandbox_stays_kept_without_the_evidence() {
     assert!(must_keep_for_pod(&seen(InSandbox::By(at(20)))));
     assert_eq!(decide(seen(InSandbox::By(at(100)))), Decision::Supersede, "where that was never seen");
     let later = seen(InSandbox::BeforeAllNewer);
-    assert_eq!(decide(later.clone()), Decision::Keep(Blocked::Ambiguous));
+    assert_eq!(decide(later.clone()), Decision::Keep(Kept::Ambiguous));
     assert_eq!(decide(Facts { deleted: Some(at(99)), ..later.clone() }), Decision::Wait(Wait::PodRuns));
     let through = Facts { deleted: Some(at(99)), owner: Owner::Finished, ..later };
     assert!(matches!(decide(through), Decision::Delete(_)), "the Pod runs nowhere any more");
@@ -178,12 +178,12 @@ fn a_vm_kept_for_its_start_order_stays_kept_without_the_evidence() {
         Facts { recorded: at(10), vm: vm("i-1", own), siblings, ..live_one() }
     };
     let seen = started(Some(4), Some(3));
-    assert_eq!(decide(seen.clone()), Decision::Keep(Blocked::Ambiguous));
+    assert_eq!(decide(seen.clone()), Decision::Keep(Kept::Ambiguous));
     assert!(must_keep_for_pod(&seen));
     for later in [started(None, None), started(Some(1), Some(2))] {
         assert_eq!(decide(later.clone()), Decision::Supersede, "where that was never seen");
         let later = Facts { in_sandbox: InSandbox::BeforeAllNewer, ..later };
-        assert_eq!(decide(later), Decision::Keep(Blocked::Ambiguous));
+        assert_eq!(decide(later), Decision::Keep(Kept::Ambiguous));
     }
     assert!(!must_keep_for_pod(&started(Some(3), Some(4))) && !must_keep_for_pod(&started(Some(3), Some(3))));
 }
@@ -197,7 +197,7 @@ fn a_vm_of_a_possibly_earlier_start_supersedes_nothing_while_the_pod_may_run() {
         let pod_created = pod_created.map(at);
         Facts { recorded: at(8), pod_created, vm: vm("i-1", 5), siblings, ..live_one() }
     };
-    let unclear = Decision::Keep(Blocked::Ambiguous);
+    let unclear = Decision::Keep(Kept::Ambiguous);
     for (pod_created, recorded, expected) in [
         (None, 10, unclear.clone()),
         (Some(-230), 10, unclear.clone()),
