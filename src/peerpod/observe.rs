@@ -29,7 +29,8 @@ use crate::{
     api::v1alpha1::PeerPod,
     cluster::Cluster,
     provider::{
-        self, Cloud, Clouds, Error, ErrorClass, IdProblem, InstanceId, NAME_LIMIT, Provider, ownership,
+        self, Cloud, Clouds, Error, ErrorClass, IdProblem, InstanceId, NAME_LIMIT, Provider,
+        ensure_this_cluster,
     },
 };
 
@@ -258,7 +259,7 @@ impl Observation<'_> {
         let Observer { cluster, .. } = self.observer;
         match vm_state_of(peerpod, recorded, self.observer.is_contested(peerpod), self.provider).await {
             VmState::Present(vm) if vm.cluster_uid.is_some() => {
-                let checked = ownership::in_cluster(vm, cluster.uid().await);
+                let checked = ensure_this_cluster(vm, cluster.uid().await);
                 checked.map_or_else(VmState::Unanswered, VmState::Present)
             }
             state => state,

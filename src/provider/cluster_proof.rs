@@ -1,11 +1,14 @@
-//! The proof that a pod VM is this cluster's, for VMs without a Pod and a PeerPod.
+//! The proof that a pod VM is this cluster's, for VMs without a Pod and a PeerPod; and whether any VM's tag says that it is another
+//! cluster's.
 //!
 //! A VM's name is made from a Pod's name alone, and another cluster may have a Pod of the same name. So the name proves nothing by
 //! itself.
 
 use std::fmt;
 
-use super::Listed;
+use operator_kit::Message;
+
+use super::{Error, ErrorClass, Listed, Vm};
 use crate::settings::Common;
 
 /// The tag whose value is the UID of the namespace `kube-system`, which identifies a cluster.
@@ -19,6 +22,26 @@ pub(super) fn cluster_uid<K: AsRef<str>, V>(tags: impl IntoIterator<Item = (K, V
 /// Azure ignores case in keys.
 fn is_uid_tag(key: &str) -> bool {
     key.eq_ignore_ascii_case(CLUSTER_UID_TAG)
+}
+
+/// The VM, unless it has the tag of a cluster and that is not the one with this UID. A PeerPod that came from another cluster, as by
+/// a backup, names a VM there.
+pub(crate) fn ensure_this_cluster(vm: Vm, uid: Option<&str>) -> Result<Vm, Error> {
+    if !vm.is_of_another_cluster(uid) {
+        return Ok(vm);
+    }
+    let (class, problem) = match uid {
+        Some(_) => (
+            ErrorClass::Refused,
+            "is not this cluster's UID: the VM is another cluster's, or the tag in TAGS is wrong",
+        ),
+        None => (
+            ErrorClass::Transient,
+            "cannot be compared: the API server has not shown the UID of the namespace kube-system yet",
+        ),
+    };
+    let message = Message::public(format!("the value of the VM's tag {CLUSTER_UID_TAG} {problem}"));
+    Err(Error::new(class, message))
 }
 
 /// How VMs of one cloud prove that they are this cluster's.
@@ -115,7 +138,7 @@ impl fmt::Display for ClusterProof {
 mod tests {
     use super::*;
     use crate::{
-        provider::{CATALOGUE, Resource},
+        provider::{CATALOGUE, InstanceId, Resource},
         settings::{Raw, Snapshot},
     };
 
@@ -128,6 +151,21 @@ mod tests {
         let tag =
             tag.and_then(|tag| tag.split_once('=')).map(|(key, value)| (key.to_owned(), value.to_owned()));
         ClusterClaims { tag, cluster_uid: Some("uid-1".to_owned()), exclusive, is_elsewhere: false }
+    }
+
+    #[test]
+    fn a_vm_of_another_cluster_is_refused() {
+        let vm = Vm::named(InstanceId::scoped("", "i-1"), "podvm-web-1a2b3c4d");
+        let of = |uid: &str| Vm { cluster_uid: Some(uid.to_owned()), ..vm.clone() };
+        assert_eq!(ensure_this_cluster(of("uid-1"), Some("uid-1")), Ok(of("uid-1")));
+        for (uid, class, said) in [
+            (Some("uid-2"), ErrorClass::Refused, "another cluster's"),
+            (None, ErrorClass::Transient, "not shown the UID"),
+        ] {
+            let error = ensure_this_cluster(of("uid-1"), uid).unwrap_err();
+            assert_eq!(error.class, class);
+            assert!(error.message.for_status().contains(said), "{}", error.message.for_status());
+        }
     }
 
     #[test]

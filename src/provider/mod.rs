@@ -54,7 +54,7 @@
 //! | `places/` | the record of the places that the settings have named |
 //! | `former_places.rs`, `sightings.rs` | when a VM counts as absent: asks in all these places, and twice if the cloud settles late |
 //! | `ownership.rs` | the proof that a VM is one Pod's |
-//! | `cluster_proof.rs` | the proof that a VM without a Pod and a PeerPod is this cluster's |
+//! | `cluster_proof.rs` | the proof that a VM without a Pod and a PeerPod is this cluster's, and that a VM's tag names no other cluster |
 //! | `contract/` | the scenarios that every provider must pass, and a cloud in memory |
 //!
 //! What an author of a cloud uses:
@@ -106,6 +106,7 @@ pub mod vsphere;
 
 pub use cloud::{CATALOGUE, CLOUDS, Cloud, NAME_LIMIT, Opening};
 pub use cloud_settings::{CloudSettings, ServedCloud};
+pub(crate) use cluster_proof::ensure_this_cluster;
 pub use cluster_proof::{CLUSTER_UID_TAG, ClusterClaims, ClusterProof};
 pub use error::{Error, ErrorClass};
 pub use finding::{Finding, Outcome};

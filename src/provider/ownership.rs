@@ -6,7 +6,7 @@
 //!
 //! | check | who calls it |
 //! |---|---|
-//! | [`in_cluster`] | `peerpod/observe.rs` and `sweep/search.rs`, for each VM that has a cluster's tag. A VM of another cluster counts as not answered for, so it supersedes nothing and is never absent. |
+//! | `ensure_this_cluster` of `cluster_proof.rs` | `peerpod/observe.rs` and `sweep/search.rs`, for each VM that has a cluster's tag. A VM of another cluster counts as not answered for, so it supersedes nothing and is never absent. |
 //! | [`verify`] | `peerpod/decide.rs`: before a deletion, and before a sibling's VM replaces another one. `sweep/confirm.rs`: for a VM that seems lost. |
 //! | [`verify_age`] | `peerpod/decide.rs`: before a deletion. A VM that the cloud is deleting already is waited for, however old it is. |
 //! | [`verify_untracked`] | `sweep/search.rs`: before a deletion |
@@ -14,7 +14,7 @@
 use jiff::{SignedDuration, Timestamp};
 use operator_kit::Message;
 
-use super::{Bears, CLUSTER_UID_TAG, ClusterProof, Error, ErrorClass, Listed, Resource, Stage, Vm, VmRef};
+use super::{Bears, ClusterProof, Listed, Resource, Stage, Vm, VmRef};
 
 /// The first characters of the sandbox's id end the name.
 const SANDBOX_CHARACTERS: usize = 8;
@@ -109,26 +109,6 @@ pub fn verify_age(own: OwnVm, recorded: Timestamp) -> Result<OwnVm, NotOwn> {
         return Err(NotOwn::Older { id: vm.id.to_string(), name: vm.name.clone() });
     }
     Ok(own)
-}
-
-/// The VM, unless it has the tag of a cluster and that is not the one with this UID. A PeerPod that came from another cluster, as by
-/// a backup, names a VM there.
-pub fn in_cluster(vm: Vm, uid: Option<&str>) -> Result<Vm, Error> {
-    if !vm.is_of_another_cluster(uid) {
-        return Ok(vm);
-    }
-    let (class, problem) = match uid {
-        Some(_) => (
-            ErrorClass::Refused,
-            "is not this cluster's UID: the VM is another cluster's, or the tag in TAGS is wrong",
-        ),
-        None => (
-            ErrorClass::Transient,
-            "cannot be compared: the API server has not shown the UID of the namespace kube-system yet",
-        ),
-    };
-    let message = Message::public(format!("the value of the VM's tag {CLUSTER_UID_TAG} {problem}"));
-    Err(Error::new(class, message))
 }
 
 /// Proves that `vm`, as the cloud describes it, is what a list showed, and by `proof` that it is this cluster's. The caller must
@@ -289,20 +269,6 @@ mod tests {
     fn a_name_without_the_providers_sign_proves_nothing() {
         let unmarked = Vm { marked: false, ..vm("podvm-web-0-1a2b3c4d") };
         assert!(matches!(verified(unmarked, "web-0"), Err(NotOwn::Unmarked { .. })));
-    }
-
-    #[test]
-    fn a_vm_of_another_cluster_is_refused() {
-        let of = |uid: &str| Vm { cluster_uid: Some(uid.to_owned()), ..vm("podvm-web-1a2b3c4d") };
-        assert_eq!(in_cluster(of("uid-1"), Some("uid-1")), Ok(of("uid-1")));
-        for (uid, class, said) in [
-            (Some("uid-2"), ErrorClass::Refused, "another cluster's"),
-            (None, ErrorClass::Transient, "not shown the UID"),
-        ] {
-            let error = in_cluster(of("uid-1"), uid).unwrap_err();
-            assert_eq!(error.class, class);
-            assert!(error.message.for_status().contains(said), "{}", error.message.for_status());
-        }
     }
 
     #[test]

@@ -24,7 +24,7 @@ use crate::{
     peerpod::{PEERPOD, object::owner},
     provider::{
         Claim, ClusterClaims, Error, ErrorClass, InstanceId, Listed, Provider, Stage, Target, VmRef,
-        ownership,
+        ensure_this_cluster, ownership,
     },
 };
 
@@ -200,7 +200,7 @@ impl Search {
             Ok(vm) if vm.stage == Stage::Leaving => return Ok(false),
             // The list may not have shown the tag yet.
             Ok(vm) if vm.cluster_uid.is_some() => {
-                ownership::in_cluster(vm, self.cluster.uid().await).map_err(|error| error.message)?
+                ensure_this_cluster(vm, self.cluster.uid().await).map_err(|error| error.message)?
             }
             Ok(vm) => vm,
             Err(gone) if gone.class == ErrorClass::NotFound => return Ok(false),
