@@ -1,6 +1,6 @@
 //! The watches of the PeerPod controller, and the controller that they feed *(client required)*.
 
-use std::{convert::Infallible, future::ready, sync::Arc, time::Duration};
+use std::{convert::Infallible, future::ready, sync::Arc};
 
 use futures::{FutureExt, StreamExt, TryStreamExt, future::BoxFuture, stream};
 use kube::{
@@ -30,6 +30,7 @@ use super::{
     index::{Change, Index},
     object::key,
     observe::Observer,
+    options::Options,
     parking::Parking,
     pod,
     pod_watch::PodWatch,
@@ -70,27 +71,6 @@ const BESIDE: usize = READS + RELEASES + MOST_REPORTS;
 /// has a connection, which takes memory. Each kind has a number of its own, so that one kind that hangs does not stop the other.
 const READS: usize = 16;
 const RELEASES: usize = 8;
-
-/// The largest number of PeerPods that the operator works on at once at one cloud.
-pub const MOST_CONCURRENT: u16 = 160;
-
-/// How the controller works.
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// The operator's namespace, which has the record of the places of VMs.
-    pub namespace: String,
-    /// The most PeerPods to work on at once at one cloud, at most [`MOST_CONCURRENT`]. Half as many stalled ones are added.
-    pub concurrency: u16,
-    /// A deletion that takes longer is reported.
-    pub slow_after: Duration,
-}
-
-impl Options {
-    /// In this namespace, with the defaults of the command line.
-    pub fn new(namespace: impl Into<String>) -> Self {
-        Self { namespace: namespace.into(), concurrency: 128, slow_after: Duration::from_secs(300) }
-    }
-}
 
 /// The fields of a PeerPod that the controller reads.
 pub(crate) static PEERPOD: Projection = Projection {
@@ -169,11 +149,11 @@ impl PeerPods {
                 openers: openers.in_cluster(client.clone(), &options.namespace),
                 leadership: leadership.clone(),
                 metrics: metrics.clone(),
-                concurrency: slots(options),
+                concurrency: options.slots(),
             },
         );
         let (store, writer) = reflector::store();
-        let concurrency = BESIDE + Parking::most(slots(options), clouds.len());
+        let concurrency = BESIDE + Parking::most(options.slots(), clouds.len());
         let context = Context::new(&client, clouds, leadership, metrics, options, store);
         Self { client, context: Arc::new(context), writer, concurrency, keeping }
     }
@@ -276,11 +256,6 @@ async fn reconcile(peerpod: Arc<PeerPod>, context: Arc<Context>) -> Result<Actio
     Ok(action)
 }
 
-/// The number of slots at each cloud.
-fn slots(options: &Options) -> usize {
-    usize::from(options.concurrency.clamp(1, MOST_CONCURRENT))
-}
-
 impl Context {
     pub(super) fn new(
         client: &Client,
@@ -296,7 +271,7 @@ impl Context {
             pod_watch: PodWatch::new(requeues.clone()),
             report_tracker: ReportTracker::new(options.slow_after, metrics.clone()),
             grace_periods: Arc::new(GracePeriods::default()),
-            parking: Parking::new(slots(options), requeues.clone(), metrics.clone()),
+            parking: Parking::new(options.slots(), requeues.clone(), metrics.clone()),
         };
         Self {
             observer: Observer {

@@ -8,7 +8,7 @@
 //!
 //! | file | what it does |
 //! |---|---|
-//! | `controller.rs` | the watches, and the controller that they feed |
+//! | `controller.rs`, `options.rs` | the watches, and the controller that they feed; how it works |
 //! | `reconcile.rs` | one reconcile: observe, decide, apply, report |
 //! | `observe.rs`, `pod.rs`, `object.rs` | read what the decision depends on |
 //! | `trim.rs` | what is kept in memory of a PeerPod |
@@ -41,6 +41,7 @@ mod grace_periods;
 mod index;
 pub(crate) mod object;
 mod observe;
+mod options;
 mod outcome;
 mod parking;
 pub(crate) mod pod;
@@ -56,7 +57,8 @@ mod trim;
 
 pub(crate) use self::controller::{PEERPOD, Shared};
 pub use self::{
-    controller::{MOST_CONCURRENT, NAME, Options, PERMISSIONS, PeerPods},
+    controller::{NAME, PERMISSIONS, PeerPods},
     decide::{LostState, PeerPodFinding},
     findings::PeerPodFindings,
+    options::{MOST_CONCURRENT, Options},
 };

@@ -11,7 +11,7 @@
 //!
 //! | file | what it does |
 //! |---|---|
-//! | `controller.rs` | the rounds of `run` |
+//! | `controller.rs`, `options.rs` | the rounds of `run`, and how they work |
 //! | `search.rs` | reads clouds and cluster, and deletes what is provably this cluster's |
 //! | `plan.rs`, `first_seen.rs` | what is untracked, and what to do about it (pure) |
 //! | `lost.rs` | PeerPods whose VM is not as expected (pure), for their controller |
@@ -31,14 +31,13 @@ mod controller;
 mod first_seen;
 mod lost;
 mod lost_pods;
+mod options;
 mod plan;
 mod search;
 mod snapshot;
 mod suspects;
 #[cfg(test)]
 mod tests;
-
-use std::time::Duration;
 
 #[cfg(feature = "cli")]
 pub(crate) use self::{
@@ -48,59 +47,7 @@ pub(crate) use self::{
 pub use self::{
     controller::Sweeper,
     lost_pods::EVICTIONS,
+    options::{LostVms, Mode, Options},
     plan::SweepVerdict,
     snapshot::{CloudSnapshot, LostVm, MOST_SHOWN, Published, Snapshot, Untracked},
 };
-
-/// What the sweep does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "cli", derive(clap::ValueEnum))]
-pub enum Mode {
-    /// Nothing
-    Off,
-    /// Reports what no PeerPod tracks
-    Report,
-    /// The same, and deletes what is provably this cluster's
-    Delete,
-}
-
-/// What is done about a Pod that runs and whose VM is gone or off.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "cli", derive(clap::ValueEnum))]
-pub enum LostVms {
-    /// An event on the Pod and a condition on the PeerPod say so
-    Report,
-    /// The same, and the Pod is evicted
-    DeletePod,
-}
-
-/// How the sweep works.
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// What it does.
-    pub mode: Mode,
-    /// The time between two listings of a cloud.
-    pub interval: Duration,
-    /// How old something untracked must be.
-    pub grace: Duration,
-    /// What is done about Pods whose VM is lost.
-    pub lost_vms: LostVms,
-    /// The most deletions at one cloud in one interval, and the most evictions of Pods.
-    pub most: usize,
-    /// Where it publishes what it found.
-    pub published: Published,
-}
-
-impl Options {
-    /// No sweep.
-    pub fn off() -> Self {
-        Self {
-            mode: Mode::Off,
-            interval: Duration::MAX,
-            grace: Duration::MAX,
-            lost_vms: LostVms::Report,
-            most: 0,
-            published: Published::default(),
-        }
-    }
-}

@@ -2,10 +2,12 @@
 
 use std::{
     net::{Ipv4Addr, SocketAddr},
+    sync::LazyLock,
     time::Duration,
 };
 
 use clap::{Args, ValueEnum, builder::NonEmptyStringValueParser};
+use jiff::SignedDuration;
 use operator_kit::ListenAt;
 
 use super::{provider_arg::ProviderArg, sweep_flags::SweepFlags};
@@ -18,6 +20,12 @@ use crate::{
 
 /// The port of `--status-addr`.
 pub(in crate::cli) const STATUS_PORT: u16 = 8082;
+
+/// The default of `--slow-after`, as a user writes it.
+static SLOW_AFTER: LazyLock<String> = LazyLock::new(|| {
+    let default = SignedDuration::try_from(peerpod::Options::SLOW_AFTER).unwrap_or(SignedDuration::MAX);
+    format!("{default:#}")
+});
 
 /// Arguments of `run`.
 #[derive(Clone, Debug, Args)]
@@ -140,7 +148,7 @@ pub struct RunArgs {
         long,
         value_name = "N",
         env = "PEERPOD_OPERATOR_CONCURRENCY",
-        default_value = "128",
+        default_value_t = peerpod::Options::CONCURRENCY,
         value_parser = clap::value_parser!(u16).range(1..=i64::from(peerpod::MOST_CONCURRENT))
     )]
     pub concurrency: u16,
@@ -150,7 +158,7 @@ pub struct RunArgs {
         long,
         value_name = "DURATION",
         env = "PEERPOD_OPERATOR_SLOW_AFTER",
-        default_value = "5m",
+        default_value = SLOW_AFTER.as_str(),
         value_parser = patience
     )]
     pub slow_after: Duration,
@@ -221,18 +229,8 @@ mod tests {
     use super::Cloud;
     use crate::{
         cli::{Cli, Command},
-        peerpod::Options,
         peerpodconfig::MountedSettings,
     };
-
-    #[test]
-    fn an_embedding_program_has_the_same_defaults() {
-        let Command::Run(args) = Cli::try_parse_from(["peerpod-operator", "run"]).unwrap().command else {
-            panic!("not run")
-        };
-        let options = Options::new(&args.namespace);
-        assert_eq!((options.concurrency, options.slow_after), (args.concurrency, args.slow_after));
-    }
 
     #[test]
     fn without_the_peerpod_controller_no_settings_are_mounted() {

@@ -1,4 +1,4 @@
-use std::{future::pending, sync::Mutex};
+use std::{future::pending, sync::Mutex, time::Duration};
 
 use kube::client::Body;
 use prometheus_client::registry::Registry;
