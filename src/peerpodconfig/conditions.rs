@@ -25,18 +25,38 @@ pub enum ConditionType {
     SettingsDiverge,
 }
 
-impl ConditionType {
+operator_kit::labels! {
     /// The condition's type.
-    pub const fn as_str(self) -> &'static str {
+    pub ConditionType {
+        Ready => "Ready",
+        AdaptorReady => "AdaptorReady",
+        AdmissionReady => "AdmissionReady",
+        CapacityAdvertised => "CapacityAdvertised",
+        Conflict => "Conflict",
+        SettingsPending => "SettingsPending",
+        SettingsRefused => "SettingsRefused",
+        SettingsDiverge => "SettingsDiverge",
+    }
+}
+
+impl ConditionType {
+    /// Whether a condition of this type is True while all is well.
+    pub const fn expected(self) -> bool {
         match self {
-            Self::Ready => "Ready",
-            Self::AdaptorReady => "AdaptorReady",
-            Self::AdmissionReady => "AdmissionReady",
-            Self::CapacityAdvertised => "CapacityAdvertised",
-            Self::Conflict => "Conflict",
-            Self::SettingsPending => "SettingsPending",
-            Self::SettingsRefused => "SettingsRefused",
-            Self::SettingsDiverge => "SettingsDiverge",
+            Self::Ready | Self::AdaptorReady | Self::AdmissionReady | Self::CapacityAdvertised => true,
+            Self::Conflict | Self::SettingsPending | Self::SettingsRefused | Self::SettingsDiverge => false,
+        }
+    }
+
+    /// Whether a condition of this type makes the configuration not ready while it is not as [expected](Self::expected).
+    pub const fn blocks_ready(self) -> bool {
+        match self {
+            Self::Ready
+            | Self::AdaptorReady
+            | Self::AdmissionReady
+            | Self::CapacityAdvertised
+            | Self::Conflict => true,
+            Self::SettingsPending | Self::SettingsRefused | Self::SettingsDiverge => false,
         }
     }
 }
@@ -184,13 +204,8 @@ impl Finding {
 }
 
 fn is_in_the_way(finding: &Finding) -> bool {
-    match finding.reason.condition_type() {
-        ConditionType::Conflict => finding.reason.status(),
-        ConditionType::SettingsPending | ConditionType::SettingsRefused | ConditionType::SettingsDiverge => {
-            false
-        }
-        _ => !finding.reason.status(),
-    }
+    let condition_type = finding.reason.condition_type();
+    condition_type.blocks_ready() && finding.reason.status() != condition_type.expected()
 }
 
 /// `Ready`, by all the others.
@@ -249,6 +264,8 @@ pub(super) fn conditions(
 
 #[cfg(test)]
 mod tests {
+    use operator_kit::EventType;
+
     use super::*;
 
     fn finding(reason: Reason) -> Finding {
@@ -267,6 +284,19 @@ mod tests {
             let mut findings = good.to_vec();
             findings[part] = finding(reason);
             assert_eq!(ready(&findings).reason, reason);
+        }
+    }
+
+    #[test]
+    fn the_reasons_of_a_type_agree_with_how_it_is_while_all_is_well() {
+        for type_ in ConditionType::ALL {
+            let mut reasons = Reason::ALL.iter().filter(|reason| reason.condition_type() == type_);
+            if type_.expected() {
+                let is_fine = reasons.any(|reason| reason.status() && reason.event() == EventType::Normal);
+                assert!(is_fine, "{type_:?} is never as expected");
+            } else {
+                assert!(reasons.all(|reason| reason.status()), "{type_:?} is present only while True");
+            }
         }
     }
 

@@ -216,14 +216,10 @@ pub(super) fn problems(config: &PeerPodConfig) -> Vec<Problem> {
 
 /// The severity of the problem that a condition reports, if it reports one.
 fn severity(condition: &Condition) -> Option<(Severity, &Condition)> {
-    let positive = [
-        ConditionType::Ready,
-        ConditionType::AdaptorReady,
-        ConditionType::AdmissionReady,
-        ConditionType::CapacityAdvertised,
-    ];
-    let is_positive = positive.iter().any(|it| it.as_str() == condition.type_);
-    let is_as_expected = (condition.status == "True") == is_positive;
+    // A type of a later version is taken for one that is present only while True.
+    let known_type = ConditionType::ALL.into_iter().find(|it| it.as_str() == condition.type_);
+    let expected = known_type.is_some_and(ConditionType::expected);
+    let is_as_expected = (condition.status == "True") == expected;
     let known = Reason::named(&condition.reason);
     let is_warning = known.is_none_or(|reason| reason.event() == EventType::Warning);
     match (is_as_expected, is_warning) {
