@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use jiff::Timestamp;
 use kube::{
     ResourceExt,
     runtime::reflector::{ObjectRef, Store},
@@ -46,7 +47,7 @@ impl Configs {
             let deleted = config.metadata.deletion_timestamp.is_some();
             self.honours(config) && (!deleted || has_finalizer(config))
         });
-        honoured.sort_by_key(|config| (config.creation_timestamp().map(|time| time.0), config.name_any()));
+        honoured.sort_by(|a, b| place(a).cmp(&place(b)));
         honoured
     }
 
@@ -61,6 +62,17 @@ impl Configs {
         let matching = configs.filter(|config| self.honours(config) && matches(config));
         matching.map(|config| ObjectRef::from_obj(&*config)).collect()
     }
+}
+
+/// The order of configurations: the older one first, then by name. The first one that selects a node has it, and the first one for a
+/// runtime class has its admission.
+pub(super) fn precedence(created: Option<Timestamp>, name: &str) -> (Option<Timestamp>, &str) {
+    (created, name)
+}
+
+fn place(config: &PeerPodConfig) -> (Option<Timestamp>, &str) {
+    let created = config.metadata.creation_timestamp.as_ref().map(|time| time.0);
+    precedence(created, config.metadata.name.as_deref().unwrap_or_default())
 }
 
 /// Whether a configuration has the operator's finalizer.

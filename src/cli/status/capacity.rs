@@ -16,7 +16,7 @@ use super::problem::{Problem, Severity};
 use crate::{
     api::v1alpha1::{Distribution, EXTENDED_RESOURCE, PeerPodConfig},
     peerpodconfig::{
-        capacity::{Node, NodeRequest, PodView},
+        capacity::{Node, NodeRequest, PodView, owners},
         conditions::{ConditionType, Reason},
     },
 };
@@ -110,24 +110,18 @@ pub(super) struct NodeRow {
     pub(super) limit: Option<u32>,
 }
 
-/// The configurations that the operator honours, the oldest first: each node belongs to the first that selects it.
-fn honoured<'a>(configs: &'a [PeerPodConfig], namespace: &str) -> Vec<(&'a PeerPodConfig, NodeRequest)> {
-    let honoured = configs.iter().filter(|it| it.namespace().as_deref() == Some(namespace));
-    let honoured = honoured.filter(|it| it.metadata.deletion_timestamp.is_none());
-    let mut honoured: Vec<_> = honoured.map(|config| (config, NodeRequest::of(config))).collect();
-    honoured.sort_by(|(_, a), (_, b)| (a.created, &a.name).cmp(&(b.created, &b.name)));
-    honoured
-}
-
-/// The nodes, the fullest first.
+/// The nodes, the fullest first. Each belongs to the configuration that the operator itself gives it.
 pub(super) fn nodes(
-    nodes: &[Node],
+    nodes: &[Arc<Node>],
     configs: &[PeerPodConfig],
     namespace: &str,
     usage: &Usage,
 ) -> Vec<NodeRow> {
-    let honoured = honoured(configs, namespace);
-    let mut rows: Vec<_> = nodes.iter().filter_map(|node| self::node(node, &honoured, usage)).collect();
+    let honoured = configs.iter().filter(|it| it.namespace().as_deref() == Some(namespace));
+    let requests: Vec<_> = honoured.map(NodeRequest::of).collect();
+    let owners = owners(&requests, nodes);
+    let row = |node: &Arc<Node>| self::node(node, owners.get(&**node.name()).copied(), usage);
+    let mut rows: Vec<_> = nodes.iter().filter_map(row).collect();
     rows.sort_by(|a, b| key(a).cmp(&key(b)).then_with(|| a.name.cmp(&b.name)));
     rows
 }
@@ -142,21 +136,19 @@ pub(super) fn is_overfull(row: &NodeRow) -> bool {
     row.used.is_some_and(|used| used > row.advertised.unwrap_or_default())
 }
 
-fn node(node: &Node, honoured: &[(&PeerPodConfig, NodeRequest)], usage: &Usage) -> Option<NodeRow> {
-    let selects =
-        |request: &NodeRequest| request.selection.as_ref().is_ok_and(|it| it.matches(|key| node.label(key)));
-    let config = honoured.iter().map(|(_, request)| request).find(|request| selects(request));
-    let resource = config.map(|it| &*it.resource).or(node.mark()).unwrap_or(EXTENDED_RESOURCE);
+/// `owner`: the request of the configuration that it belongs to.
+fn node(node: &Node, owner: Option<&NodeRequest>, usage: &Usage) -> Option<NodeRow> {
+    let resource = owner.map(|it| &*it.resource).or(node.mark()).unwrap_or(EXTENDED_RESOURCE);
     let advertised = node.level(resource).allocatable;
     let used = usage.of(node.name(), resource);
-    if config.is_none() && advertised.is_none() && used.unwrap_or_default() == 0 {
+    if owner.is_none() && advertised.is_none() && used.unwrap_or_default() == 0 {
         return None;
     }
-    let per_node = config.filter(|it| it.distribution == Distribution::PerNode);
+    let per_node = owner.filter(|it| it.distribution == Distribution::PerNode);
     Some(NodeRow {
         name: node.name().as_ref().to_owned(),
         ready: node.is_ready(),
-        config: config.map(|it| it.name.clone()),
+        config: owner.map(|it| it.name.clone()),
         resource: resource.to_owned(),
         advertised,
         used,

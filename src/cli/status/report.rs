@@ -1,6 +1,6 @@
 //! The printed findings of `status`. Fields and their values are added, never renamed, while `version` is 1 *(no client)*.
 
-use std::{collections::HashMap, fmt};
+use std::{collections::HashMap, fmt, sync::Arc};
 
 use jiff::{SignedDuration, Timestamp};
 use serde::Serialize;
@@ -74,7 +74,7 @@ pub(super) struct Settings {
 pub(super) struct Observed {
     pub(super) peer_pods: Result<Vec<Row>, String>,
     pub(super) configs: Result<Vec<PeerPodConfig>, String>,
-    pub(super) nodes: Result<Vec<Node>, String>,
+    pub(super) nodes: Result<Vec<Arc<Node>>, String>,
     pub(super) pods: (Usage, Option<String>),
     pub(super) leader: Result<Option<Leader>, String>,
     pub(super) settings: Result<Vec<Settings>, String>,

@@ -1,8 +1,8 @@
 //! Which nodes each request selects, and which of these it has. Pure *(no client)*.
 
-use std::sync::Arc;
+use std::{collections::HashMap, sync::Arc};
 
-use super::{node::Node, node_request::NodeRequest, summary::Summary};
+use super::{super::configs::precedence, node::Node, node_request::NodeRequest, summary::Summary};
 
 /// The nodes of all requests. Of those that select a node, the oldest has it.
 #[derive(Debug)]
@@ -25,7 +25,7 @@ pub(in super::super) struct Selected<'a> {
 impl<'a> Assignment<'a> {
     pub(super) fn of(requests: &'a [NodeRequest], nodes: &'a [Arc<Node>]) -> Self {
         let mut order: Vec<_> = (0..requests.len()).filter(|&index| !requests[index].deleted).collect();
-        order.sort_by_key(|&index| requests[index].precedence());
+        order.sort_by_key(|&index| precedence(requests[index].created, &requests[index].name));
         let selections: Vec<_> = order
             .iter()
             .filter_map(|&index| Some((index, requests[index].selection.as_ref().ok()?)))
@@ -63,4 +63,11 @@ impl<'a> Assignment<'a> {
 /// Which nodes each request selects, and which of them an older request has, in the order of the requests.
 pub fn survey(requests: &[NodeRequest], nodes: &[Arc<Node>]) -> Vec<Summary> {
     Assignment::of(requests, nodes).summaries().collect()
+}
+
+/// The request that has each node, by the node's name. A node that no request selects is left out.
+pub fn owners<'a>(requests: &'a [NodeRequest], nodes: &'a [Arc<Node>]) -> HashMap<&'a str, &'a NodeRequest> {
+    let assignment = Assignment::of(requests, nodes);
+    let shares = requests.iter().zip(assignment.shares());
+    shares.flat_map(|(request, share)| share.into_iter().map(move |node| (&**node.name(), request))).collect()
 }

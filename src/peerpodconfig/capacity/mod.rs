@@ -58,7 +58,7 @@ use self::{
 };
 
 pub use self::{
-    assignment::survey,
+    assignment::{owners, survey},
     count::{POD, PodView},
     node::{Level, MARK, Node},
     node_request::{BadResource, NodeRequest},

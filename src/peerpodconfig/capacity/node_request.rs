@@ -89,9 +89,4 @@ impl NodeRequest {
     pub(super) fn kept_off<'a>(&self, node: &'a Node) -> Option<&'a Arc<str>> {
         node.taints().iter().find(|taint| !taints::tolerated(taint, &self.tolerations))
     }
-
-    /// The order of requests: the older one first, then by name.
-    pub(super) fn precedence(&self) -> (Option<Timestamp>, &str) {
-        (self.created, &self.name)
-    }
 }

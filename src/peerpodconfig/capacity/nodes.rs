@@ -52,10 +52,11 @@ struct Arriving {
 type Table = BTreeMap<Arc<str>, Arc<Node>>;
 
 /// All nodes as they are now *(client required)*.
-pub async fn list_nodes(client: &Client) -> Result<Vec<Node>, ApiError> {
+pub async fn list_nodes(client: &Client) -> Result<Vec<Arc<Node>>, ApiError> {
     let api: Api<NodeView> = Api::all(reading(client, &NODE));
     let (mut nodes, mut texts) = (Vec::new(), Texts::default());
-    api_call::for_each(&api, &ListParams::default(), |view| nodes.push(Node::new(&view, &mut texts))).await?;
+    let take = |view: NodeView| nodes.push(Arc::new(Node::new(&view, &mut texts)));
+    api_call::for_each(&api, &ListParams::default(), take).await?;
     Ok(nodes)
 }
 

@@ -2,13 +2,13 @@ use operator_kit::testing::{Answer, ApiServer, Call};
 use serde_json::{Value, json};
 
 use super::*;
-use crate::peerpodconfig::capacity::list_nodes;
+use crate::peerpodconfig::capacity::{list_nodes, survey};
 
 const OPERATOR: &str = "operator";
 const VM: &str = EXTENDED_RESOURCE;
 
 /// Nodes that advertise so many VMs, as they are read. Their zone is the first letter of their names.
-async fn listed(nodes: &[(&str, &str, Value)]) -> Vec<Node> {
+async fn listed(nodes: &[(&str, &str, Value)]) -> Vec<Arc<Node>> {
     let items: Vec<_> = nodes
         .iter()
         .map(|(name, ready, advertised)| {
@@ -118,6 +118,33 @@ async fn nodes_are_sorted_by_how_full_they_are_and_belong_to_the_oldest_that_sel
             ("elsewhere", 0, Some(3), 0, Some(0), Some(0)),
         ]
     );
+}
+
+#[tokio::test]
+async fn a_node_belongs_to_the_configuration_that_the_operator_gives_it() {
+    let nodes = listed(&["a", "b", "c", "d"].map(|name| (name, "True", json!({ VM: "1" })))).await;
+    let spec = json!({ "limit": 3 });
+    // Of those that stay and have a valid selector, two are equally old.
+    let mut configs = [
+        config("younger", OPERATOR, &["a", "b"], &spec, &[]),
+        config("older", OPERATOR, &["a", "b", "c"], &spec, &[]),
+        config("beside", OPERATOR, &["b", "c"], &spec, &[]),
+        config("an-invalid-one", OPERATOR, &[], &spec, &[]),
+    ];
+    configs[1].metadata.deletion_timestamp = configs[1].metadata.creation_timestamp.clone();
+    let mut rows = super::nodes(&nodes, &configs, OPERATOR, &usage(true, &[]));
+    rows.sort_by(|a, b| a.name.cmp(&b.name));
+    let shown: Vec<_> = rows.iter().map(|row| (&*row.name, row.config.as_deref())).collect();
+    assert_eq!(
+        shown,
+        [("a", Some("younger")), ("b", Some("beside")), ("c", Some("beside")), ("d", None)],
+        "by age, then by name"
+    );
+    for summary in survey(&configs.each_ref().map(NodeRequest::of), &nodes) {
+        let own = rows.iter().filter(|row| row.config.as_ref() == Some(&summary.name)).count();
+        let taken: usize = summary.taken_by_older.values().sum();
+        assert_eq!(own, summary.nodes - taken, "{} in status, and as the operator has it", summary.name);
+    }
 }
 
 #[tokio::test]
