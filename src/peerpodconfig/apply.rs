@@ -212,10 +212,11 @@ impl Objects {
 
     /// Removes an object, unless it changed since it was read.
     pub(super) async fn remove_unchanged(&self, kind: &Kind, object: &DynamicObject) -> Result<(), ApiError> {
-        let resource_version = object.resource_version();
-        let preconditions = Some(Preconditions { uid: object.uid(), resource_version });
-        let how = DeleteParams { preconditions, ..DeleteParams::background() };
-        remove(&kind.api(&self.client), object, how).await
+        if !announce_removal(object) {
+            return Ok(());
+        }
+        let removed = api_call::delete_as_read(&kind.api(&self.client), object).await;
+        api_call::if_unchanged(&object.name_any(), removed).map(drop)
     }
 }
 
@@ -269,19 +270,27 @@ fn is_ours(object: &DynamicObject) -> bool {
 
 /// Removes an object, if it is still the same one.
 async fn remove(api: &Api<DynamicObject>, object: &DynamicObject, how: DeleteParams) -> Result<(), ApiError> {
-    if object.metadata.deletion_timestamp.is_some() {
+    if !announce_removal(object) {
         return Ok(());
+    }
+    let same = Preconditions { uid: object.uid(), resource_version: None };
+    let params = DeleteParams { preconditions: Some(same), ..how };
+    let name = object.name_any();
+    // It may have been removed or replaced meanwhile.
+    api_call::if_unchanged(&name, api_call::bounded(api.delete(&name, &params)).await).map(drop)
+}
+
+/// Logs that an object is removed, and returns true, unless it is being deleted already.
+fn announce_removal(object: &DynamicObject) -> bool {
+    if object.metadata.deletion_timestamp.is_some() {
+        return false;
     }
     info!(
         kind = object.types.as_ref().map(|types| types.kind.as_str()),
         name = object.name_any(),
         "removing"
     );
-    let same = || Preconditions { uid: object.uid(), resource_version: None };
-    let params = DeleteParams { preconditions: how.preconditions.or_else(|| Some(same())), ..how };
-    let name = object.name_any();
-    // It may have been removed or replaced meanwhile.
-    api_call::if_unchanged(&name, api_call::bounded(api.delete(&name, &params)).await).map(drop)
+    true
 }
 
 /// Items of a list have no kind.

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use kube::{
-    Api, Client, Resource,
-    api::ListParams,
+    Api, Client, Resource, ResourceExt,
+    api::{DeleteParams, ListParams, Preconditions},
     core::{
         Status,
         response::{StatusCause, reason::NOT_FOUND},
@@ -193,6 +193,19 @@ where
     }
 }
 
+/// Deletes an object, and in the background what it owns, if it is still exactly what was read: not a successor of the same name, and
+/// not changed since. Otherwise the answer is a [conflict](ApiError::is_conflict), or [absence](ApiError::is_absence_of).
+///
+/// It needs the right to `delete` these objects.
+pub async fn delete_as_read<K>(api: &Api<K>, object: &impl Resource) -> Result<(), ApiError>
+where
+    K: Clone + std::fmt::Debug + DeserializeOwned,
+{
+    let preconditions = Preconditions { uid: object.uid(), resource_version: object.resource_version() };
+    let params = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::background() };
+    bounded(api.delete(&object.name_any(), &params)).await.map(drop)
+}
+
 /// Whether API servers have objects of this kind. It asks for the served resources, because a 404 to a list may come from a
 /// proxy. It has no deadline of its own.
 pub async fn is_served<K: Resource<DynamicType = ()>>(client: &Client) -> kube::Result<bool> {
@@ -239,7 +252,7 @@ mod tests {
     use super::*;
     use crate::{
         testing::{Answer, ApiServer, Call, not_of},
-        widget::Widget,
+        widget::{Widget, WidgetSpec},
     };
 
     #[tokio::test]
@@ -323,6 +336,31 @@ mod tests {
         assert!(matches!(bounded(pods.get("a")).await, Err(ApiError::TimedOut)));
         assert!(matches!(bounded(pods.get("a")).await, Err(error) if error.code().is_none()));
         assert!(matches!(bounded(pods.get("a")).await, Err(error) if error.code() == Some(403)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_object_is_deleted_only_as_it_was_read() {
+        let mut widget = Widget::new("a", WidgetSpec::default());
+        widget.metadata.uid = Some("u-1".into());
+        widget.metadata.resource_version = Some("17".into());
+        let sent = json!({
+            "preconditions": { "uid": "u-1", "resourceVersion": "17" }, "propagationPolicy": "Background",
+        });
+        let answers = [
+            Answer::object(&widget),
+            Answer::conflict("widgets", "a"),
+            Answer::not_found("widgets", "a"),
+            Answer::hang(),
+        ];
+        let path = "/apis/example.com/v1/namespaces/shop/widgets/a";
+        let calls = answers.map(|answer| Call::delete(path).body(sent.clone()).answer(answer));
+        let server = ApiServer::expecting(calls);
+        let widgets: Api<Widget> = Api::namespaced(server.client(), "shop");
+        let deleted = async || delete_as_read(&widgets, &widget).await;
+        assert!(deleted().await.is_ok());
+        assert!(deleted().await.is_err_and(|error| error.is_conflict()));
+        assert!(deleted().await.is_err_and(|error| error.is_absence_of("a")));
+        assert!(matches!(deleted().await, Err(ApiError::TimedOut)));
     }
 
     #[tokio::test]

@@ -20,11 +20,11 @@ use k8s_openapi::{
 };
 use kube::{
     Api, Client, Resource, ResourceExt,
-    api::{DeleteParams, ObjectMeta, Patch, PatchParams, Preconditions},
+    api::{ObjectMeta, Patch, PatchParams},
 };
 use operator_kit::{
     Permission,
-    api_call::{ApiError, bounded, get_opt, if_unchanged},
+    api_call::{ApiError, bounded, delete_as_read, get_opt, if_unchanged},
 };
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::json;
@@ -181,7 +181,8 @@ impl WebhookResources {
             OwnerChange::RemoveOwner => json!([{ "uid": owner.uid, "$patch": "delete" }]),
             OwnerChange::DeleteObject => {
                 info!(%kind, name, "removing the objects that the webhooks shared");
-                return delete_unchanged(&api, &present).await;
+                // A Secret that was filled meanwhile stays.
+                return if_unchanged(&name, delete_as_read(&api, &present).await).map(drop);
             }
         };
         if !may_write() {
@@ -195,17 +196,6 @@ impl WebhookResources {
         // An object that changed or was removed meanwhile triggers the next reconcile.
         if_unchanged(&name, patched).map(drop)
     }
-}
-
-/// Deletes an object only if it is unchanged since it was read: a Secret that was filled meanwhile stays.
-async fn delete_unchanged<K>(api: &Api<K>, object: &K) -> Result<(), ApiError>
-where
-    K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned,
-{
-    let preconditions = Preconditions { uid: object.uid(), resource_version: object.resource_version() };
-    let params = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::background() };
-    let name = object.name_any();
-    if_unchanged(&name, bounded(api.delete(&name, &params)).await).map(drop)
 }
 
 fn key<K: Resource<DynamicType = ()>>(config: &PeerPodConfig, name: &str) -> Key {
