@@ -110,44 +110,54 @@ impl WebhookResources {
     /// For a configuration that has a webhook: makes it an owner of both objects, and creates what is missing. It calls the API server
     /// only for what differs.
     pub(super) async fn acquire(&self, config: &PeerPodConfig) -> Result<(), ApiError> {
-        self.update_both(config, true).await
-    }
-
-    /// For a configuration that has no webhook: it owns neither object, and an object that only it owned is deleted. It calls the API
-    /// server only for what differs.
-    pub(super) async fn release(&self, config: &PeerPodConfig) -> Result<(), ApiError> {
-        self.update_both(config, false).await
-    }
-
-    async fn update_both(&self, config: &PeerPodConfig, is_needed: bool) -> Result<(), ApiError> {
         let Some(owner) = config.owner_ref(&()) else { return Ok(()) };
         let lease = async {
-            if self.watched.lease_matches(&owner.uid, is_needed) {
+            if self.watched.lease_matches(&owner.uid, true) {
                 self.drifts.settled(&key::<Lease>(config, LEASE));
                 return Ok(());
             }
             let metadata = ObjectMeta { name: Some(LEASE.to_owned()), ..ObjectMeta::default() };
             let blank = Lease { metadata, ..Lease::default() };
-            self.update(config, &owner, is_needed, blank, |_| true).await
+            self.acquire_object(config, &owner, blank, |_| true).await
         };
         let secret = async {
-            if self.watched.secret_matches(&owner.uid, is_needed) {
+            if self.watched.secret_matches(&owner.uid, true) {
                 self.drifts.settled(&key::<Secret>(config, SECRET));
                 return Ok(());
             }
             let blank = managed_secret::blank(SECRET);
-            self.update(config, &owner, is_needed, blank, ManagedSecret::is_ours).await
+            self.acquire_object(config, &owner, blank, ManagedSecret::is_ours).await
         };
         try_join!(lease, secret).map(|_| ())
     }
 
-    /// Updates one of the objects. `blank`: what is created if it is missing.
-    async fn update<K>(
+    /// For a configuration that has no webhook: it owns neither object, and an object that only it owned is deleted. It calls the API
+    /// server only for what differs.
+    pub(super) async fn release(&self, config: &PeerPodConfig) -> Result<(), ApiError> {
+        let Some(owner) = config.owner_ref(&()) else { return Ok(()) };
+        let lease = async {
+            if self.watched.lease_matches(&owner.uid, false) {
+                self.drifts.settled(&key::<Lease>(config, LEASE));
+                return Ok(());
+            }
+            self.release_object::<Lease>(&owner, LEASE, |_| true).await
+        };
+        let secret = async {
+            if self.watched.secret_matches(&owner.uid, false) {
+                self.drifts.settled(&key::<Secret>(config, SECRET));
+                return Ok(());
+            }
+            self.release_object::<Secret>(&owner, SECRET, ManagedSecret::is_ours).await
+        };
+        try_join!(lease, secret).map(|_| ())
+    }
+
+    /// Acquires one of the objects, unless others keep changing its owners. `blank`: what is created if it is missing.
+    async fn acquire_object<K>(
         &self,
         config: &PeerPodConfig,
         owner: &OwnerReference,
-        is_needed: bool,
-        mut blank: K,
+        blank: K,
         is_managed: impl Fn(&K) -> bool,
     ) -> Result<(), ApiError>
     where
@@ -158,44 +168,80 @@ impl WebhookResources {
             + DeserializeOwned,
     {
         let api: Api<K> = Api::namespaced(self.client.clone(), &self.namespace);
-        let (name, kind) = (blank.name_any(), K::kind(&()));
+        let name = blank.name_any();
         let key = key::<K>(config, &name);
-        let may_write = || !is_needed || self.drifts.admit(&key, &owner.uid, Instant::now());
-        let params = PatchParams::apply(FIELD_MANAGER);
-        let Some(present) = get_opt(&api, &name).await? else {
-            if is_needed && may_write() {
-                info!(%kind, name, "creating the objects that the webhooks share");
-                blank.meta_mut().owner_references = Some(vec![owner.clone()]);
-                // Without force: an object that is created at the same time stays.
-                let created = bounded(api.patch_metadata(&name, &params, &Patch::Apply(&blank))).await;
-                if created.is_err() {
-                    self.drifts.not_written(&key);
-                }
-                if_unchanged(&name, created)?;
-            }
-            return Ok(());
-        };
-        let owners = match owner_change(&owner_uids(&present), &owner.uid, is_needed, is_managed(&present)) {
-            OwnerChange::Keep => return Ok(()),
-            OwnerChange::Add => json!([owner]),
-            OwnerChange::RemoveOwner => json!([{ "uid": owner.uid, "$patch": "delete" }]),
-            OwnerChange::DeleteObject => {
-                info!(%kind, name, "removing the objects that the webhooks shared");
-                // A Secret that was filled meanwhile stays.
-                return if_unchanged(&name, delete_as_read(&api, &present).await).map(drop);
-            }
-        };
-        if !may_write() {
+        let present = get_opt(&api, &name).await?;
+        let change =
+            present.as_ref().map(|it| owner_change(&owner_uids(it), &owner.uid, true, is_managed(it)));
+        if change == Some(OwnerChange::Keep) || !self.drifts.admit(&key, &owner.uid, Instant::now()) {
             return Ok(());
         }
-        let patch = json!({ "metadata": { "uid": present.uid(), "ownerReferences": owners } });
-        let patched = bounded(api.patch_metadata(&name, &params, &Patch::Strategic(patch))).await;
-        if is_needed && patched.is_err() {
+        let written = match present.zip(change) {
+            None => create(&api, blank, owner).await,
+            Some((present, change)) => change_owners(&api, &present, owner, change).await,
+        };
+        if written.is_err() {
             self.drifts.not_written(&key);
         }
         // An object that changed or was removed meanwhile triggers the next reconcile.
-        if_unchanged(&name, patched).map(drop)
+        if_unchanged(&name, written).map(drop)
     }
+
+    /// Releases one of the objects.
+    async fn release_object<K>(
+        &self,
+        owner: &OwnerReference,
+        name: &str,
+        is_managed: impl Fn(&K) -> bool,
+    ) -> Result<(), ApiError>
+    where
+        K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + Debug + DeserializeOwned,
+    {
+        let api: Api<K> = Api::namespaced(self.client.clone(), &self.namespace);
+        let Some(present) = get_opt(&api, name).await? else { return Ok(()) };
+        let change = owner_change(&owner_uids(&present), &owner.uid, false, is_managed(&present));
+        // An object that changed or was removed meanwhile triggers the next reconcile.
+        if_unchanged(name, change_owners(&api, &present, owner, change).await).map(drop)
+    }
+}
+
+/// Creates an object with this owner.
+async fn create<K>(api: &Api<K>, mut blank: K, owner: &OwnerReference) -> Result<(), ApiError>
+where
+    K: Resource<DynamicType = ()> + Clone + Debug + Serialize + DeserializeOwned,
+{
+    let (name, kind) = (blank.name_any(), K::kind(&()));
+    info!(%kind, name, "creating the objects that the webhooks share");
+    blank.meta_mut().owner_references = Some(vec![owner.clone()]);
+    // Without force: an object that is created at the same time stays.
+    let params = PatchParams::apply(FIELD_MANAGER);
+    bounded(api.patch_metadata(&name, &params, &Patch::Apply(&blank))).await.map(drop)
+}
+
+/// Makes this change of the owners of an object that was read.
+async fn change_owners<K>(
+    api: &Api<K>,
+    present: &K,
+    owner: &OwnerReference,
+    change: OwnerChange,
+) -> Result<(), ApiError>
+where
+    K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned,
+{
+    let (name, kind) = (present.name_any(), K::kind(&()));
+    let owners = match change {
+        OwnerChange::Keep => return Ok(()),
+        OwnerChange::Add => json!([owner]),
+        OwnerChange::RemoveOwner => json!([{ "uid": owner.uid, "$patch": "delete" }]),
+        OwnerChange::DeleteObject => {
+            info!(%kind, name, "removing the objects that the webhooks shared");
+            // A Secret that was filled meanwhile stays.
+            return delete_as_read(api, present).await;
+        }
+    };
+    let patch = json!({ "metadata": { "uid": present.uid(), "ownerReferences": owners } });
+    let params = PatchParams::apply(FIELD_MANAGER);
+    bounded(api.patch_metadata(&name, &params, &Patch::Strategic(patch))).await.map(drop)
 }
 
 fn key<K: Resource<DynamicType = ()>>(config: &PeerPodConfig, name: &str) -> Key {
@@ -209,12 +255,19 @@ mod tests {
     use super::*;
     use crate::api::v1alpha1::PeerPodConfigSpec;
 
-    #[tokio::test]
-    async fn a_write_that_keeps_failing_is_an_error_each_time_and_no_drift() {
-        let path = format!("/apis/coordination.k8s.io/v1/namespaces/ns/leases/{LEASE}");
+    const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/ns/leases";
+
+    fn config() -> (PeerPodConfig, OwnerReference) {
         let mut config = PeerPodConfig::new("config", PeerPodConfigSpec::default());
         config.metadata.uid = Some("own".to_owned());
         let owner = config.owner_ref(&()).unwrap();
+        (config, owner)
+    }
+
+    #[tokio::test]
+    async fn a_write_that_keeps_failing_is_an_error_each_time_and_no_drift() {
+        let path = format!("{LEASES}/{LEASE}");
+        let (config, owner) = config();
         let metadata = ObjectMeta { name: Some(LEASE.to_owned()), ..ObjectMeta::default() };
         let lease = Lease { metadata, ..Lease::default() };
         for found in [Answer::not_found("leases", LEASE), Answer::object(&lease)] {
@@ -224,11 +277,46 @@ mod tests {
             let drifts = Arc::new(Drifts::default());
             let (resources, _changes) = WebhookResources::watch(&server.client(), "ns", drifts.clone());
             for _ in 0..5 {
-                let updated = resources.update(&config, &owner, true, lease.clone(), |_| true).await;
-                let error = updated.unwrap_err();
+                let acquired = resources.acquire_object(&config, &owner, lease.clone(), |_| true).await;
+                let error = acquired.unwrap_err();
                 assert!(error.to_string().contains("denied by a policy"), "{error}");
             }
             assert!(drifts.finding("config", Instant::now()).is_none());
+        }
+    }
+
+    #[tokio::test]
+    async fn a_released_object_loses_the_owner_and_the_last_owner_takes_it_along() {
+        let path = format!("{LEASES}/{LEASE}");
+        let (_, owner) = config();
+        let found = |owners: &[&str]| {
+            let of = |uid: &&str| OwnerReference { uid: (*uid).to_owned(), ..owner.clone() };
+            let metadata = ObjectMeta {
+                name: Some(LEASE.to_owned()),
+                uid: Some("u-1".to_owned()),
+                resource_version: Some("7".to_owned()),
+                owner_references: Some(owners.iter().map(of).collect()),
+                ..ObjectMeta::default()
+            };
+            Call::get(&path).answer(Answer::object(&Lease { metadata, ..Lease::default() }))
+        };
+        let without = json!([{ "uid": "own", "$patch": "delete" }]);
+        let changed = || Answer::conflict("leases", LEASE);
+        let server = ApiServer::expecting([
+            Call::get(&path).answer(Answer::not_found("leases", LEASE)),
+            found(&["other"]),
+            found(&["other", "own"]),
+            Call::patch(&path)
+                .body(json!({ "metadata": { "uid": "u-1", "ownerReferences": without } }))
+                .answer(changed()),
+            found(&["own"]),
+            Call::delete(&path)
+                .body_with(json!({ "preconditions": { "uid": "u-1", "resourceVersion": "7" } }))
+                .answer(changed()),
+        ]);
+        let (resources, _changes) = WebhookResources::watch(&server.client(), "ns", Arc::default());
+        for _ in 0..4 {
+            resources.release_object::<Lease>(&owner, LEASE, |_| true).await.unwrap();
         }
     }
 
