@@ -54,37 +54,3 @@ impl Rooms {
         self.admission.leadership_changed();
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use std::{
-        fs,
-        path::{Path, PathBuf},
-    };
-
-    fn files(folder: &Path) -> Vec<PathBuf> {
-        let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
-        entries.flat_map(|path| if path.is_dir() { files(&path) } else { vec![path] }).collect()
-    }
-
-    #[test]
-    fn no_room_uses_the_controller_or_another_room_but_the_adaptor_uses_capacity() {
-        let here = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/peerpodconfig");
-        let higher = ["cleanup", "controller", "garbage_collect", "reconcile", "rooms"];
-        let rooms = ["adaptor", "admission", "capacity"];
-        for room in rooms {
-            for file in files(&here.join(room)) {
-                let text = fs::read_to_string(&file).unwrap();
-                let others = rooms
-                    .iter()
-                    .filter(|other| **other != room && (room, **other) != ("adaptor", "capacity"));
-                for module in higher.iter().chain(others) {
-                    let is_path =
-                        |place: usize| !text[..place].ends_with(|c: char| c.is_alphanumeric() || c == '_');
-                    let uses = text.match_indices(&format!("{module}::")).any(|(place, _)| is_path(place));
-                    assert!(!uses, "{} uses {module}", file.display());
-                }
-            }
-        }
-    }
-}

@@ -1,5 +1,5 @@
 //! The folders of `src/` have an order, which the tour of the code has: each uses those before it alone, so there is no circle. The
-//! rooms of `src/peerpodconfig/` do not use each other, with one exception.
+//! rooms of `src/peerpodconfig/` do not use each other, with one exception, and do not use the modules that call them.
 
 use std::{
     collections::BTreeMap,
@@ -19,6 +19,9 @@ const ROOMS: [&str; 3] = ["adaptor", "admission", "capacity"];
 /// The folders of `src/peerpodconfig/`, each with the rooms that it may use, as the tour has them.
 const USABLE_ROOMS: [(&str, &[&str]); 4] =
     [("adaptor", &["capacity"]), ("admission", &[]), ("capacity", &[]), ("resources", &[])];
+
+/// The modules of `src/peerpodconfig/` that call the rooms. None of these folders uses them.
+const CALLERS: [&str; 5] = ["cleanup", "controller", "garbage_collect", "reconcile", "rooms"];
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
@@ -85,17 +88,17 @@ fn used(source: &str) -> Vec<String> {
     names
 }
 
-/// The rooms that this source uses: each has its name in a path, as `capacity::Nodes`. A field of that name is no use.
-fn used_rooms(source: &str) -> Vec<&'static str> {
+/// Those of these modules that this source uses: each has its name in a path, as `capacity::Nodes`. A field of that name is no use.
+fn used_of<'a>(modules: &[&'a str], source: &str) -> Vec<&'a str> {
     let code = code(source);
-    let is_used = |room: &&str| {
-        code.match_indices(room).any(|(at, _)| {
+    let is_used = |module: &&str| {
+        code.match_indices(module).any(|(at, _)| {
             let is_of_another_name = |char: char| char.is_alphanumeric() || "_.".contains(char);
-            let rest = &code[at + room.len()..];
+            let rest = &code[at + module.len()..];
             !code[..at].ends_with(is_of_another_name) && (rest.starts_with("::") || rest.starts_with(" as "))
         })
     };
-    ROOMS.into_iter().filter(is_used).collect()
+    modules.iter().copied().filter(is_used).collect()
 }
 
 #[test]
@@ -125,15 +128,23 @@ fn a_folder_uses_those_before_it_alone() -> Result<()> {
 }
 
 #[test]
-fn a_room_does_not_use_another_one() -> Result<()> {
+fn a_room_does_not_use_another_one_nor_what_calls_it() -> Result<()> {
+    let here = root().join("src/peerpodconfig");
+    for caller in CALLERS {
+        ensure!(here.join(caller).with_extension("rs").is_file(), "there is no module {caller}");
+    }
     let mut count = 0;
     for (folder, usable) in USABLE_ROOMS {
         let mut texts = Vec::new();
-        sources(&root().join("src/peerpodconfig").join(folder), &mut texts)?;
+        sources(&here.join(folder), &mut texts)?;
         ensure!(!texts.is_empty(), "{folder} has no sources");
-        for room in texts.iter().flat_map(|text| used_rooms(text)).filter(|room| *room != folder) {
-            ensure!(usable.contains(&room), "{folder} uses the room {room}");
-            count += 1;
+        for text in &texts {
+            for room in used_of(&ROOMS, text).into_iter().filter(|room| *room != folder) {
+                ensure!(usable.contains(&room), "{folder} uses the room {room}");
+                count += 1;
+            }
+            let callers = used_of(&CALLERS, text);
+            ensure!(callers.is_empty(), "{folder} uses {}", callers.join(", "));
         }
     }
     ensure!(count > 0, "no use was found");
@@ -143,11 +154,12 @@ fn a_room_does_not_use_another_one() -> Result<()> {
 #[test]
 fn a_room_is_used_by_a_path_and_not_by_a_field() {
     let import = "use super::super::{\n    capacity::Nodes,\n    conditions::Reason,\n};";
-    assert_eq!(used_rooms(import), ["capacity"]);
-    assert_eq!(used_rooms("crate::peerpodconfig::admission::Admission"), ["admission"]);
-    assert_eq!(used_rooms("use super::admission as other;"), ["admission"]);
+    assert_eq!(used_of(&ROOMS, import), ["capacity"]);
+    assert_eq!(used_of(&ROOMS, "crate::peerpodconfig::admission::Admission"), ["admission"]);
+    assert_eq!(used_of(&ROOMS, "use super::admission as other;"), ["admission"]);
+    assert_eq!(used_of(&CALLERS, "super::super::reconcile::Reconciler"), ["reconcile"]);
     let no_use = "spec.admission::x; my_capacity::x; capacity(node); // adaptor::x\n#[cfg(test)]\nmod tests {\n adaptor::x }";
-    assert!(used_rooms(no_use).is_empty());
+    assert!(used_of(&ROOMS, no_use).is_empty());
 }
 
 #[test]
