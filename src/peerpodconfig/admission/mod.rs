@@ -273,7 +273,7 @@ impl Admission {
         }
     }
 
-    /// Writes the objects of the admission.
+    /// Writes the admission, and notes whether API servers may not apply it yet. It notes that after a failure, too.
     async fn apply(
         &self,
         config: &PeerPodConfig,
