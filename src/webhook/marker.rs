@@ -10,7 +10,10 @@
 
 use std::fmt;
 
-use super::{mutate::MOST_CONTAINERS, sizing::Demand};
+use super::{
+    mutate::MOST_CONTAINERS,
+    sizing::{ANNOTATIONS, Demand},
+};
 
 /// The annotation's key.
 pub const COUNTED: &str = "peerpods.confidentialcontainers.org/counted";
@@ -24,8 +27,8 @@ pub(crate) const SIZE_DIGITS: usize = 19;
 /// What was counted, and what was written.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counted<'a> {
-    /// The values that the webhook wrote into the annotations for vCPUs, memory and GPUs. Other values are the user's.
-    pub written: [Option<u64>; 3],
+    /// The values that the webhook wrote into the [`ANNOTATIONS`]. Other values are the user's.
+    pub written: [Option<u64>; ANNOTATIONS.len()],
     /// What the Pod as a whole asked for, if it did.
     pub pod: Option<Demand>,
     /// Names of containers, with their demands.

@@ -9,7 +9,7 @@ use operator_kit::quantity::InvalidQuantity;
 
 use super::{
     marker::{COUNTED, Counted},
-    sizing::{Demand, FIELDS, GPU, Role, size},
+    sizing::{ANNOTATIONS, Demand, FIELDS, GPU, GPUS, Role, is_ignored, size},
 };
 use crate::api::v1alpha1::Sizing;
 pub use patch::Patch;
@@ -17,13 +17,6 @@ use patch::Value;
 pub(super) use read::Text;
 use read::{Container, Containers, Metadata, Resources};
 pub use read::{MOST_CONTAINERS, MOST_RESOURCES, Pod};
-
-/// The annotations from which cloud-api-adaptor reads the VM's size: CPUs, memory in MiB, GPUs.
-pub const ANNOTATIONS: [&str; 3] = [
-    "io.katacontainers.config.hypervisor.default_vcpus",
-    "io.katacontainers.config.hypervisor.default_memory",
-    "io.katacontainers.config.hypervisor.default_gpus",
-];
 
 /// Resources that the VM provides, so that the Pod's node need not.
 pub(crate) const MOVED: [&str; 4] = ["cpu", "memory", GPU, "ephemeral-storage"];
@@ -144,7 +137,7 @@ pub fn mutate<'p>(pod: &'p Pod<'p>, options: &'p Options) -> Result<Mutation<'p>
     }
 
     let size = size(options.sizing, &demands, after.pod.unwrap_or_default());
-    changes.annotate(pod.metadata.as_ref(), &before, after, [size.vcpus, size.memory, size.gpus]);
+    changes.annotate(pod.metadata.as_ref(), &before, after, size.parts());
     Ok(changes)
 }
 
@@ -207,8 +200,7 @@ fn demand(resources: Option<&Resources>, place: &dyn Fn() -> String) -> Result<D
     for (amount_of, field) in demand.0.iter_mut().zip(FIELDS) {
         *amount_of = amount(field)?;
     }
-    let [.., gpus] = &mut demand.0;
-    *gpus = gpus.or(amount(("limits", GPU))?);
+    demand.0[GPUS] = demand.0[GPUS].or(amount(("limits", GPU))?);
     Ok(demand)
 }
 
@@ -248,7 +240,7 @@ impl<'p> Mutation<'p> {
         metadata: Option<&Metadata>,
         before: &Counted,
         mut after: Counted,
-        size: [Option<u64>; 3],
+        size: [Option<u64>; ANNOTATIONS.len()],
     ) {
         let there = metadata.and_then(|metadata| metadata.annotations.as_ref());
         let current = |key: &str| there.and_then(|annotations| annotations.get(key));
@@ -263,9 +255,7 @@ impl<'p> Mutation<'p> {
             changed.insert(key, size[place].map(|number| number.to_string()));
         }
         let will_be = |key: &str| changed.get(key).map_or(current(key).is_some(), Option::is_some);
-        if let [cpu, memory, false] = ANNOTATIONS.map(will_be)
-            && cpu != memory
-        {
+        if is_ignored(ANNOTATIONS.map(will_be)) {
             self.warnings.push(ONE_ALONE.to_owned());
         }
         changed.insert(COUNTED, Some(after.to_string()));

@@ -3,6 +3,13 @@
 use crate::api::v1alpha1::Sizing;
 use operator_kit::quantity::Amount;
 
+/// The annotations from which cloud-api-adaptor reads the VM's size: CPUs, memory in MiB, GPUs.
+pub const ANNOTATIONS: [&str; 3] = [
+    "io.katacontainers.config.hypervisor.default_vcpus",
+    "io.katacontainers.config.hypervisor.default_memory",
+    "io.katacontainers.config.hypervisor.default_gpus",
+];
+
 /// The extended resource for GPUs.
 pub const GPU: &str = "nvidia.com/gpu";
 
@@ -26,7 +33,7 @@ pub(crate) const GPUS: usize = 4;
 /// What a container, or the Pod as a whole, requests: an amount for each of cpu request, cpu limit, memory request, memory limit
 /// and GPUs, in this order; `None` if it says nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Demand(pub [Option<Amount>; 5]);
+pub struct Demand(pub [Option<Amount>; FIELDS.len()]);
 
 impl Demand {
     /// The same with the requests that the API server adds if there is only a limit, of cpu or of memory.
@@ -74,6 +81,21 @@ pub struct Size {
     pub memory: Option<u64>,
     /// GPUs.
     pub gpus: Option<u64>,
+}
+
+impl Size {
+    /// Its parts, in the order of the [`ANNOTATIONS`].
+    pub const fn parts(self) -> [Option<u64>; ANNOTATIONS.len()] {
+        let Self { vcpus, memory, gpus } = self;
+        [vcpus, memory, gpus]
+    }
+}
+
+/// Whether a cloud with instance types ignores the size: it needs both CPUs and memory, or GPUs. `are_there`: which of the
+/// [`ANNOTATIONS`] the Pod has.
+pub(super) const fn is_ignored(are_there: [bool; ANNOTATIONS.len()]) -> bool {
+    let [cpu, memory, gpus] = are_there;
+    cpu != memory && !gpus
 }
 
 /// The size of the VM for these containers, init containers and sidecars in their order, and for the requests of the Pod as a

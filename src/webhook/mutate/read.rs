@@ -7,8 +7,8 @@ use serde::{
     de::{Error, IgnoredAny, MapAccess, SeqAccess, Visitor},
 };
 
-use super::{ANNOTATIONS, LISTS};
-use crate::webhook::marker::COUNTED;
+use super::LISTS;
+use crate::webhook::{marker::COUNTED, sizing::ANNOTATIONS};
 
 /// The most containers, and init containers, of a Pod.
 pub const MOST_CONTAINERS: usize = 500;

@@ -14,7 +14,7 @@ use kube::{
 };
 use peerpod_operator::{
     NAMESPACE,
-    webhook::{certificates::rotation::SECRET, mutate::ANNOTATIONS},
+    webhook::{certificates::rotation::SECRET, sizing::ANNOTATIONS},
 };
 use serde_json::json;
 use testbed::wait::{self, DEADLINE};

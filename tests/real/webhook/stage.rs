@@ -29,8 +29,8 @@ use peerpod_operator::{
             rotation::{CLUSTER_PERMISSIONS, LEASE, PERMISSIONS, SECRET, authorities},
         },
         marker::COUNTED,
-        mutate::ANNOTATIONS,
         server::PATH,
+        sizing::ANNOTATIONS,
     },
 };
 use serde_json::{Value, json};

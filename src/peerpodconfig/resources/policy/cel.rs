@@ -11,8 +11,8 @@ use crate::{
     api::v1alpha1::Sizing,
     webhook::{
         marker::{COUNTED, POD, SIZE_DIGITS},
-        mutate::{ANNOTATIONS, MOST_RESOURCES, MOVED, MOVED_OF_POD, MOVED_PREFIX},
-        sizing::{CPU, CPU_LIMIT, FIELDS, GPU, GPUS, MEMORY, MEMORY_LIMIT},
+        mutate::{MOST_RESOURCES, MOVED, MOVED_OF_POD, MOVED_PREFIX},
+        sizing::{ANNOTATIONS, CPU, CPU_LIMIT, FIELDS, GPU, GPUS, MEMORY, MEMORY_LIMIT},
     },
 };
 
@@ -242,7 +242,7 @@ fn sizes() -> String {
         format!("({request} == 0 ? 0 : [{request}, {limit}].max())")
     };
     let units = |amount: String, unit: u64| format!("({amount} + {}) / {unit}", unit - 1);
-    let sizes = [
+    let sizes: [String; ANNOTATIONS.len()] = [
         units(larger(CPU, CPU_LIMIT), 1000),
         units(larger(MEMORY, MEMORY_LIMIT), MILLI_MIB),
         units(total(GPUS), 1000),

@@ -7,7 +7,7 @@ use fastrand::Rng;
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use peerpod_operator::{
     api::v1alpha1::Sizing,
-    webhook::{marker::COUNTED, mutate::ANNOTATIONS},
+    webhook::{marker::COUNTED, sizing::ANNOTATIONS},
 };
 use serde_json::{Map, Value, json};
 

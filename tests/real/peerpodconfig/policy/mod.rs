@@ -12,11 +12,7 @@ use peerpod_operator::{
     NAMESPACE,
     api::v1alpha1::{AdmissionMode, PeerPodConfig, PeerPodConfigSpec, Sizing},
     peerpodconfig::resources::{Owner, policy},
-    webhook::{
-        self, Options,
-        marker::COUNTED,
-        mutate::{ANNOTATIONS, MOST_RESOURCES},
-    },
+    webhook::{self, Options, marker::COUNTED, mutate::MOST_RESOURCES, sizing::ANNOTATIONS},
 };
 use serde::Deserialize as _;
 use serde_json::{Map, Value, json};

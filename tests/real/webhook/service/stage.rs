@@ -17,7 +17,7 @@ use kube::{
     Api, ResourceExt as _,
     api::{DeleteParams, ListParams, PostParams},
 };
-use peerpod_operator::{NAMESPACE, api::v1alpha1::PeerPodConfig, webhook::mutate::ANNOTATIONS};
+use peerpod_operator::{NAMESPACE, api::v1alpha1::PeerPodConfig, webhook::sizing::ANNOTATIONS};
 use serde_json::{Value, json};
 use testbed::{
     Operator, OperatorOptions, Options, PodRunner, Settings, Testbed,
