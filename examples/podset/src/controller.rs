@@ -17,7 +17,7 @@ use tracing::info;
 
 use crate::NAME;
 use crate::api::{CRDS, PodSet, PodSetStatus};
-use crate::plan::{Plan, VERSION, counts, phase, pod, selector};
+use crate::plan::{Plan, WATCHED_LABEL, WATCHED_VALUE, counts, phase, pod, selector};
 
 /// What the controller may do. The role in the installation is generated from it.
 pub const PERMISSIONS: &[Permission] = &[
@@ -47,7 +47,7 @@ static POD: Projection = Projection {
     most: MOST,
 };
 /// Other labels do not take the room of these, and a time of a condition that cannot be read does not keep all Pods from being read.
-const LABELS: Part = Part::Only(&[("app", Part::All), (VERSION.0, Part::All)]);
+const LABELS: Part = Part::Only(&[("app", Part::All), (WATCHED_LABEL, Part::All)]);
 const CONDITIONS: Part = Part::Only(&[("type", Part::All), ("status", Part::All)]);
 
 /// How often the operator looks at every PodSet without a cause. That costs no request if nothing is to do.
@@ -57,7 +57,7 @@ const RESYNC: Duration = Duration::from_secs(600);
 pub async fn run(host: Host, metrics: Metrics) {
     // The generation changes with the spec. It does not with the status, which the operator writes itself.
     let controller = host.controller(&PODSET, watch::paged(), |podset: &PodSet| podset.metadata.generation);
-    let labelled = watch::paged().labels(&format!("{}={}", VERSION.0, VERSION.1));
+    let labelled = watch::paged().labels(&format!("{WATCHED_LABEL}={WATCHED_VALUE}"));
     // The watch must see everything that the plan depends on. A Pod's generation does not change with its phase.
     let (pods, pod_changes) = host.cached(&POD, labelled, |pod: &Pod| {
         let owners = pod.owner_references().iter().map(|it| (it.uid.clone(), it.controller));

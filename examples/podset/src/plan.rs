@@ -9,8 +9,10 @@ use operator_kit::metadata::controlled_by;
 
 use crate::api::PodSet;
 
-/// A label of every Pod of every PodSet: what the operator watches.
-pub const VERSION: (&str, &str) = ("version", "v0.1");
+/// The label by which the operator watches Pods. Every Pod of every PodSet has it.
+pub const WATCHED_LABEL: &str = "version";
+/// Its value.
+pub const WATCHED_VALUE: &str = "v0.1";
 
 /// The changes that bring a PodSet to its number of Pods.
 #[derive(Debug, Default, PartialEq)]
@@ -71,7 +73,7 @@ fn is_ready(pod: &Pod) -> bool {
 
 /// The labels of the Pods of a PodSet.
 fn labels(podset: &PodSet) -> BTreeMap<String, String> {
-    [("app".to_owned(), podset.name_any()), (VERSION.0.to_owned(), VERSION.1.to_owned())].into()
+    [("app".to_owned(), podset.name_any()), (WATCHED_LABEL.to_owned(), WATCHED_VALUE.to_owned())].into()
 }
 
 /// The labels of the Pods of a PodSet, as a selector.
@@ -82,7 +84,6 @@ pub fn selector(podset: &PodSet) -> String {
 
 /// A new Pod of a PodSet. The API server completes its name.
 pub fn pod(podset: &PodSet) -> Pod {
-    let text = |text: &str| Some(text.to_owned());
     Pod {
         metadata: ObjectMeta {
             generate_name: Some(format!("{}-pod", podset.name_any())),
@@ -93,7 +94,7 @@ pub fn pod(podset: &PodSet) -> Pod {
         spec: Some(PodSpec {
             containers: vec![Container {
                 name: "fancy-alpine".to_owned(),
-                image: text("quay.io/amacdona/strauss"),
+                image: Some("quay.io/amacdona/strauss".to_owned()),
                 command: Some(vec!["sleep".to_owned(), "3600".to_owned()]),
                 security_context: Some(restricted()),
                 ..Container::default()

@@ -24,10 +24,10 @@ use crate::status::{kmm_is_missing, status};
 
 /// The controller's rights, from which the role of the installation is generated.
 pub const PERMISSIONS: &[Permission] = &[
-    Permission::new("pt.example.com", &["ptemplates"], &["list", "watch"]),
-    Permission::new("pt.example.com", &["ptemplates/status"], &["patch"]),
+    Permission::new(CRDS.group, &["ptemplates"], &["list", "watch"]),
+    Permission::new(CRDS.group, &["ptemplates/status"], &["patch"]),
     // This and `delete` are for owner references that block the owner's deletion, where OwnerReferencesPermissionEnforcement is on.
-    Permission::new("pt.example.com", &["ptemplates/finalizers"], &["update"]),
+    Permission::new(CRDS.group, &["ptemplates/finalizers"], &["update"]),
     Permission::new(KMM.group, &["modules"], &["get", "list", "watch", "create", "patch", "delete"]),
     Permission::new("apps", &["daemonsets"], &["get", "list", "watch", "create", "patch", "delete"]),
     Permission::new("", &["pods"], &["list", "watch"]),
