@@ -31,7 +31,7 @@ pub(super) struct AdaptorImage {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct Daemonset {
     /// How a new version replaces an old one: `maxUnavailable` and `maxSurge`. If empty, the Pod of one node at a time is
-    /// replaced.
+    /// replaced. With a release of cloud-api-adaptor up to v0.22.0, do not surge: no peer pod could start on an updated node.
     #[schemars(schema_with = "update_strategy")]
     update_strategy: Object,
     /// Additional labels of the Pods, such as `azure.workload.identity/use: "true"`.
