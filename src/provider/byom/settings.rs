@@ -25,8 +25,8 @@ settings! {
         private_key: String = SSH_PRIV_KEY_PATH.default("/root/.ssh/id_rsa").concerns_deletion(),
         /// How long connecting to a machine may take, in seconds. The operator waits 30 s at most.
         timeout: String = SSH_TIMEOUT.default("30").concerns_deletion(),
-        /// Folder with the trusted host keys: /etc/byom/ssh-host-keys for the Secret byom-ssh-host-keys, or /etc/ssh-allowlist
-        /// for the Secret ssh-host-key-allowlist. If empty, every host key is trusted.
+        /// Folder with the trusted host keys, in files `*.pub`: /etc/byom/ssh-host-keys for the Secret byom-ssh-host-keys, or
+        /// /etc/ssh-allowlist for the Secret ssh-host-key-allowlist. If empty, every host key is trusted.
         host_keys: Option<String> = SSH_HOST_KEY_ALLOWLIST_DIR.concerns_deletion(),
         /// Namespace of the ConfigMap that assigns machines to Pods. If empty, cloud-api-adaptor's own. In
         /// another namespace cloud-api-adaptor and the operator need rights that the installation does not grant.

@@ -25,12 +25,14 @@ fn setting() -> Value {
     json!({ "type": ["string", "number", "boolean", "null"] })
 }
 
-/// Files of a Secret, by their names. (Of a name that `propertyNames` forbids, helm tells the place of some other value.)
-fn files(about: &str) -> Value {
+/// Host keys, by the names of their files: keys of a Secret, with the ending that cloud-api-adaptor and the operator read.
+/// (Of a name that `propertyNames` forbids, helm tells the place of some other value.)
+fn host_keys() -> Value {
     json!({
         "type": ["object", "null"],
-        "description": about,
-        "patternProperties": { "^[-._a-zA-Z0-9]{1,253}$": { "type": ["string", "null"] } },
+        "description": "The host keys that are trusted, as files in OpenSSH's format, by names `*.pub`. They become the \
+                        Secret byom-ssh-host-keys.",
+        "patternProperties": { r"^[-._a-zA-Z0-9]{1,249}\.pub$": { "type": ["string", "null"] } },
         "additionalProperties": false,
     })
 }
@@ -65,9 +67,7 @@ pub(super) fn provider_secrets(_: &mut SchemaGenerator) -> Schema {
         let mut further: Object =
             ["id_rsa", "id_rsa_pub"].map(|name| (name.to_owned(), setting())).into_iter().collect();
         if provider.mounts(AdaptorSecret::HostKeys) {
-            let about = "The host keys that are trusted, as files in OpenSSH's format by their names. They become the Secret \
-                         byom-ssh-host-keys.";
-            further.insert("hostKeys".to_owned(), files(about));
+            further.insert("hostKeys".to_owned(), host_keys());
         }
         further
     };
