@@ -26,8 +26,9 @@ settings! {
         instance_profiles: Option<String> = IBMCLOUD_PODVM_INSTANCE_PROFILE_LIST,
         /// Zone of the pod VMs. If empty, the node's.
         zone: Option<String> = IBMCLOUD_ZONE,
-        /// Identifier of this cluster, which tags its pod VMs. If empty, from the ConfigMap
-        /// kube-system/cluster-info.
+        /// Identifier of this cluster, which tags its pod VMs. If empty, from the ConfigMap kube-system/cluster-info. Since
+        /// v0.18.0 cloud-api-adaptor starts only if this is a cluster of IBM Cloud Kubernetes Service or Red Hat OpenShift on
+        /// IBM Cloud that the credentials may read.
         cluster: Option<String> = IBMCLOUD_CLUSTER_ID,
         /// Endpoint of the VPC API, such as https://eu-de.iaas.cloud.ibm.com/v1. If empty, that of the node's region. The operator then
         /// deletes VMs only while all nodes are in one region.
