@@ -10,8 +10,9 @@ settings! {
         /// Number of peer-pod VMs that cloud-api-adaptor advertises per node. No effect if a PeerPodConfig deploys
         /// cloud-api-adaptor: then `limit` applies.
         peerpods_limit_per_node: String = PEERPODS_LIMIT_PER_NODE.default("10"),
-        /// Whether VMs are kept for debugging: neither cloud-api-adaptor nor this operator deletes any while it is true. The
-        /// operator deletes those that it kept when it becomes false.
+        /// Whether VMs are kept for debugging: this operator deletes none while it is true, and deletes those that it kept when
+        /// it becomes false. No release of cloud-api-adaptor up to v0.22.0 knows this key: such a release deletes the VM of each
+        /// Pod that ends.
         developer_mode: bool = PODVM_DEVELOPER_MODE.default("false").concerns_deletion(),
         /// The former name of PODVM_DEVELOPER_MODE. Either of them turns developer mode on.
         former_developer_mode: bool = PEERPODS_DEVELOPER_MODE.default("false").concerns_deletion(),
