@@ -7,7 +7,7 @@
 //!
 //! The tests of [`all_clouds`], [`clouds`], [`several_clouds`] and [`sweep`] have machines of their own, on clouds of which some fail.
 //! Some of them wait for minutes. The harness begins tests in the order of their names, so these begin early and none is left for the
-//! end.
+//! end. The test of [`random`] has machines of Pods that come and go.
 
 mod all_clouds;
 mod clouds;
@@ -15,6 +15,7 @@ mod conflicts;
 mod control_plane;
 mod crash;
 mod libvirtd;
+mod random;
 mod replicas;
 mod settings;
 mod several_clouds;
