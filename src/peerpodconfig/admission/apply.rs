@@ -44,7 +44,7 @@ impl Applier {
         desired: &Desired,
         inputs: &WebhookInputs,
     ) -> Result<Found, ReconcileError> {
-        let acquired = self.webhook_resources.acquire(owner.config).await;
+        let acquired = Box::pin(self.webhook_resources.acquire(owner.config)).await;
         let (name, names) = (owner.config.name_any(), Names::of(owner.config));
         let servers = desired::webhook_server(owner, inputs)?;
         let (serving, registrations): (Vec<_>, Vec<_>) =
