@@ -45,7 +45,7 @@ families! {
     peerpods_parked: Gauge = "provider_calls_queued" ["provider"],
     /// Reconciles that have been busy at a cloud for more than 1 s, and so may free their slot for others.
     provider_calls_stalled: Gauge = "provider_calls_stalled" ["provider"],
-    /// Whether the operator makes no calls to a cloud now because the cloud asked for fewer: 1 or 0.
+    /// Whether the operator makes no calls to a cloud now because the cloud asked for fewer and named a time: 1 or 0.
     provider_throttled: Ahead = "provider_throttled" ["provider"],
     /// Until when a cloud asked for no calls, in seconds since 1970. 0 if it never asked.
     provider_throttled_until: Moment = "provider_throttled_until_timestamp_seconds" ["provider"],

@@ -91,7 +91,7 @@ impl Size {
     }
 }
 
-/// Whether a cloud with instance types ignores the size: it needs both CPUs and memory, or GPUs. `are_there`: which of the
+/// Whether each cloud with instance types ignores the size: it needs both CPUs and memory, or, on aws and alibabacloud, GPUs. `are_there`: which of the
 /// [`ANNOTATIONS`] the Pod has.
 pub(super) const fn is_ignored(are_there: [bool; ANNOTATIONS.len()]) -> bool {
     let [cpu, memory, gpus] = are_there;

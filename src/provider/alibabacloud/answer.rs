@@ -1,5 +1,7 @@
 //! What the services answer, and what it means *(no client)*.
 
+use std::time::Duration;
+
 use hyper::StatusCode;
 use jiff::Timestamp;
 use serde::{Deserialize, de::DeserializeOwned};
@@ -9,6 +11,9 @@ use crate::provider::{
     Error, ErrorClass, Stage,
     http::{AccessKey, Failure, Fresh, Reply, SignedAnswer, TemporaryKey},
 };
+
+/// The least time to leave the services alone. Most of their quotas are by the minute.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// An answer to an action.
 pub(super) struct Answer {
@@ -191,7 +196,7 @@ fn class(status: StatusCode, code: &str) -> Option<ErrorClass> {
         {
             ErrorClass::NotFound
         }
-        _ if is(&["Throttling"]) => ErrorClass::Throttled { retry_after: None },
+        _ if is(&["Throttling"]) => ErrorClass::Throttled { retry_after: Some(RETRY_AFTER) },
         // These are states that pass by themselves.
         "InvalidBindInstance.NotFound"
         | "InvalidOperation.Conflict"
@@ -366,7 +371,7 @@ mod tests {
             (400, "Forbidden.FinancialLocked", Some(ErrorClass::Refused)),
             (400, "Forbidden.ChargeTypeIsPrepaid", Some(ErrorClass::Refused)),
             (403, "Forbidden.RAM", Some(ErrorClass::Unauthorized)),
-            (400, "Throttling.User", Some(ErrorClass::Throttled { retry_after: None })),
+            (400, "Throttling.User", Some(ErrorClass::Throttled { retry_after: Some(RETRY_AFTER) })),
         ] {
             assert_eq!(class(status.try_into().unwrap(), code), expected, "{code}");
         }

@@ -80,7 +80,7 @@ scenarios! {
         trial.vanishes(&vm).await
     }
 
-    async fn a_throttled_call_says_how_long_to_wait(trial: &Trial<'_>) -> Result<(), Cannot> {
+    async fn a_throttled_call_works_after_the_time_that_the_cloud_named(trial: &Trial<'_>) -> Result<(), Cannot> {
         let vm = trial.peer.make(Kind::Running, "busy").await?;
         trial.peer.behave(Behavior::Throttled, &vm).await?;
         let ErrorClass::Throttled { retry_after } = trial.refused(&vm).await?.class else {

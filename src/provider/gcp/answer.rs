@@ -9,12 +9,15 @@
 //! | a whole list without the VM | it does not exist in the project |
 //! | a list with a warning other than `NO_RESULTS_ON_PAGE` | part of the project is missing in it |
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 use serde::Deserialize;
 use serde_json::Value;
 
 use crate::provider::{Error, ErrorClass, Listed, PowerState, Resource, http::Reply};
+
+/// The least time to leave Compute Engine alone. Its quotas are by the minute.
+const RETRY_AFTER: Duration = Duration::from_secs(5);
 
 /// A VM.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
@@ -130,7 +133,9 @@ fn meaning(status: u16, code: &str, message: &str, path: Option<&str>) -> (Optio
         (412, _) | (_, "resourceInUseByAnotherResource" | "resourceNotReady") => (Some(Refused), ""),
         (_, "invalidResourceUsage") => (Some(Refused), "the VM may be protected against deletion"),
         (_, "accessNotConfigured") => (Some(Invalid), "enable the Compute Engine API in the project"),
-        (_, "rateLimitExceeded" | "userRateLimitExceeded") => (Some(Throttled { retry_after: None }), ""),
+        (_, "rateLimitExceeded" | "userRateLimitExceeded") => {
+            (Some(Throttled { retry_after: Some(RETRY_AFTER) }), "")
+        }
         _ => (None, ""),
     }
 }

@@ -14,7 +14,8 @@
 //! A cloud that says how long to wait has a new burst after that time, so nothing can be measured then. But its burst was spent at
 //! each refusal, so between two of them it took no more than its rate allows:
 //!
-//! - *Approach*. The rate is the most that the cloud took between two refusals. It grows soon, and after each refusal later.
+//! - *Approach*. The rate is the most that the cloud took between two refusals, and falls slowly if it takes less. It grows soon, and
+//!   after each refusal later.
 //!
 //! A low rate also grows while no request waits, except during a measurement: it may be so low that too little work is under way for
 //! one to wait.
@@ -282,25 +283,29 @@ impl Rhythm {
         let refused = turn.sent.rate;
         match phase {
             Phase::Approach { most, calm, .. } => self.approach(turn, begun, most, (2 * calm).min(CALM), now),
-            _ if says_how_long => self.approach(turn, begun, LEAST, APPROACH, now),
+            _ if says_how_long => self.approach(turn, begun, 0.0, APPROACH, now),
             Phase::Measure => {}
             Phase::Search | Phase::Hold { .. } => self.enter(Phase::Measure, rate, now),
             // The cloud wants a gap, so no request may leave early. It took the request before.
             Phase::Probe { measured } if refused > measured * RISEN => {
-                self.enter(Phase::hold(1.0 - CAUTION), refused * CAUTION / PROBE.powi(2), now);
+                self.enter(Phase::hold(1.0 - CAUTION), refused * CAUTION / PROBE, now);
             }
             // Two requests of a burst may leave at once.
             Phase::Probe { measured } => self.enter(Phase::hold(1.0), measured, now),
         }
     }
 
-    /// Holds what the cloud took between two refusals, the last of them of this request, or the most before.
+    /// Holds what the cloud took between two refusals, the last of them of this request, or nearly what it took at most before.
     fn approach(&mut self, turn: Turn, begun: Instant, most: f64, calm: Duration, now: Instant) {
         let Turn { left, sent: Sent { rate, number }, .. } = turn;
+        let taken = number.saturating_sub(1);
+        if taken == 0 {
+            return self.enter(Phase::Search, rate.min(START), now);
+        }
         let between = left.saturating_duration_since(begun);
         // The first requests of a phase may leave at once.
-        let took = (f64::from(number) / between.as_secs_f64()).min(rate);
-        let most = most.max(took);
+        let took = (f64::from(taken) / between.as_secs_f64()).min(rate);
+        let most = took.max(most / GROWTH);
         self.enter(Phase::Approach { most, calm, growth: GROWTH }, most * CAUTION, now);
     }
 
@@ -308,10 +313,11 @@ impl Rhythm {
     fn conclude(&mut self, now: Instant) {
         let Some(Learnt { rate, phase: Phase::Measure, begun, sent, .. }) = self.learnt else { return };
         let passed = now.saturating_duration_since(begun);
-        if passed < SHORTEST || (passed < LONGEST && sent < ENOUGH) {
+        let taken = || self.taken.iter().filter(|left| **left > begun);
+        // Where nothing is taken, there is no more to measure.
+        if passed < SHORTEST || (passed < LONGEST && sent < ENOUGH && taken().next().is_some()) {
             return;
         }
-        let taken = || self.taken.iter().filter(|left| **left > begun);
         let between = taken().min().zip(taken().max()).map(|(first, last)| last.duration_since(*first));
         match between.filter(|between| !between.is_zero()) {
             None => self.enter(Phase::Search, rate.min(START), now),

@@ -33,7 +33,7 @@ fn only_a_404_that_names_the_very_vm_is_absence() {
 
 #[test]
 fn codes_that_say_more_than_their_status_have_a_class() {
-    let throttled = Some(ErrorClass::Throttled { retry_after: None });
+    let throttled = Some(ErrorClass::Throttled { retry_after: Some(RETRY_AFTER) });
     for (status, code, expected) in [
         (403, "rateLimitExceeded", throttled),
         (403, "userRateLimitExceeded", throttled),
