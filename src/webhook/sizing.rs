@@ -91,8 +91,8 @@ impl Size {
     }
 }
 
-/// Whether each cloud with instance types ignores the size: it needs both CPUs and memory, or, on aws and alibabacloud, GPUs. `are_there`: which of the
-/// [`ANNOTATIONS`] the Pod has.
+/// Whether each cloud with instance types ignores the size: it needs both CPUs and memory, or, on aws and alibabacloud, GPUs.
+/// `are_there`: which of the [`ANNOTATIONS`] the Pod has.
 pub(super) const fn is_ignored(are_there: [bool; ANNOTATIONS.len()]) -> bool {
     let [cpu, memory, gpus] = are_there;
     cpu != memory && !gpus

@@ -229,8 +229,18 @@ mod tests {
     use super::Cloud;
     use crate::{
         cli::{Cli, Command},
+        peerpod::Options,
         peerpodconfig::MountedSettings,
     };
+
+    #[test]
+    fn an_embedding_program_has_the_same_defaults() {
+        let Command::Run(args) = Cli::try_parse_from(["peerpod-operator", "run"]).unwrap().command else {
+            panic!("not run")
+        };
+        let options = Options::new(&args.namespace);
+        assert_eq!((options.concurrency, options.slow_after), (args.concurrency, args.slow_after));
+    }
 
     #[test]
     fn without_the_peerpod_controller_no_settings_are_mounted() {

@@ -112,8 +112,7 @@ impl WebhookResources {
     pub(super) async fn acquire(&self, config: &PeerPodConfig) -> Result<(), ApiError> {
         let Some(owner) = config.owner_ref(&()) else { return Ok(()) };
         let lease = async {
-            if self.watched.lease_matches(&owner.uid, true) {
-                self.drifts.settled(&key::<Lease>(config, LEASE));
+            if self.is_settled::<Lease>(config, LEASE, self.watched.lease_matches(&owner.uid, true)) {
                 return Ok(());
             }
             let metadata = ObjectMeta { name: Some(LEASE.to_owned()), ..ObjectMeta::default() };
@@ -121,8 +120,7 @@ impl WebhookResources {
             self.acquire_object(config, &owner, blank, |_| true).await
         };
         let secret = async {
-            if self.watched.secret_matches(&owner.uid, true) {
-                self.drifts.settled(&key::<Secret>(config, SECRET));
+            if self.is_settled::<Secret>(config, SECRET, self.watched.secret_matches(&owner.uid, true)) {
                 return Ok(());
             }
             let blank = managed_secret::blank(SECRET);
@@ -136,20 +134,31 @@ impl WebhookResources {
     pub(super) async fn release(&self, config: &PeerPodConfig) -> Result<(), ApiError> {
         let Some(owner) = config.owner_ref(&()) else { return Ok(()) };
         let lease = async {
-            if self.watched.lease_matches(&owner.uid, false) {
-                self.drifts.settled(&key::<Lease>(config, LEASE));
+            if self.is_settled::<Lease>(config, LEASE, self.watched.lease_matches(&owner.uid, false)) {
                 return Ok(());
             }
             self.release_object::<Lease>(&owner, LEASE, |_| true).await
         };
         let secret = async {
-            if self.watched.secret_matches(&owner.uid, false) {
-                self.drifts.settled(&key::<Secret>(config, SECRET));
+            if self.is_settled::<Secret>(config, SECRET, self.watched.secret_matches(&owner.uid, false)) {
                 return Ok(());
             }
             self.release_object::<Secret>(&owner, SECRET, ManagedSecret::is_ours).await
         };
         try_join!(lease, secret).map(|_| ())
+    }
+
+    /// Whether nothing is to do because the watched object `matches`. Then no drift of it is left.
+    fn is_settled<K: Resource<DynamicType = ()>>(
+        &self,
+        config: &PeerPodConfig,
+        name: &str,
+        matches: bool,
+    ) -> bool {
+        if matches {
+            self.drifts.settled(&key::<K>(config, name));
+        }
+        matches
     }
 
     /// Acquires one of the objects, unless others keep changing its owners. `blank`: what is created if it is missing.
