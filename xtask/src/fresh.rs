@@ -125,7 +125,7 @@ pub(crate) async fn run(task: &Task) -> Result<()> {
         "only root can make a root file system: run this command as root"
     );
     packages::ensure(&PACKAGES)?;
-    let folder = repository::root().join("target/fresh");
+    let folder = repository::target().join("fresh");
     fs::create_dir_all(&folder).with_context(|| format!("creating {}", folder.display()))?;
     let _lock = folders::lock(&folder.join("lock"), LOCK_DEADLINE, || {}).await?;
     let root = folder.join("root");
@@ -198,7 +198,7 @@ fn clone(root: &Path) -> Result<()> {
 async fn enter(root: &Path, arguments: &[&str]) -> Result<()> {
     let Toolchains { mut folders, path } = Toolchains::find()?;
     // A target folder of its own: cargo would mix up the builds of the two source trees.
-    let target = repository::root().join("target/fresh/target");
+    let target = repository::target().join("fresh/target");
     fs::create_dir_all(&target).with_context(|| format!("creating {}", target.display()))?;
     folders.push(target.clone());
     let mut unshare = tokio::process::Command::new("setpriv");

@@ -12,6 +12,11 @@ pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap_or(Path::new(".")).to_path_buf()
 }
 
+/// The folder of cargo's builds.
+pub fn target() -> PathBuf {
+    root().join(env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into()))
+}
+
 /// Cargo in this repository, as if run from a terminal. The variables that cargo sets for the program that it runs would reach build
 /// scripts that depend on them. Then each such run, and the next one without them, would build those packages again.
 pub fn cargo() -> Command {
