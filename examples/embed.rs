@@ -9,9 +9,9 @@ use operator_kit::{client, lease::Election, lifecycle, process, shutdown};
 use peerpod_operator::{
     NAMESPACE,
     metrics::Metrics,
-    operator_kit,
+    names, operator_kit,
     peerpod::{self, PeerPods},
-    peerpodconfig,
+    peerpodconfig::{self, MountedSettings},
     provider::{CATALOGUE, CloudSettings, Openers},
     settings::{self, Folders},
 };
@@ -41,7 +41,10 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let (openers, leads) = (Openers::default(), leadership.clone());
     let peerpods = PeerPods::new(one, clouds, openers, leads, metrics.clone(), &options);
     let peerpods = peerpods.run(listed, stop.clone());
-    let config = peerpodconfig::Options::new(NAMESPACE);
+    // Where the folders are mounted from: a PeerPodConfig that names others gets no cloud-api-adaptor.
+    let (config_map, secret) = (names::CONFIG_MAP.to_owned(), names::SECRET.to_owned());
+    let mounted = Some(MountedSettings { config_map, secret, further: Vec::new() });
+    let config = peerpodconfig::Options { mounted, ..peerpodconfig::Options::new(NAMESPACE) };
     let configs = peerpodconfig::run(two, config, leadership, metrics, || (), stop.clone());
     let own = async { println!("this operator's own controllers run here") };
     let work = Box::pin(async { ((), (), ()) = join!(peerpods, configs, own) });

@@ -21,7 +21,7 @@ pub enum ConditionType {
     SettingsPending,
     /// A setting cannot be used, and the last good one is in force. Present only while True.
     SettingsRefused,
-    /// The operator itself has other settings. Present only while True.
+    /// The operator itself has other settings than cloud-api-adaptor would have. Present only while True.
     SettingsDiverge,
 }
 
@@ -55,8 +55,9 @@ impl ConditionType {
             | Self::AdaptorReady
             | Self::AdmissionReady
             | Self::CapacityAdvertised
-            | Self::Conflict => true,
-            Self::SettingsPending | Self::SettingsRefused | Self::SettingsDiverge => false,
+            | Self::Conflict
+            | Self::SettingsDiverge => true,
+            Self::SettingsPending | Self::SettingsRefused => false,
         }
     }
 }
@@ -92,7 +93,8 @@ reasons! {
     /// Some keys of `adaptor.serviceAccountAnnotations` are no valid names of annotations, or an older PeerPodConfig gives them
     /// another value. The operator leaves them out. Correct them.
     AnnotationsLeftOut => AdaptorReady(false), Warning;
-    /// The operator does not deploy cloud-api-adaptor. The condition Conflict says why.
+    /// The operator does not deploy cloud-api-adaptor, or leaves one that runs unchanged. The condition Conflict or SettingsDiverge
+    /// says why.
     AdaptorWithheld => AdaptorReady(false), Warning;
     /// The ServiceAccount of cloud-api-adaptor does not exist. Apply the operator's installation again: it contains the
     /// ServiceAccount.
@@ -183,8 +185,9 @@ reasons! {
     /// worked. Correct the ConfigMap.
     TlsRefused => SettingsRefused(true), Warning;
     /// The operator has another ConfigMap or Secret mounted than this PeerPodConfig names, and no `--provider` for its cloud. It
-    /// may not be able to delete the VMs that cloud-api-adaptor creates. Name the ones that the operator has mounted, or install
-    /// the operator with the ones that are named, for a further cloud by `--provider`.
+    /// would take the VMs that cloud-api-adaptor creates for absent, and release their PeerPods. So it does not deploy
+    /// cloud-api-adaptor, and leaves one that runs unchanged. Name the ones that the operator has mounted, or run the operator
+    /// with the ones that are named, for a further cloud by `--provider`.
     NotMounted => SettingsDiverge(true), Warning;
 }
 
@@ -303,8 +306,10 @@ mod tests {
     #[test]
     fn conflicts_precede_their_consequences_and_pending_settings_allow_ready() {
         let mut findings = GOOD.map(finding).to_vec();
-        findings.extend([Reason::OlderSettings, Reason::TlsRefused, Reason::NotMounted].map(finding));
+        findings.extend([Reason::OlderSettings, Reason::TlsRefused].map(finding));
         assert_eq!(ready(&findings).reason, Reason::AllReady);
+        findings.push(finding(Reason::NotMounted));
+        assert_eq!(ready(&findings).reason, Reason::NotMounted);
         findings[0] = finding(Reason::AdaptorWithheld);
         findings.push(finding(Reason::AnotherAdaptor));
         assert_eq!(ready(&findings).reason, Reason::AnotherAdaptor);

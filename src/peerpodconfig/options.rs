@@ -24,7 +24,8 @@ pub struct Options {
     pub byom_host_keys_secret: String,
     /// Whether the webhook serves its metrics with TLS and to those alone who may read them, as the operator does its own.
     pub secure_metrics: bool,
-    /// The settings with which this operator deletes VMs; `None`: this operator deletes no VMs.
+    /// The settings with which this operator deletes VMs; `None`: this operator deletes no VMs. cloud-api-adaptor is not deployed with
+    /// others, because the operator would take the VMs that it creates for absent.
     pub mounted: Option<MountedSettings>,
 }
 

@@ -94,8 +94,8 @@ pub struct RunArgs {
     #[arg(long, value_name = "IMAGE", env = "RELATED_IMAGE_CAA", default_value = "")]
     pub adaptor_image: String,
 
-    /// Name of the ConfigMap that is mounted at --settings-dir. A PeerPodConfig that names another one gets a condition, unless a
-    /// --provider is for its cloud
+    /// Name of the ConfigMap that is mounted at --settings-dir. A PeerPodConfig that names another one gets no cloud-api-adaptor,
+    /// unless a --provider is for its cloud
     #[arg(
         long,
         value_name = "NAME",
@@ -104,8 +104,8 @@ pub struct RunArgs {
     )]
     pub settings_config_map: String,
 
-    /// Name of the Secret that is mounted at --credentials-dir. A PeerPodConfig that names another one gets a condition, unless a
-    /// --provider is for its cloud
+    /// Name of the Secret that is mounted at --credentials-dir. A PeerPodConfig that names another one gets no cloud-api-adaptor,
+    /// unless a --provider is for its cloud
     #[arg(
         long,
         value_name = "NAME",

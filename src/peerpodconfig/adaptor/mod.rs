@@ -97,7 +97,7 @@ impl Adaptor {
 
     /// What these configurations request of the nodes; `None` until all nodes and DaemonSets have been listed.
     pub(super) async fn node_requests(&self, configs: &[Arc<PeerPodConfig>]) -> Option<Vec<NodeRequest>> {
-        preconditions::node_requests(&self.observer, configs).await
+        preconditions::node_requests(&self.observer, self.options.mounted.as_ref(), configs).await
     }
 
     /// Deploys cloud-api-adaptor for one of `configs`. `summary`: of its nodes.
@@ -109,12 +109,10 @@ impl Adaptor {
         sources: &Sources,
     ) -> Result<Findings, ReconcileError> {
         let (current, unmanaged) = (self.observer.current(config), self.observer.unmanaged(config));
-        let unmet = preconditions::unmet(config, summary, sources, unmanaged.as_ref());
-        let consequence = unmet.as_ref().map(|unmet| preconditions::consequence(unmet, current.is_some()));
         let mounted = self.options.mounted.as_ref();
-        let diverging =
-            mounted.and_then(|mounted| settings::not_mounted(&config.spec, sources.settings.cloud, mounted));
-        let mut findings = Findings { all: unmet.into_iter().chain(diverging).collect(), again: None };
+        let unmet = preconditions::unmet(config, summary, sources, mounted, unmanaged.as_ref());
+        let consequence = unmet.as_ref().map(|unmet| preconditions::consequence(unmet, current.is_some()));
+        let mut findings = Findings { all: unmet.into_iter().collect(), again: None };
         if let Some(Consequence::Withhold(others)) = consequence {
             findings.add(others);
             return Ok(findings);

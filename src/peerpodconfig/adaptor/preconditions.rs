@@ -12,6 +12,7 @@ use super::{
         capacity::{NodeRequest, Summary, survey},
         conditions::{ConditionType, Finding, Reason},
         findings::{Findings, UNWATCHED_RESYNC},
+        options::MountedSettings,
         resources::{CONFIG_LABEL, Unmanaged},
         sources::Sources,
     },
@@ -21,8 +22,10 @@ use super::{
 use crate::api::v1alpha1::PeerPodConfig;
 
 /// What these configurations request of the nodes; `None` until all nodes and DaemonSets have been listed *(client required)*.
+/// `mounted`: as for [`unmet`].
 pub(super) async fn node_requests(
     observer: &Observer,
+    mounted: Option<&MountedSettings>,
     configs: &[Arc<PeerPodConfig>],
 ) -> Option<Vec<NodeRequest>> {
     // Before that, every DaemonSet would seem to be missing.
@@ -44,10 +47,13 @@ pub(super) async fn node_requests(
             (Some(taken), _) if !taken.labels().contains_key(CONFIG_LABEL) => {
                 Some(format!("this operator did not create the DaemonSet {}", taken.name_any()))
             }
-            (_, Ok(sources)) => match unmet(config, summary, &sources, observer.unmanaged(config).as_ref()) {
-                Some(finding) => Some(finding.message),
-                None => missing(config, summary),
-            },
+            (_, Ok(sources)) => {
+                let unmanaged = observer.unmanaged(config);
+                match unmet(config, summary, &sources, mounted, unmanaged.as_ref()) {
+                    Some(finding) => Some(finding.message),
+                    None => missing(config, summary),
+                }
+            }
             (_, Err(error)) => Some(format!("reading the settings failed: {error}")),
         };
         requests[index].withheld = unmet;
@@ -55,11 +61,13 @@ pub(super) async fn node_requests(
     Some(requests)
 }
 
-/// Why a configuration's cloud-api-adaptor must not be deployed. `unmanaged`: another one on its nodes.
+/// Why a configuration's cloud-api-adaptor must not be deployed. `mounted`: the settings with which this operator deletes VMs, if it
+/// does. `unmanaged`: another cloud-api-adaptor on its nodes.
 pub(super) fn unmet(
     config: &PeerPodConfig,
     summary: &Summary,
     sources: &Sources,
+    mounted: Option<&MountedSettings>,
     unmanaged: Option<&Unmanaged>,
 ) -> Option<Finding> {
     if let Err(problem) = &summary.selection {
@@ -67,6 +75,12 @@ pub(super) fn unmet(
     }
     if let Some(problem) = settings::problem(&config.spec, sources) {
         return Some(Finding::new(Reason::SettingsMissing, problem));
+    }
+    // Before conflicts: a cloud-api-adaptor that runs is deployed despite those.
+    let diverging =
+        mounted.and_then(|mounted| settings::not_mounted(&config.spec, sources.settings.cloud, mounted));
+    if diverging.is_some() {
+        return diverging;
     }
     if let Some(message) = summary.conflict() {
         return Some(Finding::new(Reason::NodesTaken, message));
@@ -79,22 +93,30 @@ pub(super) fn unmet(
 pub(super) enum Consequence {
     /// The operator deploys cloud-api-adaptor nevertheless.
     DeployAnyway,
-    /// The operator does not deploy cloud-api-adaptor, and reports these findings beside the precondition.
+    /// The operator does not write the DaemonSet, and reports these findings beside the precondition.
     Withhold(Findings),
 }
 
+const NOT_DEPLOYED: &str = "the operator does not deploy cloud-api-adaptor";
+
 /// What this precondition leads to. `runs`: whether there is a DaemonSet.
 pub(super) fn consequence(unmet: &Finding, runs: bool) -> Consequence {
+    let condition_type = unmet.reason.condition_type().as_str();
+    let withheld = |what: &str| {
+        Findings::of(Reason::AdaptorWithheld, format!("{what}; the condition {condition_type} says why"))
+    };
     match unmet.reason {
         // The DaemonSet cannot be built.
         Reason::InvalidSpec | Reason::SettingsMissing => Consequence::Withhold(Findings::default()),
+        // The template names the settings, so a write would make a cloud-api-adaptor that runs use those that the operator lacks.
+        Reason::NotMounted if runs => {
+            Consequence::Withhold(withheld("the operator leaves the cloud-api-adaptor that runs unchanged"))
+        }
+        // What helps is watched, or restarts the operator.
+        Reason::NotMounted => Consequence::Withhold(withheld(NOT_DEPLOYED)),
         // A cloud-api-adaptor that runs keeps running: without it, its VMs would be lost.
         _ if runs => Consequence::DeployAnyway,
-        _ => {
-            let message = "the operator does not deploy cloud-api-adaptor; the condition Conflict says why";
-            let findings = Findings::of(Reason::AdaptorWithheld, message);
-            Consequence::Withhold(Findings { again: Some(UNWATCHED_RESYNC), ..findings })
-        }
+        _ => Consequence::Withhold(Findings { again: Some(UNWATCHED_RESYNC), ..withheld(NOT_DEPLOYED) }),
     }
 }
 
@@ -123,7 +145,10 @@ fn is_owned_by(daemon_set: &DaemonSet, config: &PeerPodConfig) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use serde_json::json;
+
+    use super::{super::super::resources::AdaptorSettings, *};
+    use crate::api::v1alpha1::PeerPodConfigSpec;
 
     #[test]
     fn one_that_runs_is_deployed_despite_a_conflict_but_not_without_settings() {
@@ -140,5 +165,52 @@ mod tests {
             assert_eq!(reported(reason, true), None);
             assert_eq!(reported(reason, false), Some((vec![Reason::AdaptorWithheld], true)));
         }
+    }
+
+    #[test]
+    fn settings_that_the_operator_does_not_have_reach_no_cloud_api_adaptor() {
+        for (runs, what) in
+            [(false, "does not deploy cloud-api-adaptor"), (true, "leaves the cloud-api-adaptor")]
+        {
+            let Consequence::Withhold(Findings { all, again }) =
+                consequence(&Finding::new(Reason::NotMounted, ""), runs)
+            else {
+                panic!("it is deployed")
+            };
+            let [Finding { reason: Reason::AdaptorWithheld, message }] = &*all else { panic!("{all:?}") };
+            assert!(message.contains(what) && message.contains("the condition SettingsDiverge"), "{message}");
+            assert_eq!(again, None);
+        }
+    }
+
+    #[test]
+    fn other_settings_than_the_mounted_ones_count_before_conflicts() {
+        let spec = PeerPodConfigSpec { config_map_name: "other".to_owned(), ..PeerPodConfigSpec::default() };
+        let config = PeerPodConfig::new("config", spec);
+        let summary = Summary {
+            nodes: 1,
+            taken_by_older: [("older".to_owned(), 1)].into(),
+            ..Summary::of(&NodeRequest::of(&config), &[])
+        };
+        let config_map = serde_json::from_value(json!({ "data": { "CLOUD_PROVIDER": "libvirt" } })).unwrap();
+        let sources = Sources {
+            config_map: true,
+            secret: true,
+            settings: AdaptorSettings::read(Some(&config_map), None),
+            missing: Vec::new(),
+            tls: None,
+        };
+        let mounted = MountedSettings {
+            config_map: "peer-pods-cm".to_owned(),
+            secret: "peer-pods-secret".to_owned(),
+            further: Vec::new(),
+        };
+        let reason = |sources: &Sources, mounted: Option<&MountedSettings>| {
+            unmet(&config, &summary, sources, mounted, None).map(|finding| finding.reason)
+        };
+        assert_eq!(reason(&sources, Some(&mounted)), Some(Reason::NotMounted));
+        assert_eq!(reason(&sources, None), Some(Reason::NodesTaken), "this operator deletes no VMs");
+        let missing = Sources { config_map: false, ..sources };
+        assert_eq!(reason(&missing, Some(&mounted)), Some(Reason::SettingsMissing));
     }
 }

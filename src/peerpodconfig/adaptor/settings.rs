@@ -52,7 +52,9 @@ pub(super) fn hint(spec: &PeerPodConfigSpec, missing: &[&str]) -> Option<String>
     })
 }
 
-/// The condition when cloud-api-adaptor creates VMs with settings that the operator does not have. `cloud`: the one of its settings.
+/// The condition when cloud-api-adaptor would create VMs with settings that the operator does not have. The operator would ask for
+/// them in the place of its own settings, be told that they do not exist, and release their PeerPods. `cloud`: the one of
+/// cloud-api-adaptor's settings.
 pub(super) fn not_mounted(
     spec: &PeerPodConfigSpec,
     cloud: Option<&'static Cloud>,
@@ -72,9 +74,9 @@ pub(super) fn not_mounted(
     .collect();
     (!differing.is_empty()).then(|| {
         let message = format!(
-            "{}; the operator may not find the VMs that cloud-api-adaptor creates, or may not be allowed \
-             to delete them: name the ones that the operator has mounted, or install the operator with the \
-             ones that are named here",
+            "{}; the operator would take the VMs that cloud-api-adaptor creates with other settings for absent: \
+             name the ones that the operator has mounted, or run the operator with the ones that are named here, \
+             for a further cloud by --provider",
             differing.join("; ")
         );
         Finding::new(Reason::NotMounted, message)

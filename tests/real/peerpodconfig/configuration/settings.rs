@@ -1,6 +1,6 @@
 //! Settings of cloud-api-adaptor that change while it runs.
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use jiff::Timestamp;
 use k8s_openapi::{api::core::v1::ConfigMap, apimachinery::pkg::util::intstr::IntOrString};
 use serde_json::json;
@@ -75,7 +75,7 @@ fn another_cloud_replaces_no_pod_until_that_is_asked_for() -> Result<()> {
 }
 
 #[test]
-fn settings_that_the_operator_does_not_have_are_reported() -> Result<()> {
+fn settings_that_the_operator_does_not_have_reach_no_cloud_api_adaptor() -> Result<()> {
     configuring(async |alone| {
         let stage = Stage::set(alone, 1).await?;
         let others = json!({ "metadata": { "name": "others" }, "data": { "CLOUD_PROVIDER": "libvirt" } });
@@ -86,10 +86,22 @@ fn settings_that_the_operator_does_not_have_are_reported() -> Result<()> {
             message.starts_with("configMapName is others, but the operator has peer-pods-cm mounted;"),
             "{message}"
         );
-        // The warning does not block the deployment.
-        stage.until("config", "Ready", "AllReady").await?;
+        stage.until("config", "Ready", "NotMounted").await?;
+        stage.until("config", "AdaptorReady", "AdaptorWithheld").await?;
+        stage.until("config", "CapacityAdvertised", "NoAdaptor").await?;
+        ensure!(!stage.has_daemon_set("config").await?, "the operator would release its PeerPods");
         stage.configure("config", json!({ "limit": 2, "configMapName": "peer-pods-cm" })).await?;
+        stage.until("config", "Ready", "AllReady").await?;
         stage.until_gone("config", "SettingsDiverge").await?;
+
+        // One that runs keeps the settings that it has.
+        let template = stage.daemon_set("config").await?.metadata.generation;
+        let others =
+            json!({ "limit": 3, "configMapName": "others", "adaptor": { "podLabels": { "a": "b" } } });
+        stage.configure("config", others).await?;
+        stage.until("config", "Ready", "NotMounted").await?;
+        stage.shares(&[Some(3)]).await?;
+        assert_eq!(stage.daemon_set("config").await?.metadata.generation, template, "it was changed");
         stage.clear("config").await
     })
 }
