@@ -43,14 +43,14 @@ settings! {
         pod_subnet_cidrs: Option<String> = POD_SUBNET_CIDRS,
         /// UID of the namespace kube-system of the cluster that SWEEP_TAG and SWEEP_EXCLUSIVE are for. Without it, and in any other
         /// cluster, they prove nothing.
-        sweep_cluster: Option<String> = SWEEP_CLUSTER,
+        sweep_cluster: Option<String> = SWEEP_CLUSTER.operator_only(),
         /// A tag of TAGS, written `KEY=VALUE`, that pod VMs of this cluster have and no others. The sweep may then delete VMs with it
         /// that no PeerPod tracks.
-        sweep_tag: Option<String> = SWEEP_TAG,
+        sweep_tag: Option<String> = SWEEP_TAG.operator_only(),
         /// Whether all pod VMs that the sweep lists with these settings are this cluster's: all of the host (libvirt), the daemon
         /// (docker), the region (aws, alibabacloud, ibmcloud), the resource group (azure), the project (gcp), the workspace
         /// (ibmcloud-powervs), the folder (vsphere) or the pool (byom). The sweep may then delete those that no PeerPod tracks.
-        sweep_exclusive: bool = SWEEP_EXCLUSIVE.default("false"),
+        sweep_exclusive: bool = SWEEP_EXCLUSIVE.default("false").operator_only(),
         /// File with the CA certificate for the connection to the pod VM's agent.
         cacert_file: Option<String> = CACERT_FILE,
         /// File with the client certificate for the connection to the pod VM's agent.

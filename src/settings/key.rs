@@ -17,6 +17,8 @@ pub struct Key {
     pub required: bool,
     /// Deletion depends on it: two different values for it stop the provider's deletions.
     pub concerns_deletion: bool,
+    /// The operator alone reads it, and cloud-api-adaptor does not.
+    pub operator_only: bool,
 }
 
 /// How a setting's value is read, and whether it may be shown.
@@ -33,7 +35,15 @@ pub enum Kind {
 impl Key {
     /// A setting with this kind of value, no default, and nothing that depends on it.
     pub const fn new(name: &'static str, doc: &'static str, kind: Kind) -> Self {
-        Self { name, doc: doc.trim_ascii(), kind, default: "", required: false, concerns_deletion: false }
+        Self {
+            name,
+            doc: doc.trim_ascii(),
+            kind,
+            default: "",
+            required: false,
+            concerns_deletion: false,
+            operator_only: false,
+        }
     }
 
     /// A setting that is any text.
@@ -69,6 +79,13 @@ impl Key {
     #[must_use]
     pub const fn concerns_deletion(mut self) -> Self {
         self.concerns_deletion = true;
+        self
+    }
+
+    /// The same, and cloud-api-adaptor does not read it.
+    #[must_use]
+    pub const fn operator_only(mut self) -> Self {
+        self.operator_only = true;
         self
     }
 }

@@ -39,6 +39,9 @@ pub const DEFAULT_ADAPTOR_IMAGE: &str = "quay.io/confidential-containers/cloud-a
 /// The identity that cloud-api-adaptor runs under. It is part of the installation: the operator gives no rights.
 pub const SERVICE_ACCOUNT: &str = "cloud-api-adaptor";
 
+/// The settings that cloud-api-adaptor's Pods overrule by variables of their own.
+pub(super) const OVERRULED: [&str; 2] = ["PEERPODS_LIMIT_PER_NODE", "RUNTIMECLASS_NAME"];
+
 /// On cloud-api-adaptor's Pods: the hash of the settings that their DaemonSet is built from.
 pub const SETTINGS_HASH_ANNOTATION: &str = "peerpods.confidentialcontainers.org/settings-hash";
 
@@ -277,12 +280,13 @@ fn env(inputs: &Inputs) -> Vec<EnvVar> {
         value: Some(value.to_owned()),
         ..EnvVar::default()
     };
+    let [limit_per_node, runtime_class] = OVERRULED;
     let mut env = vec![
         field("NODE_NAME", "spec.nodeName"),
         field("POD_UID", "metadata.uid"),
         // The operator advertises the capacity of nodes; two writers would fight.
-        value("PEERPODS_LIMIT_PER_NODE", "-1"),
-        value("RUNTIMECLASS_NAME", &spec.admission.runtime_class_name),
+        value(limit_per_node, "-1"),
+        value(runtime_class, &spec.admission.runtime_class_name),
     ];
     if let (InstanceType::Reaches(key), Some(instance_type)) =
         (instance_type(spec, inputs.settings), &spec.instance_type)

@@ -9,9 +9,11 @@ use operator_kit::text::hex;
 use ring::digest::{Context, SHA256};
 use serde::{Deserialize, Serialize};
 
+use super::daemon_set::OVERRULED;
 use crate::{
     api::v1alpha1::PeerPodConfigSpec,
     provider::{Cloud, cloud::InstanceTypeKey},
+    settings::{Common, Key},
 };
 
 /// cloud-api-adaptor's own default of `PROBE_PORT`.
@@ -32,7 +34,7 @@ pub struct AdaptorSettings {
     pub probe_port: u16,
     /// The setting that overrules the one by which `instanceType` reaches cloud-api-adaptor, if it is set.
     pub instance_type_overruled_by: Option<&'static str>,
-    /// The SHA-256 of every key and value and of the Secret's uid, in hexadecimal digits.
+    /// The SHA-256 of every key, of every value that reaches cloud-api-adaptor, and of the Secret's uid, in hexadecimal digits.
     pub hash: String,
 }
 
@@ -47,7 +49,7 @@ impl AdaptorSettings {
             cloud,
             probe_port: text("PROBE_PORT").parse().ok().filter(|port| *port > 0).unwrap_or(PROBE_PORT),
             instance_type_overruled_by: overruling(cloud).filter(|key| !text(key).is_empty()),
-            hash: hash(config_map, secret),
+            hash: hash(cloud, config_map, secret),
             cloud_name,
         }
     }
@@ -142,7 +144,7 @@ impl From<Record> for AdaptorSettings {
 
 /// The hash is on the DaemonSet and its Pods, which more users may read than the Secret. They could guess a short password from
 /// it. So the hash includes the Secret's uid, which is random and visible only to users who may read the Secret.
-fn hash(config_map: Option<&ConfigMap>, secret: Option<&Secret>) -> String {
+fn hash(cloud: Option<&Cloud>, config_map: Option<&ConfigMap>, secret: Option<&Secret>) -> String {
     let mut sum = Context::new(&SHA256);
     // The length comes first, so that two texts cannot be mistaken for one.
     let mut add = |bytes: &[u8]| {
@@ -156,19 +158,27 @@ fn hash(config_map: Option<&ConfigMap>, secret: Option<&Secret>) -> String {
     for (key, value) in config_map.iter().flat_map(|it| it.data.iter().flatten()) {
         add(b"setting");
         add(key.as_bytes());
-        add(value.as_bytes());
+        add(counted(cloud, key, value.as_bytes()));
     }
     for (key, value) in config_map.iter().flat_map(|it| it.binary_data.iter().flatten()) {
         add(b"binary setting");
         add(key.as_bytes());
-        add(&value.0);
+        add(counted(cloud, key, &value.0));
     }
     for (key, value) in secret.iter().flat_map(|it| it.data.iter().flatten()) {
         add(b"credential");
         add(key.as_bytes());
-        add(&value.0);
+        add(counted(cloud, key, &value.0));
     }
     hex(sum.finish().as_ref())
+}
+
+/// What counts of a value in the hash. A value that does not reach cloud-api-adaptor counts as the default, so that its change restarts
+/// nothing. Installations have the default, so they keep the hash that they had before only what reaches it counted.
+fn counted<'a>(cloud: Option<&Cloud>, key: &str, value: &'a [u8]) -> &'a [u8] {
+    let mut keys = Common::KEYS.iter().chain(cloud.into_iter().flat_map(Cloud::keys));
+    let is_unread = |it: &&Key| it.name == key && (it.operator_only || OVERRULED.contains(&it.name));
+    keys.find(is_unread).map_or(value, |it| it.default.as_bytes())
 }
 
 #[cfg(test)]
@@ -243,6 +253,33 @@ mod tests {
         ] {
             assert_ne!(read(&settings, credentials).hash, base, "{settings}");
         }
+    }
+
+    #[test]
+    fn a_change_of_what_does_not_reach_cloud_api_adaptor_leaves_the_hash_of_an_installation() {
+        let of = |cloud: &str, key: &str, value: &str| {
+            read(&json!({ "CLOUD_PROVIDER": cloud, (key): value }), &json!({})).hash
+        };
+        let search = "https://api.global-search-tagging.cloud.ibm.com";
+        let tokens = "https://iam.cloud.ibm.com/identity/token";
+        for (cloud, key, installed) in [
+            ("libvirt", "SWEEP_CLUSTER", ""),
+            ("libvirt", "SWEEP_TAG", ""),
+            ("libvirt", "SWEEP_EXCLUSIVE", "false"),
+            ("libvirt", "PEERPODS_LIMIT_PER_NODE", "10"),
+            ("libvirt", "RUNTIMECLASS_NAME", "kata-remote"),
+            ("ibmcloud", "IBMCLOUD_GLOBAL_SEARCH_ENDPOINT", search),
+            ("ibmcloud-powervs", "IBMCLOUD_IAM_ENDPOINT", tokens),
+        ] {
+            assert_eq!(of(cloud, key, "another"), of(cloud, key, installed), "{key}");
+        }
+        assert_ne!(
+            of("ibmcloud", "IBMCLOUD_IAM_ENDPOINT", "another"),
+            of("ibmcloud", "IBMCLOUD_IAM_ENDPOINT", tokens)
+        );
+        // As it was while every value counted: DaemonSets record it.
+        let recorded = "06bfb5903f680c38f7d96b518abe15791ae0c6532a772e2be1a4df3ee3c29b84";
+        assert_eq!(of("libvirt", "SWEEP_EXCLUSIVE", "false"), recorded);
     }
 
     #[test]

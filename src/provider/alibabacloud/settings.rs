@@ -47,7 +47,7 @@ settings! {
         tags: Option<String> = TAGS,
         /// Address of all services, if it is not Alibaba Cloud's. The operator alone reads it: cloud-api-adaptor always uses Alibaba
         /// Cloud's.
-        endpoint: Option<String> = ALIBABA_CLOUD_ENDPOINT.concerns_deletion(),
+        endpoint: Option<String> = ALIBABA_CLOUD_ENDPOINT.concerns_deletion().operator_only(),
     }
 }
 

@@ -42,7 +42,7 @@ settings! {
         /// Endpoint for tokens, in clouds other than the public one.
         authority: Option<String> = AZURE_AUTHORITY_HOST.concerns_deletion(),
         /// Endpoint of Resource Manager, in private clouds. The operator alone reads it.
-        manager: Option<String> = AZURE_RESOURCE_MANAGER_ENDPOINT.concerns_deletion(),
+        manager: Option<String> = AZURE_RESOURCE_MANAGER_ENDPOINT.concerns_deletion().operator_only(),
         /// User for logging in to pod VMs.
         ssh_user: String = SSH_USERNAME.default("peerpod"),
         /// Whether pod VMs start with secure boot.

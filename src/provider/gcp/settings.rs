@@ -47,7 +47,8 @@ settings! {
         /// Base URL of the API, if it is not Google's. The operator alone reads it: cloud-api-adaptor always uses Google's.
         base: String = CLOUDSDK_API_ENDPOINT_OVERRIDES_COMPUTE
             .default("https://compute.googleapis.com/compute/v1/")
-            .concerns_deletion(),
+            .concerns_deletion()
+            .operator_only(),
     }
 }
 

@@ -54,7 +54,8 @@ settings! {
         /// Endpoint of Global Search, which lists the tags of pod VMs. The operator alone reads it.
         search_endpoint: String = IBMCLOUD_GLOBAL_SEARCH_ENDPOINT
             .default("https://api.global-search-tagging.cloud.ibm.com")
-            .concerns_deletion(),
+            .concerns_deletion()
+            .operator_only(),
         /// Whether pod VMs are ordinary ones, without confidential computing.
         disable_cvm: bool = DISABLECVM.default("true"),
         /// Additional tags of pod VMs, separated by commas.

@@ -50,7 +50,8 @@ settings! {
         /// Endpoint for tokens. The operator alone reads it: cloud-api-adaptor always uses the default here.
         iam_endpoint: String = IBMCLOUD_IAM_ENDPOINT
             .default("https://iam.cloud.ibm.com/identity/token")
-            .concerns_deletion(),
+            .concerns_deletion()
+            .operator_only(),
     }
 }
 

@@ -166,6 +166,7 @@ fn the_table_of_keys_matches_the_declaration() {
         default: "",
         required: true,
         concerns_deletion: false,
+        operator_only: false,
     };
     assert_eq!(Sample::KEYS, [expected]);
     let concerning = Settings::KEYS.iter().filter(|key| key.concerns_deletion).map(|key| key.name);

@@ -88,7 +88,7 @@ Every key is an environment variable of cloud-api-adaptor. Its libraries read th
 
 fn keys(keys: &[Key]) -> String {
     let row = |key: &Key| {
-        let Key { name, doc, kind, default, required, concerns_deletion } = *key;
+        let Key { name, doc, kind, default, required, concerns_deletion, operator_only: _ } = *key;
         let mut doc = doc.to_owned();
         for (holds, note) in [(required, "Required."), (kind == Kind::Secret, "Secret.")] {
             if holds {
