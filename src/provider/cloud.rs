@@ -64,6 +64,8 @@ pub struct Cloud {
     /// Whether the cloud may deny for a while that a VM exists which it has just made. One answer then does not prove the absence
     /// of a young VM.
     pub settles_late: bool,
+    /// Whether a list may lack a VM however old it is, or show it under another name. Then no list proves that a Pod has no VM.
+    pub may_hide_vms: bool,
     /// Whether the cloud gives the identifier of a VM to another Pod's VM later. cloud-api-adaptor records a VM a moment after it
     /// got it. In that moment an earlier or forged record of the identifier looks like that of this VM.
     pub reuses_ids: bool,
@@ -244,8 +246,8 @@ impl InstanceTypeKey {
 }
 
 impl Cloud {
-    /// A cloud with this name and these settings, and with what most clouds have in common: it settles late, its identifiers stay
-    /// with one VM, and nothing else is special about it.
+    /// A cloud with this name and these settings, and with what most clouds have in common: it settles late, its lists hide no VM
+    /// for good, its identifiers stay with one VM, and nothing else is special about it.
     pub const fn new(
         cloud: &'static str,
         keys: &'static [Key],
@@ -260,6 +262,7 @@ impl Cloud {
             name_limit: NAME_LIMIT,
             parse_id,
             settles_late: true,
+            may_hide_vms: false,
             reuses_ids: false,
             instance_type: None,
             volumes: &[],

@@ -85,8 +85,12 @@ pub fn sound<'a>(cloud: &Cloud, listing: &[Found], peerpods: &'a [Arc<PeerPod>])
     of_cloud(cloud, peerpods).filter(|it| shows(it) == Some(true)).collect()
 }
 
-/// The PeerPods that are being deleted and record no VM, if the listing shows no VM of their Pod and nothing that came with one.
+/// The PeerPods that are being deleted and record no VM, if the listing shows no VM of their Pod and nothing that came with one. There
+/// are none at a cloud whose list may lack a VM that was just made, or one that it hides.
 pub fn without_vm(cloud: &Cloud, listing: &[Found], peerpods: &[Arc<PeerPod>]) -> Vec<Arc<PeerPod>> {
+    if cloud.settles_late || cloud.may_hide_vms {
+        return Vec::new();
+    }
     let names = listing.iter().flat_map(|it| {
         let vm = it.listed.vm.as_ref().and_then(|vm| match vm {
             VmRef::Name(name) => Some(&**name),
@@ -182,6 +186,28 @@ mod tests {
         assert_eq!(lost(&listing, &both), 0, "this Pod may have it, too");
         let of_another = Found { is_of_another: true, ..other };
         assert_eq!(lost(&[of_another], &[peerpod("a")]), 1, "another cluster has it");
+    }
+
+    #[test]
+    fn a_peerpod_without_a_vm_is_released_only_where_a_list_hides_no_vm() {
+        let released = |cloud: &str, listing: &[Found]| {
+            let owner = json!({ "apiVersion": "v1", "kind": "Pod", "name": "a", "uid": "u" });
+            let metadata = json!({
+                "name": "p", "finalizers": ["peer.pod/finalizer"], "ownerReferences": [owner],
+                "deletionTimestamp": "2026-11-23T06:00:00Z",
+            });
+            let spec = json!({ "cloudProvider": cloud, "instanceID": "" });
+            let peerpod: PeerPod =
+                serde_json::from_value(json!({ "metadata": metadata, "spec": spec })).unwrap();
+            without_vm(Cloud::named(cloud).unwrap(), listing, &[Arc::new(peerpod)]).len()
+        };
+        let of_pod = [found("vm-1", "podvm-a-00000001", PowerState::Running)];
+        assert_eq!((released("libvirt", &[]), released("libvirt", &of_pod)), (1, 0));
+        for (cloud, why) in
+            [("aws", "its VM may be younger than the list"), ("vsphere", "or in another folder")]
+        {
+            assert_eq!(released(cloud, &[]), 0, "{why}");
+        }
     }
 
     #[test]

@@ -100,9 +100,9 @@ impl Suspects {
         let lost = suspects(target.cloud, listing, peerpods).into_iter();
         let lost = lost.filter(|(peerpod, _)| number(peerpod).is_none_or(|uid| !has_ended.contains(&uid)));
         let lost = lost.map(|(peerpod, state)| (peerpod, Suspicion::Lost(state)));
-        // No listing shows a VM at a place that other settings name. It may not show a VM that was just made either.
-        let shows_all = !target.may_miss_vms && !target.cloud.settles_late;
-        let unrecorded = if shows_all { without_vm(target.cloud, listing, peerpods) } else { Vec::new() };
+        // No listing shows a VM at a place that other settings name.
+        let unrecorded =
+            if target.may_miss_vms { Vec::new() } else { without_vm(target.cloud, listing, peerpods) };
         let unrecorded = unrecorded.into_iter().map(|peerpod| (peerpod, Suspicion::NoVm));
         lost.chain(ended).chain(unrecorded).collect()
     }

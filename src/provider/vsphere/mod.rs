@@ -67,6 +67,9 @@ use crate::settings::Values;
 pub static CLOUD: Cloud = Cloud {
     caveat: Some("cloud-api-adaptor supports vsphere up to v0.17.0."),
     settles_late: false,
+    // A list has the VMs of one folder that the user may see. A VM may be in another folder, and vCenter may show the path of its
+    // file as its name.
+    may_hide_vms: true,
     ..Cloud::new("vsphere", Settings::KEYS, Some(settings::check), uuid, open)
 };
 
