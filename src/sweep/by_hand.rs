@@ -62,9 +62,9 @@ fn shown(findings: &[UntrackedFinding], is_developer_mode: bool, dry_run: bool) 
     let deletion = if is_developer_mode {
         "kept: developer mode is on"
     } else if dry_run {
-        "kept; without --dry-run, this command deletes it and what came with it, up to --max"
+        "kept; without --dry-run, this command deletes it, up to --max; what it leaves gets a verdict of its own"
     } else {
-        "this command deletes it and what came with it, up to --max"
+        "this command deletes it, up to --max; what it leaves gets a verdict of its own"
     };
     let show = |it: &UntrackedFinding| {
         let shown = Untracked::of(it, Mode::Delete);
@@ -116,6 +116,19 @@ mod tests {
     fn in_developer_mode_no_deletion_is_promised() {
         for shown in [true, false].map(|dry_run| shown(&findings(), true, dry_run)) {
             assert!(shown.iter().all(|it| it.action.starts_with("kept: ")), "{shown:?}");
+        }
+    }
+
+    #[test]
+    fn what_a_vm_leaves_is_not_promised_to_go_with_it() {
+        let by_hand = [true, false].map(|dry_run| shown(&findings(), false, dry_run).remove(0));
+        let by_sweep = [Mode::Delete, Mode::Report].map(|mode| Untracked::of(&findings()[0], mode));
+        for untracked in by_hand.iter().chain(&by_sweep) {
+            assert!(
+                untracked.action.ends_with("what it leaves gets a verdict of its own"),
+                "{}",
+                untracked.action
+            );
         }
     }
 

@@ -121,11 +121,15 @@ impl Untracked {
     }
 }
 
-/// What happens to something untracked, and what a person can do.
+/// What happens to something untracked, and what a person can do. The proof of a VM, such as a tag, may be none of its addresses.
 const fn action(verdict: SweepVerdict, mode: Mode) -> &'static str {
     match (verdict, mode) {
-        (SweepVerdict::Delete, Mode::Delete) => "the sweep deletes it and what came with it",
-        (SweepVerdict::Delete, _) => "kept; --sweep=delete deletes it and what came with it",
+        (SweepVerdict::Delete, Mode::Delete) => {
+            "the sweep deletes it; what it leaves gets a verdict of its own"
+        }
+        (SweepVerdict::Delete, _) => {
+            "kept; --sweep=delete deletes it; what it leaves gets a verdict of its own"
+        }
         (SweepVerdict::Watch, Mode::Delete) => "the sweep deletes it when it has seen it for --sweep-grace",
         (SweepVerdict::Watch, _) => "kept; not seen for --sweep-grace yet",
         (SweepVerdict::Unproven, _) => {
