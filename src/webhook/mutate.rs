@@ -111,7 +111,7 @@ pub fn mutate<'p>(pod: &'p Pod<'p>, options: &'p Options) -> Result<Mutation<'p>
             few_resources(container.resources.as_ref(), own, &place)?;
             let found = demand(container.resources.as_ref(), &place)?.with_default_requests();
             let known = before.demand(&container.name);
-            refilled |= known.is_some() && found != Demand::default();
+            refilled |= known.is_some() && asks_for_moved(container.resources.as_ref(), own);
             let demand = known.unwrap_or(found);
             demands.push((container.role(list), demand));
             after.containers.push((&container.name, demand));
@@ -143,9 +143,9 @@ pub fn mutate<'p>(pod: &'p Pod<'p>, options: &'p Options) -> Result<Mutation<'p>
 
 // Clients show 256 characters of a warning. A webhook sees limits and quotas only by the values that they fill in. A namespace
 // whose Pods must request cpu usually has defaults, too: in all other namespaces a warning would only disturb.
-const REFILLED: &str = "a LimitRange added cpu or memory to containers after they became the VM's size; the webhook removed \
-     them and did not count them. A LimitRange with min, max or ratio, or a ResourceQuota of cpu or \
-     memory, rejects peer pods: use another namespace";
+const REFILLED: &str = "a LimitRange added resources again that had moved to the VM; the webhook removed them and did not \
+     count them. A LimitRange with min, max or ratio of such a resource, or a ResourceQuota of cpu or memory, rejects \
+     peer pods: use another namespace";
 
 const ONE_ALONE: &str = "this peer pod requests only one of cpu and memory: a cloud with instance types ignores it and uses \
      its default instance type; request both";
@@ -155,6 +155,14 @@ const POD_LEVEL_STAYS: &str = "with the sizing Sum, Pod-level resources (spec.re
 
 fn moves(names: &[&str], resource: &str) -> bool {
     names.contains(&resource) || resource.starts_with(MOVED_PREFIX)
+}
+
+/// Whether these ask for a resource that the VM provides, besides the VM itself.
+fn asks_for_moved(resources: Option<&Resources>, vm: &str) -> bool {
+    let is_moved = |resource: &str| moves(&MOVED, resource) && resource != vm;
+    LISTS
+        .into_iter()
+        .any(|list| Resources::list(resources, list).iter().any(|(resource, _)| is_moved(resource)))
 }
 
 fn list_of<'p>(containers: Option<&'p Containers<'p>>) -> &'p [Container<'p>] {

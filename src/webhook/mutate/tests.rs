@@ -234,6 +234,35 @@ fn injected_containers_count_and_limit_range_defaults_do_not() {
 }
 
 #[test]
+fn any_resource_of_the_vm_that_comes_back_is_removed_with_a_warning() {
+    let asked = json!({ "cpu": "1", "memory": "1Gi" });
+    let first = changed(&pod(&json!({ "containers": [asks("a", &asked, &asked)] })));
+    for (resource, comes_back) in [
+        ("cpu", true),
+        ("memory", true),
+        (GPU, true),
+        ("ephemeral-storage", true),
+        ("hugepages-2Mi", true),
+        ("example.com/fpga", false),
+        (VM, false),
+    ] {
+        for list in LISTS {
+            let mut again = first.clone();
+            again["spec"]["containers"][0]["resources"][list][resource] = "1".into();
+            let (after, warnings) = changed_by(Sizing::Kubernetes, &again);
+            let is_removed = after["spec"]["containers"][0]["resources"][list][resource].is_null();
+            let is_warned = warnings.iter().any(|warning| warning == REFILLED);
+            assert_eq!((is_removed, is_warned), (comes_back, comes_back), "{list} {resource}");
+        }
+    }
+    let mut injected = first;
+    let storage = json!({ "ephemeral-storage": "1Gi" });
+    injected["spec"]["containers"].as_array_mut().unwrap().push(asks("mesh", &storage, &storage));
+    let (_, warnings) = changed_by(Sizing::Kubernetes, &injected);
+    assert!(warnings.is_empty(), "no LimitRange added it: {warnings:?}");
+}
+
+#[test]
 fn a_pod_gets_one_vm_for_any_number_of_requests() {
     let two = json!({ VM: "2" });
     let before = pod(&json!({

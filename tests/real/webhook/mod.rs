@@ -74,6 +74,11 @@ fn pods_become_peer_pods_under_limit_ranges_and_quotas() -> Result<()> {
                 "maximum cpu usage per Container is 8.  No limit is",
             ),
             (
+                "Container",
+                json!({ "max": { "ephemeral-storage": "8Gi" } }),
+                "maximum ephemeral-storage usage per Container is 8Gi.  No limit is",
+            ),
+            (
                 "Pod",
                 json!({ "max": { "cpu": "8" } }),
                 "maximum cpu usage per Pod is 8.  No limit is specified",
