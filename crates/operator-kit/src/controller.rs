@@ -50,16 +50,14 @@ use crate::{
     crd::Crds,
     http::Readiness,
     metadata::Metadata,
-    projection::{MOST, Part, Projection, reading},
+    projection::{MOST, Part, Projection, reading_for_cache},
     watch,
 };
 
-/// What is read of the metadata of others' objects. Annotations and managed fields, which hold most of it, cost no memory.
-static METADATA: Projection = Projection {
-    metadata: &[("labels", Part::All), ("ownerReferences", Part::All), ("finalizers", Part::All)],
-    rest: &[],
-    most: MOST,
-};
+/// What is read of the metadata of others' objects, beside the finalizers. Annotations and managed fields, which hold most of it, cost
+/// no memory.
+static METADATA: Projection =
+    Projection { metadata: &[("labels", Part::All), ("ownerReferences", Part::All)], rest: &[], most: MOST };
 
 /// How many objects one controller reconciles at once. More would not be faster, as the API server is the limit. Each takes
 /// connections and memory.
@@ -97,9 +95,9 @@ pub struct Host {
 }
 
 impl Host {
-    /// A cache of these objects, with no more of each than the projection names: what others write to other fields keeps no list from
-    /// being read. Yields those of which `part` changes, new and deleted ones among them, and all of them after each list. The process
-    /// is not ready before they are listed. The cache is kept up to date while the changes are read.
+    /// A cache of these objects, with no more of each than the projection names, and the finalizers: what others write to other fields
+    /// keeps no list from being read. Yields those of which `part` changes, new and deleted ones among them, and all of them after each
+    /// list. The process is not ready before they are listed. The cache is kept up to date while the changes are read.
     ///
     /// It covers all namespaces, so it needs a `ClusterRole` that lets the program `list` and `watch` these objects.
     pub fn cached<K, H: Hash + 'static>(
@@ -113,7 +111,7 @@ impl Host {
     {
         let (store, writer) = reflector::store();
         let listed = self.readiness.needs(K::plural(&()));
-        let api = Api::<K>::all(reading(&self.client, projection));
+        let api = Api::<K>::all(reading_for_cache(&self.client, projection));
         let events = watch::retry_crd_watch::<K, _>(self.crds, watcher(api, config));
         let events = events.reflect(writer).inspect(move |event| {
             if matches!(event, Ok(watcher::Event::InitDone)) {
@@ -275,7 +273,7 @@ mod tests {
     use super::*;
     use crate::{
         testing::{Answer, ApiServer, Call},
-        widget::{CRDS, WIDGET, Widget, WidgetSpec},
+        widget::{CRDS, FINALIZER, WIDGET, Widget, WidgetSpec},
     };
 
     const WIDGETS: &str = "/apis/example.com/v1/widgets";
@@ -382,6 +380,21 @@ mod tests {
         let (_, changes) = host(&server).cached(&WIDGET, watch::paged(), |_: &Widget| ());
         let names: Vec<_> = changes.take(2).map(|widget| widget.unwrap().name_any()).collect().await;
         assert_eq!(names, ["a", "b"]);
+    }
+
+    #[tokio::test]
+    async fn a_cache_has_the_finalizers_though_its_projection_does_not_name_them() {
+        let widget = |name: &str, finalizers: &[&str]| json!({ "metadata": { "name": name, "uid": name, "finalizers": finalizers }, "spec": {} });
+        let list = json!({
+            "apiVersion": "example.com/v1", "kind": "WidgetList", "metadata": { "resourceVersion": "1" },
+            "items": [widget("a", &[FINALIZER]), widget("b", &["x/y"; 1000])],
+        });
+        let server = ApiServer::expecting([Call::get(WIDGETS).answer(Answer::object(&list))]);
+        let (_, changes) = host(&server).cached(&WIDGET, watch::paged(), |_: &Widget| ());
+        let widgets: Vec<_> = changes.take(2).map(Result::unwrap).collect().await;
+        assert_eq!(widgets[0].finalizers(), [FINALIZER]);
+        let read = widgets[1].finalizers().len();
+        assert!((100..300).contains(&read), "{read}");
     }
 
     /// A server that lists these widgets, which stay as they are.

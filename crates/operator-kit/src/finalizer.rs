@@ -1,4 +1,4 @@
-//! Taking a finalizer away.
+//! Adding a finalizer, and taking it away *(client required)*.
 
 use json_patch::{
     Patch as JsonPatch, PatchOperation, RemoveOperation, ReplaceOperation, TestOperation, jsonptr::PointerBuf,
@@ -7,15 +7,45 @@ use kube::{
     Api, Resource, ResourceExt,
     api::{Patch, PatchParams},
 };
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::{
     api_call::{self, ApiError, Written},
     metadata::Metadata,
 };
 
+/// Adds the finalizer by a server-side apply, which leaves those of others alone. False if the object was removed since it was read, or
+/// another one has its name: then create nothing for it, because nothing would clean that up.
+///
+/// Continue in the same reconcile: a finalizer changes no generation, so a controller that the generation alone triggers does not
+/// reconcile the object again. Do not use kube's own helper `finalizer` with such a controller, because it waits for that reconcile.
+///
+/// `field_manager` must apply nothing else to the object itself: an apply takes away what the same manager applied before and does not
+/// apply again. The status is apart, so `my-operator-finalizer` beside `my-operator` suffices.
+///
+/// It needs the right to `patch` these objects.
+pub async fn add<K: Resource<DynamicType = ()>>(
+    api: &Api<Metadata<K>>,
+    object: &K,
+    finalizer: &str,
+    field_manager: &str,
+) -> Result<bool, ApiError> {
+    let patch = json!({
+        "apiVersion": K::api_version(&()),
+        "kind": K::kind(&()),
+        "metadata": { "uid": object.meta().uid, "finalizers": [finalizer] },
+    });
+    let (name, params) = (object.name_any(), PatchParams::apply(field_manager).force());
+    let applied = api_call::bounded(api.patch(&name, &params, &Patch::Apply(patch))).await;
+    Ok(api_call::if_unchanged(&name, applied)?.is_some())
+}
+
 /// Removes the finalizer, if the object is still the one that was read and its finalizers are unchanged since. It does not matter
 /// which program set the finalizer, and by which field manager. An object without the finalizer costs no call.
+///
+/// The object must have been read with its finalizers, as the caches of a [`Host`](crate::controller::Host) have them. A
+/// [`Projection`](crate::projection::Projection) for another cache must name them: an object that was read without them counts as one
+/// without the finalizer, and so would stay.
 ///
 /// It needs the right to `patch` these objects.
 pub async fn release<K: Resource>(
@@ -56,8 +86,6 @@ fn release_patch(object: &impl Resource, finalizer: &str) -> JsonPatch {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
     use crate::{
         testing::{Answer, ApiServer, Call, not_of},
@@ -116,6 +144,28 @@ mod tests {
         for others in [None, Some(vec!["x/y".to_owned()])] {
             widget.metadata.finalizers = others;
             assert_eq!(release(&api, &widget, FINALIZER, "kit").await.ok(), Some(Written::Done));
+        }
+    }
+
+    #[tokio::test]
+    async fn the_finalizer_is_added_to_the_object_that_was_read_and_to_no_other() {
+        let mut widget = Widget::new("a", WidgetSpec::default());
+        widget.metadata.uid = Some("u-1".into());
+        let sent = json!({
+            "apiVersion": "example.com/v1", "kind": "Widget", "metadata": { "uid": "u-1", "finalizers": [FINALIZER] },
+        });
+        let path = "/apis/example.com/v1/namespaces/shop/widgets/a?force=true&fieldManager=kit-finalizer";
+        let added = async |answer: Answer| {
+            let server = ApiServer::expecting([Call::patch(path).body(sent.clone()).answer(answer)]);
+            let api = Api::<Metadata<Widget>>::namespaced(server.client(), "shop");
+            add(&api, &widget, FINALIZER, "kit-finalizer").await
+        };
+        assert_eq!(added(Answer::object(&widget)).await.ok(), Some(true));
+        for other in [Answer::not_found("widgets", "a"), Answer::conflict("widgets", "a")] {
+            assert_eq!(added(other).await.ok(), Some(false));
+        }
+        for other in not_of("a") {
+            assert!(added(other.clone()).await.is_err(), "{other:?}");
         }
     }
 

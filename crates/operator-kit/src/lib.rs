@@ -28,7 +28,7 @@
 //! | [`installed`] | a CRD as it is installed: older than the program, or later |
 //! | [`backoff`] | delays with jitter, for each object on its own |
 //! | [`apply`], [`differs`], [`quantity`] | an object as wanted, without a write if it is; quantities such as `500m` and `4Gi` |
-//! | [`finalizer`] | the finalizer removed by one JSON patch, if the object is still as it was read |
+//! | [`finalizer`] | the finalizer added, and removed by one JSON patch, if the object is still the one that was read |
 //! | [`status`], [`conditions`] | the status and the events; conditions, and an enum of their reasons |
 //! | [`message`], [`text`] | texts that tenants and administrators read differently; texts cut to fit |
 //!

@@ -23,6 +23,8 @@ static BOOKMARKED: Part = Part::Only(&[("k8s.io/initial-events-end", Part::All)]
 #[derive(Debug)]
 pub(super) struct Filter {
     projection: &'static Projection,
+    /// What is read of the metadata beside the projection's.
+    more: Members,
     /// The containers that are read and not closed yet.
     open: Vec<Open>,
     token: Token,
@@ -83,11 +85,11 @@ enum Token {
 }
 
 impl Filter {
-    pub(super) fn new(projection: &'static Projection) -> Self {
+    pub(super) fn new(projection: &'static Projection, more: Members) -> Self {
         let (open, text) = (Vec::new(), Vec::new());
         let (token, next) = (Token::Between, Next::Name);
         let (escaped, is_bookmark) = (false, false);
-        Self { projection, open, token, text, escaped, depth: 0, next, used: 0, is_bookmark }
+        Self { projection, more, open, token, text, escaped, depth: 0, next, used: 0, is_bookmark }
     }
 
     /// What is read of these bytes.
@@ -267,7 +269,7 @@ impl Filter {
                 Some(Place::Within(&BOOKMARKED))
             }
             Place::Metadata if is_one_of(&IDENTITY) => Some(Place::Within(&Part::All)),
-            Place::Metadata => among(metadata),
+            Place::Metadata => among(metadata).or_else(|| among(self.more)),
             Place::Within(Part::Only(members) | Part::Apart(members)) => among(members),
             Place::Within(Part::All) => {
                 (self.used <= most && name.len() <= self.longest()).then_some(Place::Within(&Part::All))

@@ -23,7 +23,8 @@ use self::filter::Filter;
 use crate::client::service;
 
 /// What is read of the objects of one kind. Of all objects the apiVersion, kind, name, namespace, uid, resource version,
-/// generation and times are read, and the annotation of a bookmark by which a streamed list ends.
+/// generation and times are read, and the annotation of a bookmark by which a streamed list ends. The caches of a
+/// [`Host`](crate::controller::Host) also have the finalizers, up to the same limit.
 #[derive(Debug)]
 pub struct Projection {
     /// Of the metadata.
@@ -73,13 +74,27 @@ const IDENTITY: [&str; 9] = [
     "continue",
 ];
 
+/// What a cache reads of every object beside its projection. A controller that reads no finalizers would take an object for released.
+const CACHED: Members = &[("finalizers", Part::All)];
+
 /// What else is read of every object: its kind, and of a `Status` what it says.
 const ALWAYS: [&str; 5] = ["apiVersion", "kind", "code", "message", "reason"];
 
 /// A client like this one that reads no more than this of each answer. Errors are read as a whole.
+///
+/// The finalizers are among it only if the projection names them.
 pub fn reading(client: &Client, projection: &'static Projection) -> Client {
+    reading_with(client, projection, &[])
+}
+
+/// The same, with the finalizers.
+pub(crate) fn reading_for_cache(client: &Client, projection: &'static Projection) -> Client {
+    reading_with(client, projection, CACHED)
+}
+
+fn reading_with(client: &Client, projection: &'static Projection, more: Members) -> Client {
     let reduced = move |answer: Response<Body>| {
-        let filter = answer.status().is_success().then(|| Filter::new(projection));
+        let filter = answer.status().is_success().then(|| Filter::new(projection, more));
         answer.map(|body| Reduced { body, filter })
     };
     let reading = ServiceBuilder::new().map_response(reduced).service(service(client));
@@ -122,7 +137,7 @@ impl hyper::body::Body for Reduced {
 /// What is read of an answer that arrives in pieces of this many bytes.
 #[cfg(any(test, feature = "testing"))]
 pub(crate) fn filtered(projection: &'static Projection, text: &str, piece: usize) -> String {
-    let mut filter = Filter::new(projection);
+    let mut filter = Filter::new(projection, &[]);
     let pieces = text.as_bytes().chunks(piece);
     let kept: Vec<_> = pieces.flat_map(|piece| filter.take(piece)).collect();
     String::from_utf8_lossy(&kept).into_owned()
