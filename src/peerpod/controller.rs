@@ -15,6 +15,7 @@ use kube::{
 use operator_kit::{
     Leadership, Permission,
     client::limited,
+    controller::shutdown_before_list,
     projection::{IDENTITY_ALONE, MOST, Part, Projection, reading},
     status::Publisher,
     watch::{paged, retry_crd_watch},
@@ -209,6 +210,7 @@ impl PeerPods {
             }
             std::future::pending::<Infallible>().await
         };
+        let end = shutdown_before_list(store.clone(), shutdown.clone());
         let index = context.index.clone();
         let resync =
             circumstances.flat_map(move |()| stream::iter(index.to_resync()).map(|key| (*key).clone()));
@@ -220,6 +222,7 @@ impl PeerPods {
             .reconcile_on(resync)
             .graceful_shutdown_on(shutdown.cancelled_owned())
             .run(reconcile, |_, never, _| match *never {}, context.clone())
+            .take_until(end)
             .for_each(|_| ready(()));
         let pod_watch = context.trackers.pod_watch.run(client);
         futures::pin_mut!(all_seen, controller, pod_watch);

@@ -16,7 +16,10 @@ use kube::{
         reflector::{self, Store},
     },
 };
-use operator_kit::{Leadership, Permission, controller::Attempts};
+use operator_kit::{
+    Leadership, Permission,
+    controller::{Attempts, shutdown_before_list},
+};
 use tokio_util::sync::CancellationToken;
 use tracing::{Instrument, info, info_span};
 
@@ -76,7 +79,8 @@ pub async fn run(
         .with_config(controller::Config::default().concurrency(1))
         .reconcile_all_on(honoured_changed)
         .reconcile_all_on(led)
-        .graceful_shutdown_on(shutdown.cancelled_owned());
+        .graceful_shutdown_on(shutdown.clone().cancelled_owned());
+    let end = shutdown_before_list(store.clone(), shutdown);
 
     // These futures are large, and they wait most of the time.
     let collector = GarbageCollector::new(client.clone(), rooms.clone(), &configs, leadership.clone());
@@ -87,13 +91,13 @@ pub async fn run(
     let controller = watches::add(controller, &client, changes, &configs);
     let reconciler = Reconciler::new(client, rooms, configs);
     let context = Arc::new(Context { reconciler, attempts: Attempts::new(leadership), metrics });
-    let controller =
-        controller.run(reconcile, |_, never, _| match *never {}, context.clone()).for_each(|outcome| {
-            if let Err(controller::Error::ObjectNotFound(config)) = outcome {
-                context.attempts.forget(*config);
-            }
-            ready(())
-        });
+    let outcomes = controller.run(reconcile, |_, never, _| match *never {}, context.clone());
+    let controller = outcomes.take_until(end).for_each(|outcome| {
+        if let Err(controller::Error::ObjectNotFound(config)) = outcome {
+            context.attempts.forget(*config);
+        }
+        ready(())
+    });
     futures::pin_mut!(all_seen, controller);
     futures::select_biased! {
         () = controller.fuse() => {}
@@ -139,4 +143,32 @@ async fn reconcile(config: Arc<PeerPodConfig>, context: Arc<Context>) -> Result<
         context.metrics.reconciled(NAME, result, started.elapsed());
     };
     context.attempts.make(&config, work, ended).instrument(span).await
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use futures::future::join;
+    use kube::client::Body;
+    use prometheus_client::registry::Registry;
+    use tokio::time::{sleep, timeout};
+    use tower::{BoxError, service_fn};
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn the_shutdown_does_not_wait_for_the_first_list() {
+        let hangs = service_fn(async |_: hyper::Request<Body>| {
+            pending::<Result<hyper::Response<Body>, BoxError>>().await
+        });
+        let (client, options) = (Client::new(hangs, "default"), Options::new("operator"));
+        let (metrics, shutdown) = (Metrics::new(&mut Registry::default()), CancellationToken::new());
+        let run = run(client, options, Leadership::unlimited(), metrics, || (), shutdown.clone());
+        let stop = async {
+            sleep(Duration::from_secs(1)).await;
+            shutdown.cancel();
+        };
+        timeout(Duration::from_secs(2), join(Box::pin(run), stop)).await.unwrap();
+    }
 }

@@ -22,7 +22,7 @@
 use std::{
     convert::Infallible,
     fmt::{Debug, Display},
-    future::ready,
+    future::{pending, ready},
     hash::Hash,
     sync::Arc,
     time::Duration,
@@ -158,6 +158,9 @@ impl Host {
     /// Runs a controller until the shutdown, then waits for its running reconciles. A controller that
     /// [`controller`](Self::controller) did not make has kube's own configuration: no limit of reconciles at once, and no delay.
     ///
+    /// A call that hangs holds one of the slots for reconciles, of which [`defaults`] has eight. So give each call a deadline, as
+    /// [`bounded`](crate::api_call::bounded) does.
+    ///
     /// It reconciles while this process leads and after everything that [`Readiness`] needs is met. So nothing that it needs may come
     /// from a reconcile. An error of a reconcile is logged, and the object is reconciled again after a delay of its own. When this
     /// process begins to lead, it reconciles every object.
@@ -176,6 +179,7 @@ impl Host {
         // Whether everything was listed. What the process lacks later, as during an outage, does not delay reconciles.
         let (listed, readiness) = (Arc::new(OnceCell::new()), self.readiness.clone());
         let shutdown = self.shutdown.clone();
+        let end = shutdown_before_list(controller.store(), shutdown.clone());
         let reconcile = move |object: Arc<K>, attempts: Arc<Attempts<K>>| {
             let work = reconcile(object.clone(), context.clone());
             let (listed, readiness, shutdown) = (listed.clone(), readiness.clone(), shutdown.clone());
@@ -193,6 +197,7 @@ impl Host {
             .reconcile_all_on(self.leadership.changes())
             .graceful_shutdown_on(self.shutdown.clone().cancelled_owned())
             .run(reconcile, |_, never, _| match *never {}, attempts)
+            .take_until(end)
             .for_each(|outcome| {
                 if let Err(controller::Error::ObjectNotFound(object)) = outcome {
                     gone.forget(*object);
@@ -200,6 +205,21 @@ impl Host {
                 ready(())
             })
             .await;
+    }
+}
+
+/// Ends at the shutdown if the objects of this store were not listed by then, and otherwise never. For `take_until` on what kube's
+/// [`Controller::run`] returns, as [`Host::run`] does by itself.
+///
+/// kube's controller does not begin before the first list of its objects, and does not end before it either, even if it is told to
+/// shut down. Where that list never comes, the whole process would end late.
+pub async fn shutdown_before_list<K>(store: Store<K>, shutdown: CancellationToken)
+where
+    K: Resource<DynamicType = ()> + Clone + 'static,
+{
+    // If the watch itself is gone, the controller ends.
+    if shutdown.run_until_cancelled(store.wait_until_ready()).await.is_some() {
+        pending::<()>().await;
     }
 }
 
@@ -460,6 +480,22 @@ mod tests {
             host.shutdown.cancel();
         };
         timeout(Duration::from_secs(60), futures::future::join(work, stop)).await.unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_shutdown_does_not_wait_for_the_first_list() {
+        let server = ApiServer::expecting([Call::get(WIDGETS).answer(Answer::hang())]);
+        let host = host(&server);
+        let controller = host.controller(&WIDGET, watch::paged(), |_: &Widget| ());
+        let reconcile = |_: Arc<Widget>, _| ready(Ok::<_, Infallible>(Action::await_change()));
+        let start = Instant::now();
+        let work = host.run(controller, (), reconcile);
+        let stop = async {
+            sleep(Duration::from_secs(5)).await;
+            host.shutdown.cancel();
+        };
+        timeout(Duration::from_secs(60), futures::future::join(work, stop)).await.unwrap();
+        assert_eq!(start.elapsed(), Duration::from_secs(5));
     }
 
     #[tokio::test(start_paused = true)]

@@ -1,8 +1,12 @@
 use std::{future::pending, sync::Mutex, time::Duration};
 
+use futures::future::join;
 use kube::client::Body;
 use prometheus_client::registry::Registry;
-use tokio::{sync::watch, time::timeout};
+use tokio::{
+    sync::watch,
+    time::{sleep, timeout},
+};
 use tower::{BoxError, service_fn};
 
 use super::*;
@@ -29,4 +33,27 @@ async fn the_controller_itself_keeps_the_places_of_vms() {
     assert!(timeout(Duration::from_secs(1), run).await.is_err(), "it ended by itself");
     let record = "/api/v1/namespaces/operator/configmaps";
     assert!(asked.lock().unwrap().iter().any(|path| path == record), "{asked:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_shutdown_does_not_wait_for_the_first_list() {
+    let hangs = service_fn(async |_: hyper::Request<Body>| {
+        pending::<Result<hyper::Response<Body>, BoxError>>().await
+    });
+    let (_settings, state) = watch::channel(state_in_memory("gcp", false));
+    let controller = PeerPods::new(
+        Client::new(hangs, "default"),
+        [CloudSettings::any(state)],
+        Openers::default(),
+        Leadership::unlimited(),
+        Metrics::new(&mut Registry::default()),
+        &Options::new("operator"),
+    );
+    let shutdown = CancellationToken::new();
+    let run = controller.run(|| (), shutdown.clone());
+    let stop = async {
+        sleep(Duration::from_secs(1)).await;
+        shutdown.cancel();
+    };
+    timeout(Duration::from_secs(2), join(Box::pin(run), stop)).await.unwrap();
 }
