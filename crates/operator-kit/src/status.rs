@@ -28,10 +28,25 @@ const NOTE_LIMIT: usize = 1024;
 
 /// After how many events the memory of published events begins anew. kube's recorder keeps each for 6 minutes, to count repeats of it
 /// instead of publishing them, and looks through all of them at each event. Thousands of objects may have an event each at once.
+/// A repeat of one that is remembered counts as none.
 const REMEMBERED_EVENTS: usize = 1000;
 
 /// Of how many objects the last written status is remembered.
 const REMEMBERED_STATUSES: usize = 4096;
+
+/// The events that were published, as far as they are remembered.
+struct Published {
+    recorder: Recorder,
+    /// The hash of the note, by the hash of the object and the reason. The recorder compares no notes: it would count an event with
+    /// another note as a repeat, and show the first note.
+    notes: HashMap<u64, u64>,
+}
+
+impl Published {
+    fn nothing(client: &Client, field_manager: &'static str) -> Self {
+        Self { recorder: Recorder::new(client.clone(), field_manager.into()), notes: HashMap::new() }
+    }
+}
 
 /// Writes the status and the events of a controller's objects.
 ///
@@ -41,8 +56,7 @@ pub struct Publisher {
     client: Client,
     /// For events.
     whole: Client,
-    /// Writes events, and how many it has written.
-    recorder: Mutex<(Recorder, usize)>,
+    published: Mutex<Published>,
     /// The hash of the status that was written last, by the uid of the object, until a cache shows it.
     written: Mutex<HashMap<String, u64>>,
     field_manager: &'static str,
@@ -59,12 +73,12 @@ impl Publisher {
         field_manager: &'static str,
         action: &'static str,
     ) -> Self {
-        let recorder = Mutex::new((Recorder::new(client.clone(), field_manager.into()), 0));
+        let published = Mutex::new(Published::nothing(client, field_manager));
         let written = Mutex::default();
         Self {
             client: reading(client, projection),
             whole: client.clone(),
-            recorder,
+            published,
             written,
             field_manager,
             action,
@@ -153,17 +167,22 @@ impl Publisher {
         written.insert(object.meta().uid.clone().unwrap_or_default(), hash(status));
     }
 
-    /// The recorder for one more event.
-    fn recorder(&self) -> Recorder {
-        let mut recorder = self.recorder.lock().unwrap_or_else(PoisonError::into_inner);
-        if recorder.1 == REMEMBERED_EVENTS {
-            *recorder = (Recorder::new(self.whole.clone(), self.field_manager.into()), 0);
+    /// The recorder for one more event. It cannot forget one event alone: with another note the memory of all begins anew.
+    fn recorder(&self, about: u64, note: u64) -> Recorder {
+        let mut published = self.published.lock().unwrap_or_else(PoisonError::into_inner);
+        let fits = match published.notes.get(&about) {
+            Some(before) => *before == note,
+            None => published.notes.len() < REMEMBERED_EVENTS,
+        };
+        if !fits {
+            *published = Published::nothing(&self.whole, self.field_manager);
         }
-        recorder.1 += 1;
-        recorder.0.clone()
+        published.notes.insert(about, note);
+        published.recorder.clone()
     }
 
-    /// Publishes an event. An event that cannot be published is logged; a terminating namespace accepts none.
+    /// Publishes an event. If the last one about this object, with this reason, had the same note and was at most 6 minutes ago, that one
+    /// is counted once more. An event that cannot be published is logged; a terminating namespace accepts none.
     pub async fn event(
         &self,
         object: &impl Resource<DynamicType = ()>,
@@ -171,14 +190,16 @@ impl Publisher {
         reason: &str,
         note: &str,
     ) {
+        let (object, note) = (object.object_ref(&()), cut(note, NOTE_LIMIT));
+        let recorder = self.recorder(hash(&(&object, reason)), hash(&note));
         let event = Event {
             type_,
             reason: reason.to_owned(),
-            note: Some(cut(note, NOTE_LIMIT)),
+            note: Some(note),
             action: self.action.to_owned(),
             secondary: None,
         };
-        match api_call::bounded(self.recorder().publish(&event, &object.object_ref(&()))).await {
+        match api_call::bounded(recorder.publish(&event, &object)).await {
             Err(error) if error.is_of_terminating_namespace() => {
                 debug!(%error, "the namespace is terminating, so it accepts no event");
             }
@@ -188,14 +209,19 @@ impl Publisher {
     }
 }
 
-fn hash(status: &impl Serialize) -> u64 {
+fn hash(value: &impl Serialize) -> u64 {
     let mut hasher = DefaultHasher::new();
-    json!(status).hash(&mut hasher);
+    json!(value).hash(&mut hasher);
     hasher.finish()
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use kube::client::Body;
+    use tower::{BoxError, service_fn};
+
     use super::*;
     use crate::{
         testing::{Answer, ApiServer, Call},
@@ -298,5 +324,42 @@ mod tests {
         for size in [2, 3, 2, 2] {
             assert!(publisher.status_if_changed(&widget, &WidgetStatus { size: Some(size) }).await.is_ok());
         }
+    }
+
+    const EVENTS: &str = "/apis/events.k8s.io/v1/namespaces/shop/events";
+
+    /// Publishes events with these notes about one widget.
+    async fn publish(client: &Client, notes: &[&str]) {
+        let mut widget = Widget::new("a", WidgetSpec::default());
+        widget.metadata.namespace = Some("shop".into());
+        widget.metadata.uid = Some("u".into());
+        let publisher = Publisher::new(client, &WIDGET, "kit", "Making");
+        for note in notes {
+            publisher.event(&widget, EventType::Warning, "Failed", note).await;
+        }
+    }
+
+    #[tokio::test]
+    async fn another_note_is_published_and_not_counted_as_a_repeat() {
+        let notes = ["no disk", "no network", "no disk"];
+        let event = |note: &&str| {
+            let wanted = json!({ "reason": "Failed", "note": note, "regarding": { "name": "a" } });
+            Call::post(EVENTS).body_with(wanted).answer(Answer::as_sent())
+        };
+        let server = ApiServer::expecting(notes.iter().map(event));
+        publish(&server.client(), &notes).await;
+    }
+
+    #[tokio::test]
+    async fn the_same_note_is_counted_as_a_repeat() {
+        let methods = Arc::new(Mutex::new(Vec::new()));
+        let seen = methods.clone();
+        // The name of an event has the time in it, so no script can have the path of the second call.
+        let as_sent = service_fn(move |request: hyper::Request<Body>| {
+            seen.lock().unwrap().push(request.method().clone());
+            async { Ok::<_, BoxError>(hyper::Response::new(request.into_body())) }
+        });
+        publish(&Client::new(as_sent, "default"), &["no disk"; 3]).await;
+        assert_eq!(*methods.lock().unwrap(), ["POST", "PATCH", "PATCH"]);
     }
 }
