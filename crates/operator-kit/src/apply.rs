@@ -31,7 +31,7 @@ pub enum Applied {
 /// fields.
 ///
 /// An empty object in `wanted` claims nothing. Leave a map that API servers replace as a whole, such as a `nodeSelector`, out when it is
-/// empty: see [`differs`].
+/// empty. [`differs`] says this, and which notations never equal what is stored, so that the object would be written each time.
 ///
 /// The stored object is read as JSON, because users may write times to its managed fields that the type of the object cannot hold.
 ///

@@ -108,7 +108,8 @@ pub struct NewCondition<'a> {
 }
 
 impl NewCondition<'_> {
-    /// The condition of an object that had those `before`. It keeps the time of the one of its type while its status stays.
+    /// The condition of an object that had those `before`. It keeps the time of the one of its type while its status stays. If `before`
+    /// is from a cache, the time follows the cache: a status that changes and changes back before the cache shows it keeps the first time.
     pub fn after(self, before: &[Condition], generation: Option<i64>, now: Timestamp) -> Condition {
         let Self { type_, is_true, reason, message } = self;
         let status = if is_true { "True" } else { "False" };

@@ -41,33 +41,34 @@
 //! | `installation` | the objects and files that install an operator; needs the feature `program` |
 //! | `testing` | a scripted API server for unit tests; needs the feature `testing` |
 //!
-//! A whole new operator uses `program`, `installation`, [`installed`], [`apply`] and [`controller::Host`], as `examples/podset` and
-//! `examples/ptemplate` of the repository do. peerpod-operator itself uses the lower modules, because its command line, its controllers
-//! and its rules for objects of other programs are its own.
+//! A whole new operator uses `program`, `installation` and [`controller::Host`], as `examples/podset` and `examples/ptemplate` of the
+//! repository do. [`apply`] and [`installed`] are in `examples/ptemplate`. peerpod-operator itself uses the lower modules, because its
+//! command line, its controllers and its rules for objects of other programs are its own.
 //!
 //! # An operator
 //!
 //! `examples/configmaps.rs` is a whole operator in 70 lines. Its surroundings are these:
 //!
 //! ```no_run
-//! # use operator_kit::{ListenAt, client, http, lease::Election, lifecycle, process, shutdown, telemetry};
+//! # use operator_kit::{ListenAt, client, controller::Host, http, lease::Election, lifecycle, process, shutdown, telemetry};
 //! # use prometheus_client::registry::Registry;
-//! # async fn controllers(_: kube::Client, _: operator_kit::Leadership) {}
+//! # async fn controllers(_: Host) {}
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
 //! telemetry::init(env!("CARGO_CRATE_NAME"), telemetry::LogFormat::Json);
 //! let shutdown = shutdown::on_signals()?;
 //! let (mut registry, readiness) = (Registry::default(), http::Readiness::default());
 //! process::register(&mut registry);
-//! let synced = readiness.needs("widgets");
 //! let [health, metrics] = [8081, 8080].map(|port| ListenAt::Everywhere(port).into());
-//! let endpoints = http::Endpoints { health, metrics, secure: None, page: None, readiness, registry };
+//! let endpoints =
+//!     http::Endpoints { health, metrics, secure: None, page: None, readiness: readiness.clone(), registry };
 //! let servers = endpoints.serve(&shutdown)?;
 //!
 //! let client = client::infer().await?;
 //! let election = Election::new(client.clone(), "my-namespace", "my-operator", &process::name());
-//! let work = controllers(client, election.leadership()); // ends after `shutdown`
-//! let ready = async { synced.met() }; // when the first lists are there
-//! lifecycle::run(work, Some(election), ready, &shutdown).await;
+//! let leadership = election.leadership();
+//! let host = Host { client, crds: &[], leadership, readiness: readiness.clone(), shutdown: shutdown.clone() };
+//! let work = controllers(host); // each cache of the host is something that the readiness needs; ends after `shutdown`
+//! lifecycle::run(work, Some(election), readiness.ready(), &shutdown).await; // when the first lists are there
 //! shutdown.cancel(); // also if the work ended by itself: the servers end after it
 //! servers.stopped().await;
 //! # Ok(())
@@ -79,7 +80,7 @@
 //! - Nothing is global. The program owns the async runtime, the metrics registry and the tracing subscriber, and takes the
 //!   modules that it wants.
 //! - The program chooses the version of Kubernetes: a feature of k8s-openapi, such as `v1_33`.
-//! - The field manager is a parameter: one name for all that an operator writes.
+//! - The field manager is a parameter: one name for all that an operator writes, and another one for [`finalizer::add`].
 //! - The program chooses the names of its flags. Errors name them where it says so: see [`ListenAt::chosen_by`] and
 //!   [`Election::with_namespace_flag`](lease::Election::with_namespace_flag).
 

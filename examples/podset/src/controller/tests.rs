@@ -95,6 +95,16 @@ async fn missing_pods_are_created_and_reported_in_one_reconcile() {
 }
 
 #[tokio::test]
+async fn a_status_that_the_api_server_stores_as_sent_takes_one_write() {
+    // The condition stays true and keeps its time, so the whole status is known.
+    let after = reported(2, &["web-poda", "web-podb"]);
+    let created = create().answer(Answer::object(&running("web-podb")));
+    let written = report(&["web-poda", "web-podb"]).answer(Answer::object(&after));
+    let calls = [list(&["web-poda"]), created, written];
+    reconciled(&reported(2, &["web-poda"]), &["web-poda"], calls).await.unwrap();
+}
+
+#[tokio::test]
 async fn needless_pods_are_deleted_though_one_is_gone_already() {
     let delete = |name: &str| Call::delete(format!("{PODS}/{name}"));
     let gone = delete("web-podc").answer(Answer::not_found("pods", "web-podc"));
