@@ -183,6 +183,12 @@ pub fn condition_update(decision: &Decision) -> Option<ConditionUpdate> {
             Reason::WaitingForPod,
             "the Pod is ending; the operator deletes the VM when the Pod has ended or its grace period is over".into(),
         ),
+        Decision::Wait(Wait::CleanUp(_)) => (
+            Reason::WaitingForPod,
+            "the Pod has ended; cloud-api-adaptor may still return the machine itself, and would then take it from the next Pod; \
+             the operator returns the machine after that"
+                .into(),
+        ),
         Decision::Retry(error) => {
             let message = match error.class {
                 // The remaining time changes with every reconcile; the text must not.

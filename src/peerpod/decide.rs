@@ -6,6 +6,8 @@
 //!   sibling that replaced this PeerPod), a VM that is proven to be that Pod's and is not much older than its record, and no other
 //!   PeerPod that claims the VM.
 //! - Nothing is done about a PeerPod whose finalizers are not all known.
+//! - At a cloud that reuses identifiers, cloud-api-adaptor has time to clean up after the Pod before the operator returns a machine: a
+//!   late clean-up would take the machine from the next Pod.
 //! - The operator waits for a terminating Pod until its grace period and [`SLACK`] are over. It never waits for the Pod object
 //!   to be removed: that object may itself wait for this PeerPod.
 
@@ -129,7 +131,8 @@ fn without_finalizer(facts: Facts) -> Decision {
 /// What the VM's deletion has to wait for because of its Pod. The observer checks this first and saves cloud calls that would not
 /// change the decision.
 pub fn wait_for_pod(facts: &Facts) -> Option<Wait> {
-    let wait = facts.owner.may_run()?;
+    let clean_up = (!facts.clean_up.is_zero()).then_some(Wait::CleanUp(facts.clean_up));
+    let wait = facts.owner.may_run().or(clean_up)?;
     (!is_superseded(facts)).then_some(wait)
 }
 

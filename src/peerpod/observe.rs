@@ -4,7 +4,10 @@
 //! PeerPod has ended (`index.rs`). It requeues other PeerPods: those that may have been refused because of that Pod, and those whose own
 //! reconcile must find out whether their Pod has ended (`claims.rs`).
 
-use std::{sync::Arc, time::Instant};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
@@ -41,6 +44,8 @@ pub(super) struct Observer {
     pub(super) index: Arc<Index>,
     pub(super) store: Store<PeerPod>,
     pub(super) grace_periods: Arc<GracePeriods>,
+    /// Since when Pods are known to have ended, at clouds that reuse identifiers.
+    pub(super) ended_pods: Arc<GracePeriods>,
     pub(super) cluster: Cluster,
     /// What the sweep found out.
     pub(super) findings: PeerPodFindings,
@@ -99,6 +104,7 @@ impl Observer {
             pod: owner(peerpod).map(|pod| pod.name.clone()),
             name_limit: Cloud::named(cloud).map_or(NAME_LIMIT, |cloud| cloud.name_limit),
             owner: Owner::Gone,
+            clean_up: Duration::ZERO,
             pod_created: None,
             in_sandbox: InSandbox::Unknown,
             instance: InstanceId::parse(cloud, peerpod.instance_id()),
@@ -128,6 +134,23 @@ impl Observer {
             self.grace_periods.forget(&key);
         }
         Ok(state)
+    }
+}
+
+impl Observer {
+    /// For how much longer cloud-api-adaptor may clean up after the Pod of this PeerPod, if that is being deleted and the Pod has ended.
+    fn clean_up(&self, peerpod: &PeerPod, pod: &OwnerReference, state: Owner) -> Duration {
+        let time = self.clouds.clean_up_time(peerpod.cloud_provider());
+        if time.is_zero() || deleted_at(peerpod).is_none() || state.may_run().is_some() {
+            return Duration::ZERO;
+        }
+        let key = key(peerpod);
+        let known_for = self.ended_pods.known_for(&key, &pod.uid, Duration::ZERO, Instant::now());
+        // No later event clears the entry of a PeerPod that was removed meanwhile.
+        if !self.index.contains(&key) {
+            self.ended_pods.forget(&key);
+        }
+        time.saturating_sub(known_for)
     }
 }
 
@@ -215,6 +238,7 @@ impl Observation<'_> {
     async fn read_pod(&self, pod: &OwnerReference, facts: &mut Facts) -> Result<(), ApiError> {
         let state = self.observer.pod_state(self.peerpod, pod).await?;
         facts.owner = state.owner;
+        facts.clean_up = self.observer.clean_up(self.peerpod, pod, state.owner);
         facts.pod_created = state.created;
         facts.in_sandbox = match state.in_sandbox {
             _ if self.observer.index.is_kept_for_pod(self.peerpod) => InSandbox::BeforeAllNewer,

@@ -93,7 +93,7 @@ impl Outcome<'_> {
             }
             // The first four have a condition, and the others end a reconcile without a report.
             (
-                Decision::Wait(Wait::PodRuns | Wait::PodEnds(_))
+                Decision::Wait(Wait::PodRuns | Wait::PodEnds(_) | Wait::CleanUp(_))
                 | Decision::Keep(_)
                 | Decision::Refuse(_)
                 | Decision::Nothing

@@ -119,13 +119,15 @@ impl Entry {
             self.reported = None;
             outcome.update()
         };
-        if let Outcome::Decided(Decision::Wait(Wait::PodRuns | Wait::PodEnds(_))) = outcome {
+        if let Outcome::Decided(Decision::Wait(Wait::PodRuns | Wait::PodEnds(_) | Wait::CleanUp(_))) = outcome
+        {
             (self.kept_until, self.attempts) = (Some(now), 0);
         }
         update
     }
 
-    /// When a deletion becomes slow. The time during which the Pod needed the VM does not count.
+    /// When a deletion becomes slow. The time during which the Pod needed the VM does not count, nor that for
+    /// cloud-api-adaptor's clean-up.
     fn slow_at(&self, deleted: Timestamp, slow_after: SignedDuration) -> Timestamp {
         after(self.kept_until.map_or(deleted, |until| until.max(deleted)), slow_after)
     }

@@ -162,8 +162,10 @@ impl RequeuePolicy {
         match wait {
             Wait::PodRuns | Wait::Start => while_stuck(POD_RESYNC),
             // A tenant chooses the grace period of a Pod.
-            Wait::PodEnds(left) if *left > POD_RESYNC => while_stuck(POD_RESYNC).min(*left),
-            Wait::PodEnds(left) => {
+            Wait::PodEnds(left) | Wait::CleanUp(left) if *left > POD_RESYNC => {
+                while_stuck(POD_RESYNC).min(*left)
+            }
+            Wait::PodEnds(left) | Wait::CleanUp(left) => {
                 self.stuck().remove(key);
                 *left
             }
@@ -405,6 +407,8 @@ mod tests {
             (Decision::Wait(Wait::PodRuns), 60.0, 75.0),
             (ends(5), 5.0, 5.0),
             (ends(500), 60.0, 75.0),
+            (Decision::Wait(Wait::CleanUp(Duration::from_secs(5))), 5.0, 5.0),
+            (Decision::Wait(Wait::CleanUp(Duration::from_secs(330))), 60.0, 75.0),
             (claimed, 60.0, 75.0),
             (Decision::Refuse(Blocked::NoOwner), 300.0, 375.0),
             (retry(ErrorClass::Invalid), 300.0, 375.0),

@@ -3,6 +3,7 @@
 use std::{
     convert::Infallible,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
 };
 
 use futures::{
@@ -172,6 +173,14 @@ impl Clouds {
     pub(crate) fn developer_mode(&self, cloud: &str) -> bool {
         let current = self.source(cloud).and_then(|source| source.settings.current().ok());
         current.is_some_and(|(_, snapshot)| snapshot.common.is_developer_mode())
+    }
+
+    /// How long cloud-api-adaptor may still return the VM of a Pod that has ended, whichever Pod has that VM by then. Zero at a cloud
+    /// that gives no identifier to another VM.
+    pub(crate) fn clean_up_time(&self, cloud: &str) -> Duration {
+        let current = self.source(cloud).and_then(|source| source.settings.current().ok());
+        let current = current.filter(|_| Cloud::named(cloud).is_some_and(|cloud| cloud.reuses_ids));
+        current.map_or(Duration::ZERO, |(_, snapshot)| snapshot.common.clean_up_time())
     }
 
     /// The cloud of the source with this number, to be listed at the place that its settings name. `None` if no settings name

@@ -1,6 +1,14 @@
 //! The settings that cloud-api-adaptor reads whatever the provider.
 
-use super::{Key, key::settings};
+use std::time::Duration;
+
+use super::{Key, go_duration, key::settings};
+
+/// What cloud-api-adaptor takes in place of a `PROXY_TIMEOUT` that it cannot read.
+const PROXY_TIMEOUT: Duration = Duration::from_secs(5 * 60);
+
+/// The longest one that counts. A setting must not keep machines from their pool for hours.
+const MOST_PROXY_TIMEOUT: Duration = Duration::from_secs(10 * 60);
 
 settings! {
     /// What cloud-api-adaptor reads whatever the provider.
@@ -22,7 +30,8 @@ settings! {
         vxlan_port: String = VXLAN_PORT.default("4789"),
         /// TCP port at which the forwarder inside a pod VM listens.
         forwarder_port: String = FORWARDER_PORT.default("15150"),
-        /// How long cloud-api-adaptor waits for a pod VM's agent, as a Go duration.
+        /// How long cloud-api-adaptor waits for a pod VM's agent, as a Go duration. With byom the operator leaves the machine of a Pod
+        /// that has ended to cloud-api-adaptor for this time (at most 10 minutes) and a tenth of it, and then returns the machine itself.
         proxy_timeout: String = PROXY_TIMEOUT.default("5m"),
         /// Folder on the node in which cloud-api-adaptor keeps its pods' state.
         pods_dir: String = PODS_DIR.default("/run/peerpod/pods"),
@@ -104,6 +113,15 @@ impl Common {
     /// Whether developer mode is on, by whichever name.
     pub fn is_developer_mode(&self) -> bool {
         self.developer_mode || self.former_developer_mode
+    }
+
+    /// How long cloud-api-adaptor may still clean up after a Pod that has ended: until it gives up a start, and a tenth of that time
+    /// more for the clean-up itself. With the default these are 5 min and 30 s. That is also longer than a kubelet goes on with the
+    /// start of a sandbox, which is 4 min.
+    pub(crate) fn clean_up_time(&self) -> Duration {
+        let timeout =
+            go_duration::parse(&self.proxy_timeout).unwrap_or(PROXY_TIMEOUT).min(MOST_PROXY_TIMEOUT);
+        timeout + timeout / 10
     }
 
     /// Key and value of the tag that `SWEEP_TAG` declares. None if it declares none, or is no tag.

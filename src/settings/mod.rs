@@ -24,6 +24,7 @@ mod common;
 mod endpoint;
 mod error;
 mod folder;
+mod go_duration;
 mod inspect;
 pub(crate) mod key;
 mod snapshot;

@@ -65,6 +65,7 @@ fn observer(peerpod: &PeerPod, others: &[PeerPod], server: &ApiServer) -> Observ
         index,
         store,
         grace_periods: Arc::default(),
+        ended_pods: Arc::default(),
         cluster: Cluster::new(&server.client()),
         findings: PeerPodFindings::default(),
         requeues: Requeues::default(),

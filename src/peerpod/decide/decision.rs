@@ -62,8 +62,8 @@ labels! {
          gone or off";
     Decision::Delete(_) => "delete",
         "the operator deletes the VM; it logs each such call, and the same reconcile ends with another decision";
-    Decision::Wait(Wait::PodRuns | Wait::Start | Wait::PodEnds(_)) => "wait_for_pod",
-        "the Pod may still run on the VM, or be starting on another one";
+    Decision::Wait(Wait::PodRuns | Wait::Start | Wait::PodEnds(_) | Wait::CleanUp(_)) => "wait_for_pod",
+        "the Pod may still run on the VM, or be starting on another one, or cloud-api-adaptor may still clean up after it";
     Decision::Wait(Wait::VmDeletion(_)) => "wait_for_vm",
         "the cloud accepted the deletion and still shows the VM";
     Decision::Retry(_) => "retry", "the cloud failed; the table of error classes says when the operator tries again";
@@ -93,6 +93,9 @@ pub enum Wait {
     Start,
     /// The Pod is terminating; reconcile again after this time at the latest.
     PodEnds(Duration),
+    /// The Pod has ended, and cloud-api-adaptor may still return its VM by an identifier that may be another Pod's by then; reconcile
+    /// again after this time at the latest.
+    CleanUp(Duration),
     /// The cloud is deleting the VM; reconcile again after this time at the earliest, and with growing delays.
     VmDeletion(Duration),
 }

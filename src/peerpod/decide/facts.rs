@@ -34,6 +34,9 @@ pub struct Facts {
     pub name_limit: usize,
     /// The state of that Pod.
     pub owner: Owner,
+    /// For how much longer cloud-api-adaptor may clean up after that Pod although it has ended. Zero at a cloud that gives no
+    /// identifier to another VM.
+    pub clean_up: Duration,
     /// When that Pod was created, by the clock that also dates the records; `None` if it is not known.
     pub pod_created: Option<Timestamp>,
     /// Since when that Pod is in its present sandbox, at the latest.

@@ -35,6 +35,7 @@ pub(in crate::peerpod) fn dangling() -> Facts {
         pod: Some(POD.to_owned()),
         name_limit: NAME_LIMIT,
         owner: Owner::Gone,
+        clean_up: Duration::ZERO,
         pod_created: Some(at(-100)),
         in_sandbox: InSandbox::Unknown,
         instance: Ok(id("i-1")),
@@ -144,6 +145,14 @@ fn an_ending_pod_keeps_its_vm_for_its_grace_period_and_the_slack() {
     let forever =
         Facts { owner: Owner::Terminating { grace: Duration::MAX, known_for: SLACK }, ..dangling() };
     assert!(matches!(decide(forever), Decision::Wait(Wait::PodEnds(_))));
+}
+
+#[test]
+fn what_cloud_api_adaptor_may_still_clean_up_is_left_to_it_and_released_once_that_is_done() {
+    let left = Duration::from_secs(300);
+    let ended = Facts { clean_up: left, ..dangling() };
+    assert_eq!(decide(ended.clone()), Decision::Wait(Wait::CleanUp(left)));
+    assert_eq!(decide(Facts { vm: VmState::Absent, ..ended }), Decision::Release(Release::Absent));
 }
 
 #[test]

@@ -120,10 +120,15 @@ impl Settings {
         Self { config_map: pairs(config_map), secret: pairs(secret) }
     }
 
-    /// Settings for machines that accept this key for root.
+    /// Settings for machines that accept this key for root. The operator leaves them to cloud-api-adaptor for a moment alone.
     pub fn byom(key: &Path) -> Self {
         let key = key.display().to_string();
-        let config_map = [("CLOUD_PROVIDER", "byom"), ("SSH_USERNAME", "root"), ("SSH_PRIV_KEY_PATH", &key)];
+        let config_map = [
+            ("CLOUD_PROVIDER", "byom"),
+            ("SSH_USERNAME", "root"),
+            ("SSH_PRIV_KEY_PATH", &key),
+            ("PROXY_TIMEOUT", "1s"),
+        ];
         Self { config_map: pairs(config_map), secret: BTreeMap::new() }
     }
 

@@ -63,7 +63,7 @@ prop_compose! {
         has_younger in any::<bool>(),
         created in 0i64..4,
         pod in prop_oneof![1 => Just(None), 5 => Just(Some(POD.to_owned()))],
-        (owner, pod_created, age) in (any_owner(), prop::option::of(-300i64..-200), prop::sample::select(&[0, 3600][..])),
+        (owner, clean_up, pod_created, age) in (any_owner(), prop::sample::select(&[0, 60][..]), prop::option::of(-300i64..-200), prop::sample::select(&[0, 3600][..])),
         instance in prop_oneof![1 => Just(Err(IdProblem::Empty)), 5 => Just(Ok(id("i-1")))],
         in_sandbox in prop_oneof![
             3 => Just(InSandbox::Unknown),
@@ -77,7 +77,7 @@ prop_compose! {
         deletion_accepted in any::<bool>(),
     ) -> Facts {
         let deleted = deleted.then(|| at(99));
-        Facts { deleted, finalizer, unread_finalizers: false, abandoned, recorded: at(created), age: SignedDuration::from_secs(age), pod, name_limit: NAME_LIMIT, owner, pod_created: pod_created.map(at), in_sandbox, instance, has_younger, siblings, claimed_by, vm, finding, developer_mode, deletion_accepted }
+        Facts { deleted, finalizer, unread_finalizers: false, abandoned, recorded: at(created), age: SignedDuration::from_secs(age), pod, name_limit: NAME_LIMIT, owner, clean_up: Duration::from_secs(clean_up), pod_created: pod_created.map(at), in_sandbox, instance, has_younger, siblings, claimed_by, vm, finding, developer_mode, deletion_accepted }
     }
 }
 
@@ -128,6 +128,7 @@ proptest! {
             prop_assert!(!facts.abandoned);
             if facts.finalizer {
                 prop_assert!(facts.deleted.is_some());
+                prop_assert!(facts.clean_up.is_zero() || replaced(&facts));
             } else {
                 prop_assert!(facts.deleted.is_none() && facts.has_younger && replaced(&facts));
             }
@@ -159,7 +160,7 @@ proptest! {
     fn a_living_peerpod_is_superseded_retired_or_left_alone(facts in any_facts()) {
         let facts = Facts { deleted: None, finalizer: true, ..facts };
         let decision = decide(facts.clone());
-        prop_assert!(!matches!(decision, Decision::Delete(_) | Decision::Tidy | Decision::Release(_) | Decision::Wait(Wait::PodRuns | Wait::PodEnds(_) | Wait::VmDeletion(_))));
+        prop_assert!(!matches!(decision, Decision::Delete(_) | Decision::Tidy | Decision::Release(_) | Decision::Wait(Wait::PodRuns | Wait::PodEnds(_) | Wait::CleanUp(_) | Wait::VmDeletion(_))));
         let has_ended = facts.finding == Some(PeerPodFinding::Ended) && facts.owner == Owner::Finished;
         let goes = match facts.developer_mode {
             true => Decision::Keep(Kept::DeveloperMode),
@@ -209,7 +210,7 @@ proptest! {
         if facts.vm == VmState::NotAsked {
             facts.vm = present(None);
         }
-        for _ in 0..4 {
+        for _ in 0..5 {
             match decide(facts.clone()) {
                 Decision::Delete(_) => { facts.vm = VmState::Absent; facts.deletion_accepted = true; }
                 Decision::Wait(Wait::VmDeletion(_)) => facts.deletion_accepted = false,
@@ -217,6 +218,7 @@ proptest! {
                     let Owner::Terminating { known_for, .. } = &mut facts.owner else { panic!("{facts:?}") };
                     *known_for += left;
                 }
+                Decision::Wait(Wait::CleanUp(_)) => facts.clean_up = Duration::ZERO,
                 _ => break,
             }
         }

@@ -10,15 +10,18 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use jiff::Timestamp;
 use kube::ResourceExt as _;
-use peerpod_operator::provider::{InstanceId, byom::CLOUD, ownership};
+use peerpod_operator::{
+    api::v1alpha1::PeerPod,
+    provider::{InstanceId, byom::CLOUD, ownership},
+};
 use testbed::{
-    Testbed,
+    Operator, OperatorOptions, Testbed,
     byom_pool::machine,
     wait::{self, DEADLINE},
 };
 
 use super::{RELEASED, Stand, claim, reap, with_operator};
-use crate::support::{alone_with, without_operator};
+use crate::support::{PROGRAM, alone_with, without_operator};
 
 #[test]
 fn a_machine_restarts_and_returns_to_the_pool_with_its_pod_and_is_no_earlier_pods() -> Result<()> {
@@ -53,6 +56,41 @@ fn a_machine_restarts_and_returns_to_the_pool_with_its_pod_and_is_no_earlier_pod
         let requests = scene.testbed.audit()?.of_operator()?.split_off(before);
         let refused: Vec<_> = requests.iter().filter(|request| request.code == 403).collect();
         ensure!(refused.is_empty(), "{refused:?}");
+        Ok(())
+    })
+}
+
+#[test]
+fn a_machine_is_left_to_cloud_api_adaptor_while_that_may_return_it_by_its_address() -> Result<()> {
+    let stand = OnceCell::new();
+    let start = async |testbed: &Testbed, dir: &Path, _: &_| {
+        let started = Stand::start(testbed, dir, 1).await?;
+        let mut settings = started.settings();
+        settings.config_map.insert("PROXY_TIMEOUT".to_owned(), "8s".to_owned());
+        let _ = stand.set(started);
+        Operator::start(testbed, &OperatorOptions::new(PROGRAM, dir.join("operator"), settings)).await
+    };
+    alone_with(start, async |alone| {
+        let (scene, stand) = (alone.scene(), stand.get().context("it was started")?);
+        let address = stand.address();
+        let web = scene.pods.run("web").await?;
+        stand.give("web").await?;
+        let recorded = scene.caa.record(&web, "byom", &address).await?.name_any();
+        scene.pods.delete("web").await?;
+        let is_left = |peerpod: &PeerPod| {
+            let mut conditions = peerpod.status.iter().flat_map(|status| &status.conditions);
+            conditions.any(|it| it.reason == "WaitingForPod" && it.message.contains("may still return"))
+        };
+        let what = "the machine is left to cloud-api-adaptor";
+        wait::present(&scene.peerpods, &recorded, what, DEADLINE, is_left).await?;
+        ensure!(stand.told()?.is_none(), "the machine was told to restart too early");
+        ensure!(stand.pool.content().await?.allocated[&address] == "web");
+        // cloud-api-adaptor returns the machine late, and gives it to another Pod.
+        stand.pool.end(&address).await?;
+        stand.give("next").await?;
+        wait::gone(&scene.peerpods, &recorded, RELEASED).await?;
+        ensure!(stand.told()?.is_none(), "the machine of another Pod was told to restart");
+        ensure!(stand.pool.content().await?.allocated[&address] == "next");
         Ok(())
     })
 }

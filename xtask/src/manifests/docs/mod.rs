@@ -62,7 +62,7 @@ The keys of the ConfigMap `peer-pods-cm` and the Secret `peer-pods-secret`. An e
 
 The column \"deletion\" marks the keys that the deletion of a PeerPod's VM depends on. The operator reads a few others, too:
 `SWEEP_…`, and on azure `AZURE_SUBSCRIPTION_ID` and `AZURE_RESOURCE_GROUP`, for the [sweep](../operations/sweep.md),
-`TLS_MIN_VERSION` and `TLS_CIPHER_SUITES` for the webhook, and `PROBE_PORT` for the DaemonSet of a PeerPodConfig.
+`TLS_MIN_VERSION` and `TLS_CIPHER_SUITES` for the webhook, `PROBE_PORT` for the DaemonSet of a PeerPodConfig, and on byom `PROXY_TIMEOUT`.
 All other keys are for cloud-api-adaptor alone.
 
 ## Every provider
