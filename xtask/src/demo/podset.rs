@@ -38,8 +38,13 @@ impl PodSet {
         self.0.kubectl(&["delete", "pod", killed, "--wait=false"]).await?;
         let gone = Fact::Pod { name: killed.clone(), change: PodChange::Gone };
         self.0.timeline.until("the Pod is gone", |fact| *fact == gone).await?;
-        let again = self.has(3).await?;
-        ensure!(!again.contains(killed), "the status names {killed}, which is gone");
+        // The status may still be the one from before.
+        let again = wait::eventually("the status names another Pod", DEADLINE, async || {
+            let names = self.has(3).await?;
+            ensure!(!names.contains(killed), "the status names {killed}, which is gone");
+            Ok(names)
+        })
+        .await?;
         self.0.check("Another Pod took the place of the deleted one.").await?;
 
         // Creation times are whole seconds. The newest Pods need a second of their own.
