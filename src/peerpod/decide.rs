@@ -259,10 +259,12 @@ fn was_in_sandbox_before(facts: &Facts, sibling: &Sibling) -> bool {
 
 /// Whether the sibling may be of an earlier start of the Pod than this PeerPod, although its VM was started and recorded later.
 /// cloud-api-adaptor goes on with a start that the kubelet gave up, while the kubelet starts the Pod again. So where that start was
-/// slow, both orders show its VM as the newer one, and the Pod runs on the other VM.
+/// slow, both orders show its VM as the newer one, and the Pod runs on the other VM. It also goes on with the start of a Pod that is
+/// gone, and then records the VM for the Pod that has the same name by then.
 ///
-/// The kubelet gives up a start after [`GIVEN_UP`], so all starts within that time of the Pod's creation follow each other. And
-/// [`STARTED_BY`] after this VM was recorded, the Pod is in its sandbox, which [`was_in_sandbox_before`] sees, or will not be.
+/// The kubelet gives up a start after [`GIVEN_UP`], so all starts within that time of the Pod's creation follow each other, if no
+/// earlier Pod had its name. And [`STARTED_BY`] after this VM was recorded, the Pod is in its sandbox, which
+/// [`was_in_sandbox_before`] sees, or will not be.
 fn may_be_of_an_earlier_start(facts: &Facts, sibling: &Sibling) -> bool {
     let after = |time: Timestamp| sibling.recorded.duration_since(time);
     matches!(&facts.vm, VmState::Present(vm) if vm.stage == Stage::Present)

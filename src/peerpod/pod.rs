@@ -22,6 +22,10 @@ const SANDBOX_READY: &str = "PodReadyToStartContainers";
 /// The annotation of a mirror Pod: the object by which a kubelet shows a Pod that its own files define.
 const MIRROR: &str = "kubernetes.io/config.mirror";
 
+/// What an API server appends to `generateName`: so many of these characters.
+const SUFFIX: usize = 5;
+const SUFFIX_CHARACTERS: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
+
 /// The grace period of a Pod that states none. An API server always sets it when a Pod is deleted.
 const DEFAULT_GRACE: Duration = Duration::from_secs(30);
 
@@ -29,6 +33,7 @@ const DEFAULT_GRACE: Duration = Duration::from_secs(30);
 pub(crate) static POD: Projection = Projection {
     metadata: &[
         ("annotations", Part::Only(&[(MIRROR, Part::All)])),
+        ("generateName", Part::All),
         ("managedFields", Part::Only(&[("subresource", Part::All), ("time", Part::All)])),
     ],
     rest: &[
@@ -139,7 +144,7 @@ impl PodView {
 /// The state of a Pod.
 pub(super) struct PodState {
     pub(super) owner: Owner,
-    /// When it was created.
+    /// When it was created; `None` if an earlier Pod may have had its name.
     pub(super) created: Option<Timestamp>,
     /// Since when it is in its present sandbox, by the earliest evidence.
     pub(super) in_sandbox: Option<Timestamp>,
@@ -170,13 +175,27 @@ pub(super) fn state_of(
         }
         (_, false) => Owner::Running,
     };
-    let created = metadata.creation_timestamp.as_ref().filter(|_| !is_mirror).map(|time| time.0);
+    let created =
+        metadata.creation_timestamp.as_ref().filter(|_| !is_mirror && has_generated_name(&metadata));
+    let created = created.map(|time| time.0);
     PodState { owner, created, in_sandbox: in_sandbox(&metadata, &status) }
 }
 
 /// Whether this is the metadata of a mirror Pod.
 fn is_mirror(metadata: &ObjectMeta) -> bool {
     metadata.annotations.as_ref().is_some_and(|annotations| annotations.contains_key(MIRROR))
+}
+
+/// Whether an API server made the name, so that no earlier Pod had it. Controllers that name their Pods themselves may set
+/// `generateName`, too: a StatefulSet appends a number to it.
+fn has_generated_name(ObjectMeta { name, generate_name, .. }: &ObjectMeta) -> bool {
+    let suffix =
+        name.as_deref().zip(generate_name.as_deref()).and_then(|(name, start)| name.strip_prefix(start));
+    suffix.map(str::as_bytes).is_some_and(|suffix| {
+        suffix.len() == SUFFIX
+            && suffix.iter().all(|it| SUFFIX_CHARACTERS.contains(it))
+            && !suffix.iter().all(u8::is_ascii_digit)
+    })
 }
 
 /// The state of the Pod with this uid, by the Pod that has its name. A terminating Pod counts as if it just began to terminate.

@@ -37,7 +37,8 @@ pub struct Facts {
     /// For how much longer cloud-api-adaptor may clean up after that Pod although it has ended. Zero at a cloud that gives no
     /// identifier to another VM.
     pub clean_up: Duration,
-    /// When that Pod was created, by the clock that also dates the records; `None` if it is not known.
+    /// When that Pod was created, by the clock that also dates the records; `None` if it is not known, or if an earlier Pod may have
+    /// had its name.
     pub pod_created: Option<Timestamp>,
     /// Since when that Pod is in its present sandbox, at the latest.
     pub in_sandbox: InSandbox,

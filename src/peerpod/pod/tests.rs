@@ -58,6 +58,29 @@ fn a_static_pod_runs_on_when_its_mirror_was_created_again() {
     }
 }
 
+#[test]
+fn the_creation_time_counts_if_no_earlier_pod_had_the_name() {
+    let created = |name: &str, start: Option<&str>| {
+        let metadata = json!({
+            "uid": "own", "name": name, "generateName": start, "creationTimestamp": "2026-01-01T00:00:00Z",
+        });
+        let pod = json!({ "apiVersion": "v1", "kind": "Pod", "metadata": metadata });
+        read_and_projected(&POD, &pod)
+            .map(|found| state_of(Some(found), "own", |_| Duration::ZERO).created.is_some())
+    };
+    assert_eq!(created("web-5d4f8c7b9-x7k2p", Some("web-5d4f8c7b9-")), [true; 2], "a ReplicaSet's");
+    for (name, start) in [
+        ("web-x7k2p", None),
+        ("web-0", Some("web-")),
+        ("web-24567", Some("web-")),
+        ("job-ps-12", Some("job-")),
+        ("job-worker-0", Some("job-")),
+        ("another-x7k2p", Some("web-")),
+    ] {
+        assert_eq!(created(name, start), [false; 2], "{name}");
+    }
+}
+
 /// Since when a Pod with this status was in its sandbox: the time of the sandbox' condition (ready or not), the start times
 /// of its containers, and the time when the status was written.
 fn in_sandbox(condition: Option<(&str, i64)>, status: &Value, written: &[(&str, i64)]) -> Option<i64> {

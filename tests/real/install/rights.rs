@@ -35,11 +35,11 @@ pub(crate) async fn all_decisions(scene: &Scene<'_>) -> Result<String> {
     kubelet.end(&pod).await?;
     scene.released(&waits.name()).await?;
     kubelet.remove(&pod).await?;
-    // Supersede.
-    let pod = scene.pods.run("siblings").await?;
+    // Supersede, at once where no earlier Pod had the name.
+    let pod = scene.pods.run("siblings-x7k2p").await?;
     let first = scene.caa.start_vm(&pod, scene.host).await?;
     next_second(std::slice::from_ref(&first)).await?;
-    scene.pods.sandbox_is_lost("siblings").await?;
+    scene.pods.sandbox_is_lost("siblings-x7k2p").await?;
     scene.caa.start_vm(&pod, scene.host).await?;
     scene.released(&first.name()).await?;
     // Refuse, and release when an administrator asks for it.

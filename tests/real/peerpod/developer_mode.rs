@@ -8,6 +8,9 @@ use testbed::{
 
 use crate::support::{ABANDON, Alone, alone, next_second};
 
+/// A name that an API server generated. No earlier Pod had it, so a newer machine replaces an older one at once.
+const WEB: &str = "web-x7k2p";
+
 fn settings(alone: &Alone<'_>, key: &str, value: &str) -> Settings {
     let mut settings = Settings::libvirt(&alone.libvirtd.host().uri().to_string());
     settings.config_map.insert(key.to_owned(), value.to_owned());
@@ -22,9 +25,9 @@ fn in_developer_mode_machines_stay_until_it_is_turned_off() -> Result<()> {
         // One PeerPod whose Pod is gone, one that an administrator gives up, and two of a Pod that runs.
         let gone = alone.scene().pod_with_vm("gone").await?;
         let abandoned = alone.scene().pod_with_vm("abandoned").await?;
-        let older = alone.scene().pod_with_vm("web").await?;
+        let older = alone.scene().pod_with_vm(WEB).await?;
         next_second(std::slice::from_ref(&older)).await?;
-        let pod = alone.scene().pods.sandbox_is_lost("web").await?;
+        let pod = alone.scene().pods.sandbox_is_lost(WEB).await?;
         let newer = alone.caa.start_vm(&pod, alone.libvirtd.host()).await?;
         for pod in ["gone", "abandoned"] {
             alone.scene().pods.delete(pod).await?;

@@ -95,10 +95,11 @@ pub(crate) fn phase(pod: &Pod) -> &str {
     pod.status.as_ref().and_then(|status| status.phase.as_deref()).unwrap_or_default()
 }
 
-/// A Pod for this node.
+/// A Pod for this node. As by controllers, also those that name their Pods themselves, it has the start of its name as `generateName`.
 pub(crate) fn pod(name: &str, node: &str, grace_seconds: i64) -> Result<Pod> {
+    let start = name.rsplit_once('-').map(|(start, _)| format!("{start}-"));
     let pod = json!({
-        "metadata": { "name": name },
+        "metadata": { "name": name, "generateName": start },
         "spec": {
             "nodeName": node,
             "terminationGracePeriodSeconds": grace_seconds,

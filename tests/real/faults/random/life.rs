@@ -222,7 +222,8 @@ impl Lane {
 
     /// A Pod starts, perhaps after attempts whose VMs cloud-api-adaptor left because it crashed.
     async fn start(&mut self, World { pods, caa, host, .. }: &World) -> Result<()> {
-        let name = format!("web-{}-{}", self.number, self.lives.len());
+        // It ends as a generated name, which no earlier Pod had. So a newer VM replaces an older one at once.
+        let name = format!("web-{}-{}-x7k2p", self.number, self.lives.len());
         let attempts = self.random.usize(..7).saturating_sub(3);
         println!("{name}: starts after {attempts} attempts");
         let mut pod = pods.run(&name).await?;
