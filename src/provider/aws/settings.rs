@@ -82,13 +82,14 @@ impl Settings {
     /// What is wrong with the region if EKS names another one in the operator's Pod. It does so in the Pods of cloud-api-adaptor,
     /// too, where the variable overrules the `ConfigMap`: a VM that is looked for in the other region would count as absent.
     fn overruled(&self, variable: impl Fn(&str) -> Option<String>) -> Option<Malformed> {
-        // With a key, cloud-api-adaptor needs no role. A variable without a role is an administrator's, for the operator alone.
-        if self.access_key_id.is_some() || !ROLE_VARIABLES.iter().any(|name| variable(name).is_some()) {
+        // EKS sets it beside an access key, too. A variable without a role is an administrator's, for the operator alone.
+        if !ROLE_VARIABLES.iter().any(|name| variable(name).is_some()) {
             return None;
         }
         let injected = variable("AWS_REGION")?;
         let problem = "the environment variable of that name is set to another region, as EKS does in the Pods of a role, and \
-                       cloud-api-adaptor makes VMs there: name that region, or leave the setting empty";
+                       cloud-api-adaptor makes VMs there: name that region, or leave the setting empty, or, with an access key, \
+                       remove the ServiceAccount's role";
         self.region.as_ref().filter(|set| **set != injected).map(|_| Malformed::new("AWS_REGION", problem))
     }
 }
@@ -126,13 +127,13 @@ mod tests {
         for (region, key, environment, refused) in [
             (Some("eu-west-1"), None, &[injected, irsa][..], true),
             (Some("eu-west-1"), None, &[injected, pod_identity], true),
+            (Some("eu-west-1"), Some("key"), &[injected, irsa], true),
             // It is the same region, or only one of the two names any.
             (Some("us-east-1"), None, &[injected, irsa], false),
             (None, None, &[injected, irsa], false),
             (Some("eu-west-1"), None, &[irsa], false),
-            // EKS gave no role, or the role is not used.
+            // EKS gave no role.
             (Some("eu-west-1"), None, &[injected], false),
-            (Some("eu-west-1"), Some("key"), &[injected, irsa], false),
         ] {
             let settings = Settings {
                 region: region.map(str::to_owned),
@@ -147,7 +148,7 @@ mod tests {
             assert_eq!(
                 problem.map(|it| it.key),
                 refused.then_some("AWS_REGION"),
-                "{region:?} {environment:?}"
+                "{region:?} {key:?} {environment:?}"
             );
         }
     }
