@@ -21,6 +21,7 @@
 //! | an instance in the state `terminated`, and nothing with its identifier in a tag `Name` | absence |
 //! | `InvalidInstanceID.NotFound`, and nothing with its identifier in a tag `Name` | absence: the region is recorded with the places, and the credentials are known to be of the account in which the VMs are |
 //! | an answer without the instance and without an error | nothing: the next look tells more |
+//! | an instance without any tag | nothing: EC2 may not show the tags of a young one yet |
 //! | any other error | nothing |
 
 mod answer;
@@ -191,6 +192,17 @@ impl Aws {
     }
 }
 
+/// The instance, if EC2 shows a tag of it. cloud-api-adaptor gives the tags in the request that makes the instance, but EC2 may show
+/// a young one without them. Without a name it would count as a VM of another, and nothing would ask for it again. If it never has
+/// a tag, a person must act.
+fn ensure_tagged(instance: Listed) -> Result<Listed, Error> {
+    if instance.tags.is_empty() {
+        let message = "EC2 shows the instance without any tag; the operator asks again, as EC2 may not show the tags of a young one yet";
+        return Err(Error::new(ErrorClass::Refused, message));
+    }
+    Ok(instance)
+}
+
 /// What a tag `Name` is on that names an instance by its identifier.
 fn side_resource(tag: &Node) -> Option<Listed> {
     let (id, key, name) =
@@ -212,7 +224,7 @@ impl Provider for Aws {
                 Some(instance) if instance.is_terminated => {
                     Error::new(ErrorClass::NotFound, "the instance is terminated")
                 }
-                Some(instance) => return Ok(instance.vm.described(id)),
+                Some(instance) => return Ok(ensure_tagged(instance.vm)?.described(id)),
                 None => {
                     let message = "EC2 answered without the instance, and did not say that there is none";
                     return Err(Error::new(ErrorClass::Transient, message));

@@ -73,6 +73,22 @@ fn settings_say_where_vms_are_and_refuse_what_is_no_place() {
 }
 
 #[test]
+fn an_instance_without_any_tag_is_refused_because_its_tags_may_not_be_shown_yet() {
+    let instance = |tags: &str| {
+        let instance = format!(
+            "<item><instancesSet><item><instanceId>i-01234567</instanceId><instanceState><name>pending</name></instanceState>\
+             <tagSet>{tags}</tagSet></item></instancesSet></item>"
+        );
+        let made = Instance::of(&Node::parse(&instance).unwrap()).unwrap();
+        ensure_tagged(made.into_iter().next().unwrap().vm)
+    };
+    assert_eq!(instance("").unwrap_err().class, ErrorClass::Refused);
+    // Another's, which is there, and never a pod VM.
+    let other = instance("<item><key>owner</key><value>a</value></item>").unwrap();
+    assert_eq!(other.name, "");
+}
+
+#[test]
 fn an_address_is_of_the_instance_that_its_name_names() {
     let vm = |id: &str, name: &str| {
         let tag = format!("<item><resourceId>{id}</resourceId><key>Name</key><value>{name}</value></item>");

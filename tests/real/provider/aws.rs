@@ -119,6 +119,10 @@ fn ambiguous_answers_do_not_count_as_absence() -> Result<()> {
     run(async {
         let aws = Aws::start().await?;
         let id = aws.moto.make(&vm_name("web"), "bare").await?;
+        let untagged = format!(
+            "<DescribeInstancesResponse><reservationSet><item><instancesSet><item><instanceId>{id}</instanceId><instanceState>\
+             <name>pending</name></instanceState></item></instancesSet></item></reservationSet></DescribeInstancesResponse>"
+        );
         let doubted = async |what: &str, class: ErrorClass| -> Result<()> {
             is_doubt(what, aws.describe(&id).await?, class)?;
             aws.relay.forget_rules();
@@ -128,6 +132,7 @@ fn ambiguous_answers_do_not_count_as_absence() -> Result<()> {
             ("an empty list", 200, "<DescribeInstancesResponse/>", ErrorClass::Transient),
             ("no answer of EC2", 200, "<html>hello", ErrorClass::Transient),
             ("JSON", 200, "{}", ErrorClass::Transient),
+            ("no tags yet", 200, &*untagged, ErrorClass::Refused),
             ("a proxy's 404", 404, "<html>not found</html>", ErrorClass::Invalid),
             (
                 "no rights",
