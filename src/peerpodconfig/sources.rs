@@ -8,6 +8,8 @@ use operator_kit::api_call::{self, ApiError};
 use super::resources::{self, AdaptorSettings, webhook};
 use crate::{
     api::v1alpha1::PeerPodConfig,
+    cluster::read_uid,
+    provider::Tagging,
     settings::tls::{TlsError, TlsOptions},
 };
 
@@ -22,12 +24,14 @@ pub(super) struct Sources {
     pub(super) settings: AdaptorSettings,
     /// The settings that cloud-api-adaptor requires and that they lack.
     pub(super) missing: Vec<&'static str>,
+    /// What is wrong with them if VMs would get the tag of another cluster.
+    pub(super) foreign_tags: Option<&'static str>,
     /// The TLS options in the `ConfigMap`, if it exists.
     pub(super) tls: Option<Result<TlsOptions, TlsError>>,
 }
 
 impl Sources {
-    /// Reads both objects, either of which may be missing.
+    /// Reads both objects, either of which may be missing. If they name a cluster for the tags of VMs, also reads the UID of this one.
     pub(super) async fn read(
         client: &Client,
         namespace: &str,
@@ -39,12 +43,58 @@ impl Sources {
             api_call::get_opt(&config_maps, &config.spec.config_map_name),
             api_call::get_opt(&secrets, &config.spec.cloud_secret_name),
         )?;
+        let [tags, sweep_tag, sweep_cluster] = ["TAGS", "SWEEP_TAG", "SWEEP_CLUSTER"]
+            .map(|key| resources::text(config_map.as_ref(), secret.as_ref(), key));
+        let tagging = Tagging { tags: &tags, sweep_tag: &sweep_tag, sweep_cluster: &sweep_cluster };
+        let foreign_tags = if tagging.clusters().is_empty() {
+            None
+        } else {
+            tagging.problem(&read_uid(client).await?.unwrap_or_default())
+        };
         Ok(Self {
             config_map: config_map.is_some(),
             secret: secret.is_some(),
             settings: AdaptorSettings::read(config_map.as_ref(), secret.as_ref()),
             missing: resources::missing(config_map.as_ref(), secret.as_ref()),
+            foreign_tags,
             tls: config_map.as_ref().map(webhook::tls_of_settings),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use operator_kit::testing::{Answer, ApiServer, Call};
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::api::v1alpha1::PeerPodConfigSpec;
+
+    /// What is wrong with the tags of these settings in the cluster with this UID. Without a UID the API server is not asked for it.
+    async fn foreign_tags(settings: Value, uid: Option<&str>) -> Option<&'static str> {
+        let get = |path: &str, object: &Value| {
+            Call::get(format!("/api/v1/namespaces/{path}")).answer(Answer::json(200, object))
+        };
+        let config_map = json!({ "metadata": { "name": "peer-pods-cm" }, "data": settings });
+        let secret = json!({ "metadata": { "name": "peer-pods-secret" } });
+        let namespace = json!({ "metadata": { "name": "kube-system", "uid": uid } });
+        let mut calls =
+            vec![get("ns/configmaps/peer-pods-cm", &config_map), get("ns/secrets/peer-pods-secret", &secret)];
+        calls.extend(uid.map(|_| get("kube-system", &namespace)));
+        let server = ApiServer::expecting(calls);
+        let config = PeerPodConfig::new("config", PeerPodConfigSpec::default());
+        Sources::read(&server.client(), "ns", &config).await.unwrap().foreign_tags
+    }
+
+    #[tokio::test]
+    async fn tags_of_another_cluster_are_found() {
+        let tagged = json!({ "CLOUD_PROVIDER": "aws", "TAGS": "caa-cluster-uid=uid-1" });
+        assert_eq!(foreign_tags(tagged.clone(), Some("uid-1")).await, None);
+        assert!(foreign_tags(tagged, Some("uid-2")).await.is_some());
+        let declared = json!({
+            "CLOUD_PROVIDER": "aws", "TAGS": "cluster=a", "SWEEP_TAG": "cluster=a", "SWEEP_CLUSTER": "uid-1",
+        });
+        assert!(foreign_tags(declared, Some("uid-2")).await.is_some());
+        assert_eq!(foreign_tags(json!({ "CLOUD_PROVIDER": "aws", "TAGS": "team=a" }), None).await, None);
     }
 }

@@ -20,7 +20,7 @@ pub(super) fn cluster_uid<K: AsRef<str>, V>(tags: impl IntoIterator<Item = (K, V
 }
 
 /// Azure ignores case in keys.
-fn is_uid_tag(key: &str) -> bool {
+pub(super) fn is_uid_tag(key: &str) -> bool {
     key.eq_ignore_ascii_case(CLUSTER_UID_TAG)
 }
 

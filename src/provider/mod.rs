@@ -55,6 +55,7 @@
 //! | `former_places.rs`, `sightings.rs` | when a VM counts as absent: asks in all these places, and twice if the cloud settles late |
 //! | `ownership.rs` | the proof that a VM is one Pod's |
 //! | `cluster_proof.rs` | the proof that a VM without a Pod and a PeerPod is this cluster's, and that a VM's tag names no other cluster |
+//! | `tagging.rs` | whether the settings give VMs the tag of another cluster |
 //! | `contract/` | the scenarios that every provider must pass, and a cloud in memory |
 //!
 //! What an author of a cloud uses:
@@ -102,6 +103,7 @@ mod registry;
 mod shared;
 mod sightings;
 mod single_flight;
+mod tagging;
 pub mod vsphere;
 
 pub use cloud::{CATALOGUE, CLOUDS, Cloud, NAME_LIMIT, Opening};
@@ -119,6 +121,7 @@ pub use registry::cloud_label;
 pub(crate) use registry::tests::{clouds_in_memory, clouds_under, state_in_memory};
 pub(crate) use registry::{Clouds, CloudsContext, Target};
 pub use shared::Shared;
+pub(crate) use tagging::Tagging;
 
 use std::time::Duration;
 

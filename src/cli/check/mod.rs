@@ -16,6 +16,7 @@ use operator_kit::{
     Message,
     client::{self, ClientError},
 };
+use secrecy::ExposeSecret;
 
 use self::{
     document::{Cloud, Document, Outcome},
@@ -23,7 +24,8 @@ use self::{
 };
 use super::FolderArgs;
 use crate::{
-    provider::{self, CATALOGUE, Error, ErrorClass, Openers, Opening, Provider},
+    cluster::read_uid,
+    provider::{self, CATALOGUE, Error, ErrorClass, Openers, Opening, Provider, Tagging},
     settings::{Folders, Inspection, Snapshot},
 };
 
@@ -74,6 +76,9 @@ const CLOUD_DEADLINE: Duration = Duration::from_secs(20);
 /// How many calls are made at once.
 const CALLS: usize = 10;
 
+/// The subject of the finding about the tags of VMs.
+const TAGS: &str = "cluster of TAGS";
+
 pub(super) fn check(args: CheckArgs) -> ExitCode {
     let outcome = examine(&args.folders.into(), &args.namespace).and_then(|document| {
         print(&document, args.output)?;
@@ -107,13 +112,43 @@ fn examine(folders: &Folders, namespace: &str) -> io::Result<Document> {
 }
 
 async fn ask(snapshot: &Snapshot, namespace: &str) -> Result<Vec<provider::Finding>, Error> {
-    let provider = open(snapshot, client::infer().await, namespace)?;
-    tokio::time::timeout(CLOUD_DEADLINE, provider.examine()).await.unwrap_or_else(|_| {
+    let cluster = client::infer().await;
+    let client = cluster.as_ref().ok().cloned();
+    let provider = open(snapshot, cluster, namespace)?;
+    let examined = tokio::time::timeout(CLOUD_DEADLINE, provider.examine()).await.unwrap_or_else(|_| {
         let cloud = snapshot.cloud();
         let message =
             format!("{cloud} did not answer all calls within {CLOUD_DEADLINE:?}: it hangs or is overloaded");
         Err(Error::new(ErrorClass::Transient, Message::public(message)))
-    })
+    });
+    Ok(examined?.into_iter().chain(tags(snapshot, client.as_ref()).await).collect())
+}
+
+/// Whether VMs get the tag of this cluster, if they get that of any.
+async fn tags(snapshot: &Snapshot, client: Option<&Client>) -> Option<provider::Finding> {
+    let Snapshot { common, values, .. } = snapshot;
+    let tagging = Tagging {
+        tags: values.get("TAGS").map_or("", ExposeSecret::expose_secret),
+        sweep_tag: common.sweep_tag.as_deref().unwrap_or_default(),
+        sweep_cluster: common.sweep_cluster.as_deref().unwrap_or_default(),
+    };
+    if tagging.clusters().is_empty() {
+        return None;
+    }
+    let uid = match client {
+        Some(client) => read_uid(client).await.ok().flatten(),
+        None => None,
+    };
+    let Some(uid) = uid else {
+        let why =
+            "check cannot read the UID of the namespace kube-system here, with which it compares the tag";
+        return Some(provider::Finding::untried(TAGS, why));
+    };
+    let answer = match tagging.problem(&uid) {
+        Some(problem) => Err(Error::new(ErrorClass::Invalid, problem)),
+        None => Ok("the tag of VMs is this cluster's".to_owned()),
+    };
+    Some(provider::Finding::tried(TAGS, answer))
 }
 
 /// Opens the cloud. Few clouds need the cluster. The others are checked without it.
@@ -156,9 +191,33 @@ fn print(document: &Document, format: OutputFormat) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use kube::config::Kubeconfig;
+    use operator_kit::testing::{Answer, ApiServer, Call};
+    use serde_json::json;
 
     use super::*;
     use crate::settings::Raw;
+
+    #[tokio::test]
+    async fn settings_that_tag_vms_as_another_clusters_are_wrong() {
+        let outcome = async |tags: &str, here: Option<&str>| {
+            let settings = [("CLOUD_PROVIDER", "aws"), ("TAGS", tags)];
+            let settings = settings.map(|(key, value)| (key.to_owned(), value.into())).into();
+            let snapshot = Snapshot::parse(&Raw { settings, ..Raw::default() }, CATALOGUE).unwrap();
+            let namespace = |uid: &str| json!({ "metadata": { "name": "kube-system", "uid": uid } });
+            let asked = here.map(|uid| {
+                Call::get("/api/v1/namespaces/kube-system").answer(Answer::json(200, &namespace(uid)))
+            });
+            let server = ApiServer::expecting(asked);
+            let client = here.map(|_| server.client());
+            let finding = super::tags(&snapshot, client.as_ref()).await;
+            finding.map(|found| Cloud::new(Ok(vec![found]), &Redaction::default()).outcome())
+        };
+        let tag = "team=a,caa-cluster-uid=uid-1";
+        assert_eq!(outcome(tag, Some("uid-1")).await, Some(Outcome::Ok));
+        assert_eq!(outcome(tag, Some("uid-2")).await, Some(Outcome::Settings));
+        assert_eq!(outcome(tag, None).await, Some(Outcome::Ok), "without access to the cluster");
+        assert_eq!(outcome("team=a", None).await, None);
+    }
 
     #[test]
     fn without_access_to_the_cluster_a_cloud_that_needs_it_is_not_reached_and_the_report_says_why() {

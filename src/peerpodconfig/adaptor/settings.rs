@@ -17,7 +17,7 @@ use crate::{api::v1alpha1::PeerPodConfigSpec, provider::Cloud};
 pub(super) const SETTINGS: &str = "peerpods.confidentialcontainers.org/settings";
 pub(super) const SETTINGS_SINCE: &str = "peerpods.confidentialcontainers.org/settings-since";
 
-/// What cloud-api-adaptor cannot start without.
+/// What cloud-api-adaptor cannot start without, or must not start with.
 pub(super) fn problem(spec: &PeerPodConfigSpec, sources: &Sources) -> Option<String> {
     let (config_map, secret) = (&spec.config_map_name, &spec.cloud_secret_name);
     if !sources.config_map {
@@ -31,12 +31,14 @@ pub(super) fn problem(spec: &PeerPodConfigSpec, sources: &Sources) -> Option<Str
             "the Secret {secret} does not exist; create it, with cloud-api-adaptor's credentials or empty"
         ));
     }
-    sources.settings.cloud_name.is_empty().then(|| {
-        format!(
+    if sources.settings.cloud_name.is_empty() {
+        return Some(format!(
             "neither the ConfigMap {config_map} nor the Secret {secret} has CLOUD_PROVIDER; set it to the \
              name of the cloud"
-        )
-    })
+        ));
+    }
+    let foreign = sources.foreign_tags?;
+    Some(format!("the settings of the ConfigMap {config_map} are for another cluster: {foreign}"))
 }
 
 /// The note about settings that cloud-api-adaptor may lack, while it does not start.
@@ -133,6 +135,8 @@ pub(super) fn older(pods: &[String], is_built: bool, misfit: Option<&AdaptorSett
 
 #[cfg(test)]
 mod tests {
+    use k8s_openapi::api::core::v1::ConfigMap;
+
     use super::*;
 
     fn message(pods: usize, is_built: bool, misfit: Option<&AdaptorSettings>) -> String {
@@ -154,6 +158,27 @@ mod tests {
             assert!(misfit.contains("CLOUD_PROVIDER aws and PROBE_PORT 8000"), "{misfit}");
             assert!(!misfit.contains("delete each Pod"), "{misfit}");
         }
+    }
+
+    #[test]
+    fn settings_with_the_tag_of_another_cluster_reach_no_cloud_api_adaptor() {
+        let cloud = [("CLOUD_PROVIDER".to_owned(), "aws".to_owned())].into();
+        let config_map = ConfigMap { data: Some(cloud), ..ConfigMap::default() };
+        let of = |foreign_tags| {
+            let settings = AdaptorSettings::read(Some(&config_map), None);
+            let sources = Sources {
+                config_map: true,
+                secret: true,
+                settings,
+                missing: Vec::new(),
+                foreign_tags,
+                tls: None,
+            };
+            problem(&PeerPodConfigSpec::default(), &sources)
+        };
+        assert_eq!(of(None), None);
+        let message = of(Some("by TAGS")).unwrap();
+        assert_eq!(message, "the settings of the ConfigMap peer-pods-cm are for another cluster: by TAGS");
     }
 
     #[test]

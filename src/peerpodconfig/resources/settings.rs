@@ -96,7 +96,11 @@ fn overruling(cloud: Option<&Cloud>) -> Option<&'static str> {
 }
 
 /// The value of a key in the two objects; empty if neither has it.
-fn text(config_map: Option<&ConfigMap>, secret: Option<&Secret>, key: &str) -> String {
+pub(in crate::peerpodconfig) fn text(
+    config_map: Option<&ConfigMap>,
+    secret: Option<&Secret>,
+    key: &str,
+) -> String {
     let settings = config_map.and_then(|it| it.data.as_ref()).and_then(|data| data.get(key)).cloned();
     let credentials = || secret.and_then(|it| it.data.as_ref()).and_then(|data| data.get(key));
     let credentials = || credentials().map(|value| String::from_utf8_lossy(&value.0).into_owned());

@@ -1,7 +1,10 @@
 //! What keeps cloud-api-adaptor from being deployed.
 
-use anyhow::{Result, ensure};
-use k8s_openapi::api::{apps::v1::DaemonSet, core::v1::ServiceAccount};
+use anyhow::{Context as _, Result, ensure};
+use k8s_openapi::api::{
+    apps::v1::DaemonSet,
+    core::v1::{Namespace, ServiceAccount},
+};
 use kube::{Api, api::DeleteParams};
 use peerpod_operator::{NAMESPACE, peerpodconfig::resources::SERVICE_ACCOUNT};
 use serde_json::json;
@@ -20,6 +23,24 @@ fn a_missing_service_account_is_reported_until_it_exists() -> Result<()> {
         ensure!(message.contains("apply the operator's installation again"), "{message}");
         stage.until("config", "Ready", "ServiceAccountMissing").await?;
         alone.testbed.install_objects().await?;
+        stage.until("config", "Ready", "AllReady").await?;
+        stage.clear("config").await
+    })
+}
+
+#[test]
+fn settings_with_the_tag_of_another_cluster_reach_no_cloud_api_adaptor() -> Result<()> {
+    configuring(async |alone| {
+        let stage = Stage::set(alone, 1).await?;
+        let tagged = |uid: &str| json!({ "CLOUD_PROVIDER": "libvirt", "TAGS": format!("team=a,caa-cluster-uid={uid}") });
+        stage.settings(tagged("another")).await?;
+        stage.configure("config", json!({ "limit": 2 })).await?;
+        let message = stage.until("config", "AdaptorReady", "SettingsMissing").await?;
+        ensure!(message.contains("are for another cluster: by TAGS"), "{message}");
+        ensure!(!stage.has_daemon_set("config").await?, "the other cluster would delete its VMs");
+        let namespaces: Api<Namespace> = Api::all(stage.client.clone());
+        let uid = namespaces.get("kube-system").await?.metadata.uid.context("it has a UID")?;
+        stage.settings(tagged(&uid)).await?;
         stage.until("config", "Ready", "AllReady").await?;
         stage.clear("config").await
     })
