@@ -187,7 +187,7 @@ fn is_mirror(metadata: &ObjectMeta) -> bool {
 }
 
 /// Whether an API server made the name, so that no earlier Pod had it. Controllers that name their Pods themselves may set
-/// `generateName`, too: a StatefulSet appends a number to it.
+/// `generateName`, too: a `StatefulSet` appends a number to it.
 fn has_generated_name(ObjectMeta { name, generate_name, .. }: &ObjectMeta) -> bool {
     let suffix =
         name.as_deref().zip(generate_name.as_deref()).and_then(|(name, start)| name.strip_prefix(start));

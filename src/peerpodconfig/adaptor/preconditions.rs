@@ -198,6 +198,7 @@ mod tests {
             secret: true,
             settings: AdaptorSettings::read(Some(&config_map), None),
             missing: Vec::new(),
+            foreign_tags: None,
             tls: None,
         };
         let mounted = MountedSettings {

@@ -9,7 +9,7 @@ use uuid::Uuid;
 
 use crate::support::{Scene, alone, beside_others, created, next_second};
 
-/// A name that an API server generated, as for a ReplicaSet. No earlier Pod had it, so a newer machine replaces an older one at once.
+/// A name that an API server generated, as for a `ReplicaSet`. No earlier Pod had it, so a newer machine replaces an older one at once.
 const WEB: &str = "web-x7k2p";
 
 /// New machines for new sandboxes of the Pod.
