@@ -6,8 +6,8 @@
 //!   sibling that replaced this PeerPod), a VM that is proven to be that Pod's and is not much older than its record, and no other
 //!   PeerPod that claims the VM.
 //! - Nothing is done about a PeerPod whose finalizers are not all known.
-//! - At a cloud that reuses identifiers, cloud-api-adaptor has time to clean up after the Pod before the operator returns a machine: a
-//!   late clean-up would take the machine from the next Pod.
+//! - At a cloud that reuses identifiers, cloud-api-adaptor has time to clean up after a Pod that has ended before the operator returns
+//!   the machine: a late clean-up would take it from the next Pod. A PeerPod that a newer sibling replaced is older than that.
 //! - The operator waits for a terminating Pod until its grace period and [`SLACK`] are over. It never waits for the Pod object
 //!   to be removed: that object may itself wait for this PeerPod.
 

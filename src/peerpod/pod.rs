@@ -24,6 +24,8 @@ const MIRROR: &str = "kubernetes.io/config.mirror";
 
 /// What an API server appends to `generateName`: so many of these characters.
 const SUFFIX: usize = 5;
+/// How much of `generateName` is before it.
+const START: usize = 58;
 const SUFFIX_CHARACTERS: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
 
 /// The grace period of a Pod that states none. An API server always sets it when a Pod is deleted.
@@ -189,9 +191,11 @@ fn is_mirror(metadata: &ObjectMeta) -> bool {
 /// Whether an API server made the name, so that no earlier Pod had it. Controllers that name their Pods themselves may set
 /// `generateName`, too: a `StatefulSet` appends a number to it.
 fn has_generated_name(ObjectMeta { name, generate_name, .. }: &ObjectMeta) -> bool {
-    let suffix =
-        name.as_deref().zip(generate_name.as_deref()).and_then(|(name, start)| name.strip_prefix(start));
-    suffix.map(str::as_bytes).is_some_and(|suffix| {
+    let suffix = name.as_deref().zip(generate_name.as_deref()).and_then(|(name, start)| {
+        let start = start.as_bytes();
+        name.as_bytes().strip_prefix(&start[..start.len().min(START)])
+    });
+    suffix.is_some_and(|suffix| {
         suffix.len() == SUFFIX
             && suffix.iter().all(|it| SUFFIX_CHARACTERS.contains(it))
             && !suffix.iter().all(u8::is_ascii_digit)

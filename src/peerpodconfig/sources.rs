@@ -10,7 +10,10 @@ use crate::{
     api::v1alpha1::PeerPodConfig,
     cluster::read_uid,
     provider::Tagging,
-    settings::tls::{TlsError, TlsOptions},
+    settings::{
+        key::is_true,
+        tls::{TlsError, TlsOptions},
+    },
 };
 
 /// The content of a configuration's `ConfigMap` and Secret.
@@ -24,14 +27,14 @@ pub(super) struct Sources {
     pub(super) settings: AdaptorSettings,
     /// The settings that cloud-api-adaptor requires and that they lack.
     pub(super) missing: Vec<&'static str>,
-    /// What is wrong with them if VMs would get the tag of another cluster.
-    pub(super) foreign_tags: Option<&'static str>,
+    /// What is wrong with them if VMs would be another cluster's.
+    pub(super) another_cluster: Option<&'static str>,
     /// The TLS options in the `ConfigMap`, if it exists.
     pub(super) tls: Option<Result<TlsOptions, TlsError>>,
 }
 
 impl Sources {
-    /// Reads both objects, either of which may be missing. If they name a cluster for the tags of VMs, also reads the UID of this one.
+    /// Reads both objects, either of which may be missing. If they name a cluster for VMs, also reads the UID of this one.
     pub(super) async fn read(
         client: &Client,
         namespace: &str,
@@ -43,20 +46,23 @@ impl Sources {
             api_call::get_opt(&config_maps, &config.spec.config_map_name),
             api_call::get_opt(&secrets, &config.spec.cloud_secret_name),
         )?;
-        let [tags, sweep_tag, sweep_cluster] = ["TAGS", "SWEEP_TAG", "SWEEP_CLUSTER"]
-            .map(|key| resources::text(config_map.as_ref(), secret.as_ref(), key));
-        let tagging = Tagging { tags: &tags, sweep_tag: &sweep_tag, sweep_cluster: &sweep_cluster };
-        let foreign_tags = if tagging.clusters().is_empty() {
-            None
-        } else {
+        let [tags, sweep_tag, sweep_exclusive, sweep_cluster] =
+            ["TAGS", "SWEEP_TAG", "SWEEP_EXCLUSIVE", "SWEEP_CLUSTER"]
+                .map(|key| resources::text(config_map.as_ref(), secret.as_ref(), key));
+        let sweep_exclusive = is_true(&sweep_exclusive);
+        let tagging =
+            Tagging { tags: &tags, sweep_tag: &sweep_tag, sweep_exclusive, sweep_cluster: &sweep_cluster };
+        let another_cluster = if tagging.names_cluster() {
             tagging.problem(&read_uid(client).await?.unwrap_or_default())
+        } else {
+            None
         };
         Ok(Self {
             config_map: config_map.is_some(),
             secret: secret.is_some(),
             settings: AdaptorSettings::read(config_map.as_ref(), secret.as_ref()),
             missing: resources::missing(config_map.as_ref(), secret.as_ref()),
-            foreign_tags,
+            another_cluster,
             tls: config_map.as_ref().map(webhook::tls_of_settings),
         })
     }
@@ -71,7 +77,7 @@ mod tests {
     use crate::api::v1alpha1::PeerPodConfigSpec;
 
     /// What is wrong with the tags of these settings in the cluster with this UID. Without a UID the API server is not asked for it.
-    async fn foreign_tags(settings: Value, uid: Option<&str>) -> Option<&'static str> {
+    async fn another_cluster(settings: Value, uid: Option<&str>) -> Option<&'static str> {
         let get = |path: &str, object: &Value| {
             Call::get(format!("/api/v1/namespaces/{path}")).answer(Answer::json(200, object))
         };
@@ -83,18 +89,21 @@ mod tests {
         calls.extend(uid.map(|_| get("kube-system", &namespace)));
         let server = ApiServer::expecting(calls);
         let config = PeerPodConfig::new("config", PeerPodConfigSpec::default());
-        Sources::read(&server.client(), "ns", &config).await.unwrap().foreign_tags
+        Sources::read(&server.client(), "ns", &config).await.unwrap().another_cluster
     }
 
     #[tokio::test]
-    async fn tags_of_another_cluster_are_found() {
+    async fn settings_of_another_cluster_are_found() {
         let tagged = json!({ "CLOUD_PROVIDER": "aws", "TAGS": "caa-cluster-uid=uid-1" });
-        assert_eq!(foreign_tags(tagged.clone(), Some("uid-1")).await, None);
-        assert!(foreign_tags(tagged, Some("uid-2")).await.is_some());
+        assert_eq!(another_cluster(tagged.clone(), Some("uid-1")).await, None);
+        assert!(another_cluster(tagged, Some("uid-2")).await.is_some());
         let declared = json!({
             "CLOUD_PROVIDER": "aws", "TAGS": "cluster=a", "SWEEP_TAG": "cluster=a", "SWEEP_CLUSTER": "uid-1",
         });
-        assert!(foreign_tags(declared, Some("uid-2")).await.is_some());
-        assert_eq!(foreign_tags(json!({ "CLOUD_PROVIDER": "aws", "TAGS": "team=a" }), None).await, None);
+        assert!(another_cluster(declared, Some("uid-2")).await.is_some());
+        let exclusive =
+            json!({ "CLOUD_PROVIDER": "libvirt", "SWEEP_EXCLUSIVE": "true", "SWEEP_CLUSTER": "uid-1" });
+        assert!(another_cluster(exclusive, Some("uid-2")).await.is_some());
+        assert_eq!(another_cluster(json!({ "CLOUD_PROVIDER": "aws", "TAGS": "team=a" }), None).await, None);
     }
 }

@@ -55,7 +55,7 @@
 //! | `former_places.rs`, `sightings.rs` | when a VM counts as absent: asks in all these places, and twice if the cloud settles late |
 //! | `ownership.rs` | the proof that a VM is one Pod's |
 //! | `cluster_proof.rs` | the proof that a VM without a Pod and a PeerPod is this cluster's, and that a VM's tag names no other cluster |
-//! | `tagging.rs` | whether the settings give VMs the tag of another cluster |
+//! | `tagging.rs` | whether VMs are another cluster's by the settings |
 //! | `contract/` | the scenarios that every provider must pass, and a cloud in memory |
 //!
 //! What an author of a cloud uses:

@@ -131,3 +131,28 @@ impl Common {
         (!key.is_empty() && !value.is_empty()).then_some((key, value))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::settings::Values;
+
+    #[test]
+    fn the_time_for_a_clean_up_is_that_of_a_start_and_a_tenth_and_at_most_11_minutes() {
+        let time = |timeout: &str| {
+            let common = Common { proxy_timeout: timeout.to_owned(), ..Common::read(&Values::default()) };
+            common.clean_up_time().as_millis()
+        };
+        assert_eq!(Common::read(&Values::default()).clean_up_time().as_secs(), 330);
+        for (timeout, milliseconds) in [
+            ("1s", 1_100),
+            ("10m", 660_000),
+            ("10m1s", 660_000),
+            ("9999999h", 660_000),
+            ("soon", 330_000),
+            ("", 330_000),
+        ] {
+            assert_eq!(time(timeout), milliseconds, "{timeout}");
+        }
+    }
+}

@@ -126,9 +126,13 @@ impl Value for bool {
     const KIND: Kind = Kind::Boolean;
 
     fn read(key: &Key, given: Option<&SecretString>) -> Self {
-        let text = given.map_or(key.default, ExposeSecret::expose_secret);
-        text == "1" || text.eq_ignore_ascii_case("true")
+        is_true(given.map_or(key.default, ExposeSecret::expose_secret))
     }
+}
+
+/// Whether the value of a switch turns it on.
+pub(crate) fn is_true(text: &str) -> bool {
+    text == "1" || text.eq_ignore_ascii_case("true")
 }
 
 /// Declares a struct of settings, its table `KEYS` and the function that reads it. A field's comment is the setting's

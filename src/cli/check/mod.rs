@@ -76,8 +76,8 @@ const CLOUD_DEADLINE: Duration = Duration::from_secs(20);
 /// How many calls are made at once.
 const CALLS: usize = 10;
 
-/// The subject of the finding about the tags of VMs.
-const TAGS: &str = "cluster of TAGS";
+/// The subject of the finding about whose the VMs are.
+const TAGS: &str = "cluster of the VMs";
 
 pub(super) fn check(args: CheckArgs) -> ExitCode {
     let outcome = examine(&args.folders.into(), &args.namespace).and_then(|document| {
@@ -130,9 +130,10 @@ async fn tags(snapshot: &Snapshot, client: Option<&Client>) -> Option<provider::
     let tagging = Tagging {
         tags: values.get("TAGS").map_or("", ExposeSecret::expose_secret),
         sweep_tag: common.sweep_tag.as_deref().unwrap_or_default(),
+        sweep_exclusive: common.sweep_exclusive,
         sweep_cluster: common.sweep_cluster.as_deref().unwrap_or_default(),
     };
-    if tagging.clusters().is_empty() {
+    if !tagging.names_cluster() {
         return None;
     }
     let uid = match client {
@@ -140,13 +141,12 @@ async fn tags(snapshot: &Snapshot, client: Option<&Client>) -> Option<provider::
         None => None,
     };
     let Some(uid) = uid else {
-        let why =
-            "check cannot read the UID of the namespace kube-system here, with which it compares the tag";
+        let why = "check cannot read the UID of the namespace kube-system here, with which it compares the settings";
         return Some(provider::Finding::untried(TAGS, why));
     };
     let answer = match tagging.problem(&uid) {
         Some(problem) => Err(Error::new(ErrorClass::Invalid, problem)),
-        None => Ok("the tag of VMs is this cluster's".to_owned()),
+        None => Ok("the settings are for this cluster".to_owned()),
     };
     Some(provider::Finding::tried(TAGS, answer))
 }

@@ -69,6 +69,12 @@ fn the_creation_time_counts_if_no_earlier_pod_had_the_name() {
             .map(|found| state_of(Some(found), "own", |_| Duration::ZERO).created.is_some())
     };
     assert_eq!(created("web-5d4f8c7b9-x7k2p", Some("web-5d4f8c7b9-")), [true; 2], "a ReplicaSet's");
+    let long = "a".repeat(70);
+    assert_eq!(
+        created(&format!("{}x7k2p", &long[..58]), Some(&long)),
+        [true; 2],
+        "an API server cuts the start"
+    );
     for (name, start) in [
         ("web-x7k2p", None),
         ("web-0", Some("web-")),

@@ -198,7 +198,7 @@ mod tests {
             secret: true,
             settings: AdaptorSettings::read(Some(&config_map), None),
             missing: Vec::new(),
-            foreign_tags: None,
+            another_cluster: None,
             tls: None,
         };
         let mounted = MountedSettings {

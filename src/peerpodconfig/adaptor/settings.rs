@@ -37,7 +37,7 @@ pub(super) fn problem(spec: &PeerPodConfigSpec, sources: &Sources) -> Option<Str
              name of the cloud"
         ));
     }
-    let foreign = sources.foreign_tags?;
+    let foreign = sources.another_cluster?;
     Some(format!("the settings of the ConfigMap {config_map} are for another cluster: {foreign}"))
 }
 
@@ -56,14 +56,14 @@ pub(super) fn hint(spec: &PeerPodConfigSpec, missing: &[&str]) -> Option<String>
 
 /// The condition when cloud-api-adaptor would create VMs with settings that the operator does not have. The operator would ask for
 /// them in the place of its own settings, be told that they do not exist, and release their PeerPods. `cloud`: the one of
-/// cloud-api-adaptor's settings.
+/// cloud-api-adaptor's settings. The operator releases no PeerPod of a cloud that it does not know.
 pub(super) fn not_mounted(
     spec: &PeerPodConfigSpec,
     cloud: Option<&'static Cloud>,
     mounted: &MountedSettings,
 ) -> Option<Finding> {
     // The operator deletes the VMs of a further cloud with other objects than the mounted ones, whatever they are named.
-    if cloud.is_some_and(|cloud| mounted.further.contains(&cloud)) {
+    if cloud.is_none_or(|cloud| mounted.further.contains(&cloud)) {
         return None;
     }
     let differing: Vec<_> = [
@@ -72,13 +72,15 @@ pub(super) fn not_mounted(
     ]
     .into_iter()
     .filter(|(_, named, mounted)| named != mounted)
-    .map(|(field, named, mounted)| format!("{field} is {named}, but the operator has {mounted} mounted"))
+    .map(|(field, named, mounted)| {
+        format!("{field} is {named}, but by its flags the operator has {mounted} mounted")
+    })
     .collect();
     (!differing.is_empty()).then(|| {
         let message = format!(
-            "{}; the operator would take the VMs that cloud-api-adaptor creates with other settings for absent: \
-             name the ones that the operator has mounted, or run the operator with the ones that are named here, \
-             for a further cloud by --provider",
+            "{}; the operator would not find the VMs that cloud-api-adaptor creates with other settings, and take them for absent: \
+             name the ones that the operator has mounted, or run the operator with the ones that are named here (for a further \
+             cloud by --provider) and say so by --settings-config-map and --credentials-secret",
             differing.join("; ")
         );
         Finding::new(Reason::NotMounted, message)
@@ -164,14 +166,14 @@ mod tests {
     fn settings_with_the_tag_of_another_cluster_reach_no_cloud_api_adaptor() {
         let cloud = [("CLOUD_PROVIDER".to_owned(), "aws".to_owned())].into();
         let config_map = ConfigMap { data: Some(cloud), ..ConfigMap::default() };
-        let of = |foreign_tags| {
+        let of = |another_cluster| {
             let settings = AdaptorSettings::read(Some(&config_map), None);
             let sources = Sources {
                 config_map: true,
                 secret: true,
                 settings,
                 missing: Vec::new(),
-                foreign_tags,
+                another_cluster,
                 tls: None,
             };
             problem(&PeerPodConfigSpec::default(), &sources)
@@ -198,13 +200,16 @@ mod tests {
         assert_eq!(finding("peer-pods-cm", "peer-pods-secret"), None);
         let message = finding("other", "peer-pods-secret").unwrap();
         assert!(
-            message.starts_with("configMapName is other, but the operator has peer-pods-cm mounted; the"),
+            message.starts_with(
+                "configMapName is other, but by its flags the operator has peer-pods-cm mounted; the"
+            ),
             "{message}"
         );
         let message = finding("peer-pods-cm", "other").unwrap();
         assert!(
-            message
-                .starts_with("cloudSecretName is other, but the operator has peer-pods-secret mounted; the"),
+            message.starts_with(
+                "cloudSecretName is other, but by its flags the operator has peer-pods-secret mounted; the"
+            ),
             "{message}"
         );
         let message = finding("a", "b").unwrap();
@@ -213,8 +218,11 @@ mod tests {
             "{message}"
         );
         assert_eq!(of_cloud("aws", "a", "b"), None, "the operator has settings of that cloud's own");
-        for other in ["gcp", ""] {
-            assert_eq!(of_cloud(other, "a", "b"), Some(message.clone()), "{other}");
-        }
+        assert_eq!(of_cloud("gcp", "a", "b"), Some(message));
+        assert_eq!(
+            of_cloud("a-plugin's", "a", "b"),
+            None,
+            "the operator deletes and releases nothing of that cloud"
+        );
     }
 }

@@ -1,6 +1,6 @@
 //! Whether the disks have room for the tests. On a full disk etcd and API servers fail in ways that say nothing about the code.
 
-use std::{env, path::Path};
+use std::{env, fs, path::Path};
 
 use anyhow::{Context as _, Result, ensure};
 
@@ -10,10 +10,13 @@ use crate::repository;
 const NEEDED: u64 = 4 * GB;
 const GB: u64 = 1_000_000_000;
 
-/// Fails unless the disks of this repository and of temporary files have room.
+/// Fails unless the disks of this repository, of cargo's builds and of temporary files have room.
 pub(super) fn has_room() -> Result<()> {
+    let target = repository::target();
+    fs::create_dir_all(&target).with_context(|| format!("creating {}", target.display()))?;
     let folders = [
         (repository::root(), "delete target/ of other clones, or other files on its disk"),
+        (target, "delete it, or other files on its disk"),
         (env::temp_dir(), "delete files on its disk, or set TMPDIR to a folder on another disk"),
     ];
     for (folder, remedy) in folders {
