@@ -192,8 +192,10 @@ impl<'a> Stage<'a> {
     }
 
     async fn create(&self, name: &str, container: Value) -> Result<Pod> {
+        // As if a controller had the API server generate the name.
+        let start = name.rsplit_once('-').map(|(start, _)| format!("{start}-"));
         let pod = serde_json::from_value(json!({
-            "metadata": { "name": name },
+            "metadata": { "name": name, "generateName": start },
             "spec": {
                 "terminationGracePeriodSeconds": 1, "restartPolicy": "Never", "runtimeClassName": "kata-remote",
                 "containers": [container],

@@ -31,22 +31,24 @@ impl Stage<'_> {
 
 #[test]
 fn a_newer_record_replaces_the_machine_that_a_restarted_adaptor_forgot() -> Result<()> {
+    // No earlier Pod had a generated name, so the newer VM is the Pod's.
+    const POD: &str = "web-x7k2p";
     with_adaptor(async |stage| {
-        let gate = stage.starting("web").await?;
-        stage.recorded("web").await?;
+        let gate = stage.starting(POD).await?;
+        stage.recorded(POD).await?;
         stage.restart().await?;
-        stage.until_it_waits_for("web").await?;
+        stage.until_it_waits_for(POD).await?;
         // The shim has lost its connection to cloud-api-adaptor.
         gate.fail()?;
         stage.until_held(&gate).await?;
-        let newer = stage.recorded("web").await?;
-        assert_eq!(stage.until_left("web", 1, 1).await?, [newer.as_str()]);
+        let newer = stage.recorded(POD).await?;
+        assert_eq!(stage.until_left(POD, 1, 1).await?, [newer.as_str()]);
 
         gate.pass()?;
-        stage.until_running("web").await?;
+        stage.until_running(POD).await?;
         stage.until("AdaptorRunning").await?;
-        assert_eq!(stage.domains_of("web").await?, [newer]);
-        stage.until_gone("web").await
+        assert_eq!(stage.domains_of(POD).await?, [newer]);
+        stage.until_gone(POD).await
     })
 }
 
