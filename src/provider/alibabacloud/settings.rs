@@ -67,6 +67,19 @@ impl Settings {
             or_injected(&self.token_file, "ALIBABA_CLOUD_OIDC_TOKEN_FILE")?,
         ])
     }
+
+    /// What is wrong with the role if the identity webhook of ACK names another one in the operator's Pod. It does so in the Pods
+    /// of cloud-api-adaptor, too, where the variable overrules the `ConfigMap`: a VM that is looked for in the account of the other
+    /// role would count as absent.
+    fn overruled(&self, variable: impl Fn(&str) -> Option<String>) -> Option<Malformed> {
+        // With an access key neither cloud-api-adaptor nor the operator assumes a role.
+        let set = self.role_arn.as_ref().filter(|_| self.access_key_id.is_none())?;
+        let injected = variable("ALIBABA_CLOUD_ROLE_ARN")?;
+        let problem = "the environment variable of that name is set to another role, as ACK does if the ServiceAccount names a \
+                       role, and cloud-api-adaptor may make VMs in the account of such a role: name that role, or leave the \
+                       setting empty, or remove the ServiceAccount's role";
+        (*set != injected).then(|| Malformed::new("ALIBABA_CLOUD_ROLE_ARN", problem))
+    }
 }
 
 /// Where these settings look for VMs.
@@ -78,12 +91,43 @@ pub(super) fn check(values: &Values) -> Result<Endpoint, Vec<Malformed>> {
                        ALIBABA_CLOUD_OIDC_PROVIDER_ARN and ALIBABA_CLOUD_OIDC_TOKEN_FILE";
         return Err(vec![Malformed::new("ALIBABACLOUD_ACCESS_KEY_ID", problem)]);
     }
+    let overruled = settings.overruled(variable);
     let place = RegionPlace { region: settings.region, endpoint: settings.endpoint };
     let mut problems = place.problems("REGION", "cn-beijing", "ALIBABA_CLOUD_ENDPOINT");
+    problems.extend(overruled);
     if place.region.bytes().any(|byte| byte.is_ascii_uppercase()) {
         problems
             .push(Malformed::new("REGION", "regions of Alibaba Cloud are in lower case, such as cn-beijing"));
     }
     let endpoint = Endpoint { setting: "REGION", address: place.to_string() };
     if problems.is_empty() { Ok(endpoint) } else { Err(problems) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_role_that_ack_overrules_is_refused() {
+        for (role, key, injected, refused) in [
+            (Some("a"), None, Some("b"), true),
+            // It is the same role, or only one of the two names any.
+            (Some("b"), None, Some("b"), false),
+            (None, None, Some("b"), false),
+            (Some("a"), None, None, false),
+            // The key is used, and no role.
+            (Some("a"), Some("key"), Some("b"), false),
+        ] {
+            let settings = Settings {
+                role_arn: role.map(str::to_owned),
+                access_key_id: key.map(SecretString::from),
+                ..Settings::read(&Values::default())
+            };
+            let variable =
+                |name: &str| injected.filter(|_| name == "ALIBABA_CLOUD_ROLE_ARN").map(str::to_owned);
+            let expected = refused.then_some("ALIBABA_CLOUD_ROLE_ARN");
+            let problem = settings.overruled(variable);
+            assert_eq!(problem.map(|it| it.key), expected, "{role:?} {key:?} {injected:?}");
+        }
+    }
 }

@@ -79,18 +79,27 @@ impl Settings {
         [self.role_arn.clone().or(role), self.token_file.clone().or(file)]
     }
 
-    /// What is wrong with the region if EKS names another one in the operator's Pod. It does so in the Pods of cloud-api-adaptor,
-    /// too, where the variable overrules the `ConfigMap`: a VM that is looked for in the other region would count as absent.
-    fn overruled(&self, variable: impl Fn(&str) -> Option<String>) -> Option<Malformed> {
-        // EKS sets it beside an access key, too. A variable without a role is an administrator's, for the operator alone.
+    /// What is wrong with the region and the role if EKS names others in the operator's Pod. It does so in the Pods of
+    /// cloud-api-adaptor, too, where the variables overrule the `ConfigMap`: a VM that is looked for in the other region, or in
+    /// the account of the other role, would count as absent.
+    fn overruled(&self, variable: impl Fn(&str) -> Option<String>) -> Vec<Malformed> {
+        // EKS sets them beside an access key, too. A variable without a role is an administrator's, for the operator alone.
         if !ROLE_VARIABLES.iter().any(|name| variable(name).is_some()) {
-            return None;
+            return Vec::new();
         }
-        let injected = variable("AWS_REGION")?;
-        let problem = "the environment variable of that name is set to another region, as EKS does in the Pods of a role, and \
-                       cloud-api-adaptor makes VMs there: name that region, or leave the setting empty, or, with an access key, \
-                       remove the ServiceAccount's role";
-        self.region.as_ref().filter(|set| **set != injected).map(|_| Malformed::new("AWS_REGION", problem))
+        let region = "the environment variable of that name is set to another region, as EKS does in the Pods of a role, and \
+                      cloud-api-adaptor makes VMs there: name that region, or leave the setting empty, or, with an access key, \
+                      remove the ServiceAccount's role";
+        let role = "the environment variable of that name is set to another role, as EKS does if the ServiceAccount names a role, \
+                    and cloud-api-adaptor may make VMs in the account of such a role: name that role, or leave the setting \
+                    empty, or remove the ServiceAccount's role";
+        // With an access key neither cloud-api-adaptor nor the operator assumes a role.
+        let assumed = self.role_arn.as_ref().filter(|_| self.access_key_id.is_none());
+        let settings = [("AWS_REGION", self.region.as_ref(), region), ("AWS_ROLE_ARN", assumed, role)];
+        let overruled = settings.into_iter().filter(|(key, set, _)| {
+            set.is_some_and(|set| variable(key).is_some_and(|injected| injected != *set))
+        });
+        overruled.map(|(key, _, problem)| Malformed::new(key, problem)).collect()
     }
 }
 
@@ -120,6 +129,15 @@ pub(super) fn check(values: &Values) -> Result<Endpoint, Vec<Malformed>> {
 mod tests {
     use super::*;
 
+    /// The settings that are refused if these variables are in the environment.
+    fn overruled(settings: &Settings, environment: &[(&str, &str)]) -> Vec<&'static str> {
+        let variable = |name: &str| {
+            let set = environment.iter().find(|(variable, _)| *variable == name);
+            set.map(|(_, value)| (*value).to_owned())
+        };
+        settings.overruled(variable).into_iter().map(|it| it.key).collect()
+    }
+
     #[test]
     fn a_region_that_eks_overrules_is_refused() {
         let [irsa, pod_identity] = ROLE_VARIABLES.map(|name| (name, "set"));
@@ -140,16 +158,34 @@ mod tests {
                 access_key_id: key.map(SecretString::from),
                 ..Settings::read(&Values::default())
             };
-            let variable = |name: &str| {
-                let set = environment.iter().find(|(variable, _)| *variable == name);
-                set.map(|(_, value)| (*value).to_owned())
+            let expected: &[&str] = if refused { &["AWS_REGION"] } else { &[] };
+            assert_eq!(overruled(&settings, environment), expected, "{region:?} {key:?} {environment:?}");
+        }
+    }
+
+    #[test]
+    fn a_role_that_eks_overrules_is_refused() {
+        let [irsa, pod_identity] = ROLE_VARIABLES.map(|name| (name, "set"));
+        let [ours, theirs] = ["arn:aws:iam::111122223333:role/a", "arn:aws:iam::444455556666:role/a"];
+        let injected = ("AWS_ROLE_ARN", theirs);
+        for (role, key, environment, refused) in [
+            (Some(ours), None, &[injected, irsa][..], true),
+            // It is the same role, or only one of the two names any.
+            (Some(theirs), None, &[injected, irsa], false),
+            (None, None, &[injected, irsa], false),
+            (Some(ours), None, &[pod_identity], false),
+            // The key is used, and no role.
+            (Some(ours), Some("key"), &[injected, irsa], false),
+            // EKS gave no role.
+            (Some(ours), None, &[injected], false),
+        ] {
+            let settings = Settings {
+                role_arn: role.map(str::to_owned),
+                access_key_id: key.map(SecretString::from),
+                ..Settings::read(&Values::default())
             };
-            let problem = settings.overruled(variable);
-            assert_eq!(
-                problem.map(|it| it.key),
-                refused.then_some("AWS_REGION"),
-                "{region:?} {key:?} {environment:?}"
-            );
+            let expected: &[&str] = if refused { &["AWS_ROLE_ARN"] } else { &[] };
+            assert_eq!(overruled(&settings, environment), expected, "{role:?} {key:?} {environment:?}");
         }
     }
 }
