@@ -247,6 +247,10 @@ fn credentials_come_from_the_settings_the_pod_or_the_node() -> Result<()> {
         let mut set = none.clone();
         set.config_map.extend(injected.map(|(key, value)| (key.to_owned(), value.to_owned())));
         works("a token of the ServiceAccount", &set, &[]).await?;
+        // A role that EKS sets overrules that of the settings, and may be of another account.
+        let overruled = [("AWS_ROLE_ARN", "arn:aws:iam::444455556666:role/other"), injected[1]];
+        let (output, cloud) = check(aws.dir.path(), &set, &overruled).await?;
+        assert_eq!((output.status.code(), &cloud["state"]), (Some(1), &json!("not_tried")), "{cloud}");
         let asked = aws.relay.seen().into_iter().find(|seen| seen.body.contains("AssumeRoleWithWebIdentity"));
         ensure!(asked.is_some_and(|seen| seen.body.contains("a.projected.token")), "another token was sent");
         aws.moto.rights(true).await?;

@@ -49,6 +49,10 @@ fn the_operator_is_an_access_key_or_a_role() -> Result<()> {
         let mut set = none.clone();
         set.config_map.extend(role.map(|(key, value)| (key.to_owned(), value.to_owned())));
         works("a role by a token of the ServiceAccount", &set, &[]).await?;
+        // A role that ACK sets overrules that of the settings, and may be of another account.
+        let overruled = [("ALIBABA_CLOUD_ROLE_ARN", "acs:ram::6543210987654321:role/other")];
+        let (output, report) = check(cloud.dir.path(), &set, &overruled).await?;
+        ensure!(output.status.code() == Some(1) && report["state"] == "not_tried", "{report}");
 
         // The provider does not use expired credentials again.
         let provider = set.open()?;
