@@ -83,7 +83,9 @@ fn settings_that_the_operator_does_not_have_reach_no_cloud_api_adaptor() -> Resu
         stage.configure("config", json!({ "limit": 2, "configMapName": "others" })).await?;
         let message = stage.until("config", "SettingsDiverge", "NotMounted").await?;
         assert!(
-            message.starts_with("configMapName is others, but by its flags the operator has peer-pods-cm mounted;"),
+            message.starts_with(
+                "configMapName is others, but by its flags the operator has peer-pods-cm mounted;"
+            ),
             "{message}"
         );
         stage.until("config", "Ready", "NotMounted").await?;
