@@ -3,8 +3,15 @@
 use std::fmt::Debug;
 
 use anyhow::{Result, ensure};
-use k8s_openapi::api::{
-    apps::v1::Deployment, coordination::v1::Lease, core::v1::ConfigMap, node::v1::RuntimeClass,
+use k8s_openapi::{
+    NamespaceResourceScope,
+    api::{
+        apps::v1::Deployment,
+        coordination::v1::Lease,
+        core::v1::ConfigMap,
+        node::v1::RuntimeClass,
+        rbac::v1::{Role, RoleBinding},
+    },
 };
 use kube::{
     Api, Resource, ResourceExt as _,
@@ -22,20 +29,20 @@ use testbed::{
     wait::{self, DEADLINE},
 };
 
+/// The roles, and their bindings, that tests of byom add to the operator's objects.
+const RIGHTS: [&str; 2] = ["cloud-api-adaptor-byom", "peerpod-operator-byom"];
+
 /// Restores a cluster. Afterwards the operator's objects are installed and known to the garbage collector, every lease is free, no
-/// place and no pool is recorded, and there is no PeerPod, no `PeerPodConfig`, no runtime class, and no Deployment in the operator's
-/// namespace.
+/// place and no pool is recorded, there are no rights for a pool, and there is no PeerPod, no `PeerPodConfig`, no runtime class, and no
+/// Deployment in the operator's namespace.
 pub async fn clear(testbed: &mut Testbed) -> Result<()> {
     testbed.install_objects().await?;
     testbed.collect_new_kinds().await?;
     let leases: Api<Lease> = Api::namespaced(testbed.client(), NAMESPACE);
     leases.delete_collection(&DeleteParams::default(), &ListParams::default()).await?;
-    let config_maps: Api<ConfigMap> = Api::namespaced(testbed.client(), NAMESPACE);
-    for name in [PLACES, POOL] {
-        if config_maps.get_opt(name).await?.is_some() {
-            config_maps.delete(name, &DeleteParams::default()).await?;
-        }
-    }
+    deleted::<ConfigMap>(testbed, [PLACES, POOL]).await?;
+    deleted::<Role>(testbed, RIGHTS).await?;
+    deleted::<RoleBinding>(testbed, RIGHTS).await?;
     removed::<PeerPod>(testbed).await?;
     removed::<PeerPodConfig>(testbed).await?;
     let classes: Api<RuntimeClass> = Api::all(testbed.client());
@@ -47,6 +54,20 @@ pub async fn clear(testbed: &mut Testbed) -> Result<()> {
         Ok(())
     })
     .await
+}
+
+/// Deletes those of these objects that exist in the operator's namespace.
+async fn deleted<K>(testbed: &Testbed, names: [&str; 2]) -> Result<()>
+where
+    K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + Debug + DeserializeOwned,
+{
+    let all: Api<K> = Api::namespaced(testbed.client(), NAMESPACE);
+    for name in names {
+        if all.get_opt(name).await?.is_some() {
+            all.delete(name, &DeleteParams::default()).await?;
+        }
+    }
+    Ok(())
 }
 
 /// Removes all objects of a kind, and waits until the API server shows none.
