@@ -185,7 +185,7 @@ pub fn condition_update(decision: &Decision) -> Option<ConditionUpdate> {
         ),
         Decision::Wait(Wait::CleanUp(_)) => (
             Reason::WaitingForPod,
-            "the Pod has ended; cloud-api-adaptor may still return the machine itself, and would then take it from the next Pod; \
+            "the Pod no longer needs the machine; cloud-api-adaptor may still return it itself, and would then take it from the next Pod; \
              the operator returns the machine after that"
                 .into(),
         ),

@@ -274,7 +274,7 @@ impl Context {
             pod_watch: PodWatch::new(requeues.clone()),
             report_tracker: ReportTracker::new(options.slow_after, metrics.clone()),
             grace_periods: Arc::new(GracePeriods::default()),
-            ended_pods: Arc::new(GracePeriods::default()),
+            clean_ups: Arc::new(GracePeriods::default()),
             parking: Parking::new(options.slots(), requeues.clone(), metrics.clone()),
         };
         Self {
@@ -284,7 +284,7 @@ impl Context {
                 index: index.clone(),
                 store,
                 grace_periods: Arc::clone(&trackers.grace_periods),
-                ended_pods: Arc::clone(&trackers.ended_pods),
+                clean_ups: Arc::clone(&trackers.clean_ups),
                 cluster: Cluster::new(client),
                 findings: PeerPodFindings::default(),
                 requeues: requeues.clone(),

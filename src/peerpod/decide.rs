@@ -6,8 +6,8 @@
 //!   sibling that replaced this PeerPod), a VM that is proven to be that Pod's and is not much older than its record, and no other
 //!   PeerPod that claims the VM.
 //! - Nothing is done about a PeerPod whose finalizers are not all known.
-//! - At a cloud that reuses identifiers, cloud-api-adaptor has time to clean up after a Pod that has ended before the operator returns
-//!   the machine: a late clean-up would take it from the next Pod. A PeerPod that a newer sibling replaced is older than that.
+//! - At a cloud that reuses identifiers, cloud-api-adaptor has time to clean up by itself before the operator returns a machine: a late
+//!   clean-up would take it from the next Pod.
 //! - The operator waits for a terminating Pod until its grace period and [`SLACK`] are over. It never waits for the Pod object
 //!   to be removed: that object may itself wait for this PeerPod.
 
@@ -131,9 +131,10 @@ fn without_finalizer(facts: Facts) -> Decision {
 /// What the VM's deletion has to wait for because of its Pod. The observer checks this first and saves cloud calls that would not
 /// change the decision.
 pub fn wait_for_pod(facts: &Facts) -> Option<Wait> {
-    let clean_up = (!facts.clean_up.is_zero()).then_some(Wait::CleanUp(facts.clean_up));
-    let wait = facts.owner.may_run().or(clean_up)?;
-    (!is_superseded(facts)).then_some(wait)
+    match facts.owner.may_run() {
+        Some(wait) if !is_superseded(facts) => Some(wait),
+        _ => (!facts.clean_up.is_zero()).then_some(Wait::CleanUp(facts.clean_up)),
+    }
 }
 
 /// Whether a newer sibling has replaced the PeerPod. Then the observer asks for no further sibling.

@@ -44,8 +44,8 @@ pub(super) struct Observer {
     pub(super) index: Arc<Index>,
     pub(super) store: Store<PeerPod>,
     pub(super) grace_periods: Arc<GracePeriods>,
-    /// Since when Pods are known to have ended, at clouds that reuse identifiers.
-    pub(super) ended_pods: Arc<GracePeriods>,
+    /// Since when cloud-api-adaptor may clean up VMs itself, at clouds that reuse identifiers.
+    pub(super) clean_ups: Arc<GracePeriods>,
     pub(super) cluster: Cluster,
     /// What the sweep found out.
     pub(super) findings: PeerPodFindings,
@@ -138,17 +138,19 @@ impl Observer {
 }
 
 impl Observer {
-    /// For how much longer cloud-api-adaptor may clean up after the Pod of this PeerPod, if that is being deleted and the Pod has ended.
+    /// For how much longer cloud-api-adaptor may itself clean up the VM of a PeerPod that is being deleted: the time begins when this
+    /// process first sees that, and once more when it sees that the Pod has ended.
     fn clean_up(&self, peerpod: &PeerPod, pod: &OwnerReference, state: Owner) -> Duration {
         let time = self.clouds.clean_up_time(peerpod.cloud_provider());
-        if time.is_zero() || deleted_at(peerpod).is_none() || state.may_run().is_some() {
+        if time.is_zero() || deleted_at(peerpod).is_none() {
             return Duration::ZERO;
         }
         let key = key(peerpod);
-        let known_for = self.ended_pods.known_for(&key, &pod.uid, Duration::ZERO, Instant::now());
+        let phase = if state.may_run().is_some() { Duration::MAX } else { Duration::ZERO };
+        let known_for = self.clean_ups.known_for(&key, &pod.uid, phase, Instant::now());
         // No later event clears the entry of a PeerPod that was removed meanwhile.
         if !self.index.contains(&key) {
-            self.ended_pods.forget(&key);
+            self.clean_ups.forget(&key);
         }
         time.saturating_sub(known_for)
     }

@@ -24,7 +24,7 @@ const MIRROR: &str = "kubernetes.io/config.mirror";
 
 /// What an API server appends to `generateName`: so many of these characters.
 const SUFFIX: usize = 5;
-/// How much of `generateName` is before it.
+/// How much of `generateName` is before it, at most.
 const START: usize = 58;
 const SUFFIX_CHARACTERS: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
 

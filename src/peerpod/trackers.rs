@@ -17,32 +17,32 @@ pub(super) struct Trackers {
     pub(super) report_tracker: ReportTracker,
     /// The observer notes these two.
     pub(super) grace_periods: Arc<GracePeriods>,
-    /// Since when Pods are known to have ended, at clouds that reuse identifiers.
-    pub(super) ended_pods: Arc<GracePeriods>,
+    /// Since when cloud-api-adaptor may clean up VMs itself, at clouds that reuse identifiers.
+    pub(super) clean_ups: Arc<GracePeriods>,
     pub(super) parking: Parking,
 }
 
 impl Trackers {
     /// Forgets a PeerPod that was removed.
     pub(super) fn forget(&self, key: &ObjectRef<PeerPod>) {
-        let Self { requeue_policy, pod_watch, report_tracker, grace_periods, ended_pods, parking } = self;
+        let Self { requeue_policy, pod_watch, report_tracker, grace_periods, clean_ups, parking } = self;
         requeue_policy.forget(key);
         pod_watch.stop_waiting(key);
         report_tracker.forget(key);
         grace_periods.forget(key);
-        ended_pods.forget(key);
+        clean_ups.forget(key);
         parking.forget(key);
     }
 
     /// Forgets all PeerPods but those of the index.
     pub(super) fn retain(&self, index: &Index) {
-        let Self { requeue_policy, pod_watch, report_tracker, grace_periods, ended_pods, parking } = self;
+        let Self { requeue_policy, pod_watch, report_tracker, grace_periods, clean_ups, parking } = self;
         let exists = |key: &ObjectRef<PeerPod>| index.contains(key);
         requeue_policy.retain(exists);
         pod_watch.retain(exists);
         report_tracker.retain(exists);
         grace_periods.retain(exists);
-        ended_pods.retain(exists);
+        clean_ups.retain(exists);
         parking.retain(exists);
     }
 

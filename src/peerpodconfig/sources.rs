@@ -46,12 +46,17 @@ impl Sources {
             api_call::get_opt(&config_maps, &config.spec.config_map_name),
             api_call::get_opt(&secrets, &config.spec.cloud_secret_name),
         )?;
-        let [tags, sweep_tag, sweep_exclusive, sweep_cluster] =
-            ["TAGS", "SWEEP_TAG", "SWEEP_EXCLUSIVE", "SWEEP_CLUSTER"]
+        let [tags, cluster_id, sweep_tag, sweep_exclusive, sweep_cluster] =
+            ["TAGS", "IBMCLOUD_CLUSTER_ID", "SWEEP_TAG", "SWEEP_EXCLUSIVE", "SWEEP_CLUSTER"]
                 .map(|key| resources::text(config_map.as_ref(), secret.as_ref(), key));
         let sweep_exclusive = is_true(&sweep_exclusive);
-        let tagging =
-            Tagging { tags: &tags, sweep_tag: &sweep_tag, sweep_exclusive, sweep_cluster: &sweep_cluster };
+        let tagging = Tagging {
+            tags: &tags,
+            cluster_id: &cluster_id,
+            sweep_tag: &sweep_tag,
+            sweep_exclusive,
+            sweep_cluster: &sweep_cluster,
+        };
         let another_cluster = if tagging.names_cluster() {
             tagging.problem(&read_uid(client).await?.unwrap_or_default())
         } else {
@@ -76,7 +81,7 @@ mod tests {
     use super::*;
     use crate::api::v1alpha1::PeerPodConfigSpec;
 
-    /// What is wrong with the tags of these settings in the cluster with this UID. Without a UID the API server is not asked for it.
+    /// What is wrong with these settings in the cluster with this UID. Without a UID the API server is not asked for it.
     async fn another_cluster(settings: Value, uid: Option<&str>) -> Option<&'static str> {
         let get = |path: &str, object: &Value| {
             Call::get(format!("/api/v1/namespaces/{path}")).answer(Answer::json(200, object))

@@ -10,16 +10,25 @@ use super::cluster_proof::is_uid_tag;
 const FOREIGN_UID: &str = "by TAGS, the VMs of cloud-api-adaptor are another cluster's, whose sweep deletes them: give the tag \
                            caa-cluster-uid there the UID of this cluster's namespace kube-system";
 
-/// What is wrong with settings in which `SWEEP_CLUSTER` is another cluster.
-const FOREIGN_CLUSTER: &str = "by SWEEP_CLUSTER, the VMs of cloud-api-adaptor are another cluster's, whose sweep deletes them: give \
-                               them another tag or, with SWEEP_EXCLUSIVE, another place, and set SWEEP_CLUSTER to the UID of this \
-                               cluster's namespace kube-system";
+/// What is wrong with settings that give VMs the tag of another cluster, as those declare it.
+const FOREIGN_TAG: &str = "by SWEEP_TAG and SWEEP_CLUSTER, the VMs of cloud-api-adaptor are another cluster's, whose sweep deletes them: \
+                           give them another tag, and set SWEEP_CLUSTER to the UID of this cluster's namespace kube-system";
+
+/// What is wrong with settings that give the place to another cluster alone.
+const FOREIGN_PLACE: &str = "by SWEEP_EXCLUSIVE and SWEEP_CLUSTER, this place is another cluster's alone, whose sweep deletes all VMs but \
+                             its own: use another place, and only then set SWEEP_CLUSTER to the UID of this cluster's namespace \
+                             kube-system";
+
+/// The key of the tag that cloud-api-adaptor itself gives to VMs on ibmcloud.
+const CLUSTER_ID_TAG: &str = "coco-pod-vm";
 
 /// The settings that say it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Tagging<'a> {
     /// `TAGS`.
     pub(crate) tags: &'a str,
+    /// `IBMCLOUD_CLUSTER_ID`, which becomes a tag, too.
+    pub(crate) cluster_id: &'a str,
     /// `SWEEP_TAG`.
     pub(crate) sweep_tag: &'a str,
     /// `SWEEP_EXCLUSIVE`.
@@ -31,27 +40,35 @@ pub(crate) struct Tagging<'a> {
 impl Tagging<'_> {
     /// Whether they name a cluster.
     pub(crate) fn names_cluster(self) -> bool {
-        self.uids().next().is_some() || self.declares_cluster()
+        // No cluster has this UID, and no tag this value.
+        self.problem("\0").is_some()
     }
 
     /// What is wrong with them in the cluster with this UID.
     pub(crate) fn problem(self, uid: &str) -> Option<&'static str> {
-        if self.uids().any(|tagged| tagged != uid) {
+        let mut uids = self.pairs().filter(|(key, _)| is_uid_tag(key)).map(|(_, uid)| uid).peekable();
+        // The tag with the UID outweighs a declared tag.
+        let is_tagged = uids.peek().is_some();
+        if uids.any(|tagged| tagged != uid) {
             return Some(FOREIGN_UID);
         }
-        (self.declares_cluster() && self.sweep_cluster != uid).then_some(FOREIGN_CLUSTER)
+        if self.sweep_cluster.is_empty() || self.sweep_cluster == uid {
+            return None;
+        }
+        if self.sweep_exclusive {
+            return Some(FOREIGN_PLACE);
+        }
+        (self.has_declared_tag() && !is_tagged).then_some(FOREIGN_TAG)
     }
 
-    /// The UIDs of clusters in the tags of VMs.
-    fn uids(&self) -> impl Iterator<Item = &str> {
-        self.pairs().filter(|(key, _)| is_uid_tag(key)).map(|(_, uid)| uid)
-    }
-
-    /// Whether the sweep of `SWEEP_CLUSTER` takes the VMs for its own.
-    fn declares_cluster(self) -> bool {
-        let is_declared =
-            || pair(self.sweep_tag).is_some_and(|declared| self.pairs().any(|tag| tag == declared));
-        !self.sweep_cluster.is_empty() && (self.sweep_exclusive || is_declared())
+    /// Whether VMs get the tag of `SWEEP_TAG`. Some clouds ignore case.
+    fn has_declared_tag(&self) -> bool {
+        let is_declared = |(key, value): (&str, &str)| {
+            pair(self.sweep_tag)
+                .is_some_and(|(k, v)| key.eq_ignore_ascii_case(k) && value.eq_ignore_ascii_case(v))
+        };
+        let of_cloud = (CLUSTER_ID_TAG, self.cluster_id);
+        self.pairs().any(is_declared) || !self.cluster_id.is_empty() && is_declared(of_cloud)
     }
 
     fn pairs(&self) -> impl Iterator<Item = (&str, &str)> {
@@ -85,20 +102,30 @@ mod tests {
             ("caa-cluster-uid=", NONE, "", Some(FOREIGN_UID)),
             ("caa-cluster-uid=uid-1,caa-cluster-uid=uid-2", NONE, "", Some(FOREIGN_UID)),
             ("cluster=a", TAG, "uid-1", None),
-            ("team=a,cluster=a", TAG, "uid-2", Some(FOREIGN_CLUSTER)),
-            ("cluster:a", TAG, "uid-2", Some(FOREIGN_CLUSTER)),
-            ("cluster=a,caa-cluster-uid=uid-1", TAG, "uid-2", Some(FOREIGN_CLUSTER)),
+            ("team=a,cluster=a", TAG, "uid-2", Some(FOREIGN_TAG)),
+            ("cluster:a", TAG, "uid-2", Some(FOREIGN_TAG)),
+            ("Cluster=A", TAG, "uid-2", Some(FOREIGN_TAG)),
             ("", EXCLUSIVE, "uid-1", None),
-            ("", EXCLUSIVE, "uid-2", Some(FOREIGN_CLUSTER)),
+            ("", EXCLUSIVE, "uid-2", Some(FOREIGN_PLACE)),
             // The sweep of the other cluster does not take them for its own.
             ("cluster=b", TAG, "uid-2", None),
+            ("cluster=a,caa-cluster-uid=uid-1", TAG, "uid-2", None),
             ("cluster=a", TAG, "", None),
             ("cluster=a", NONE, "uid-2", None),
             ("", EXCLUSIVE, "", None),
         ] {
-            let tagging = Tagging { tags, sweep_tag, sweep_exclusive, sweep_cluster };
+            let tagging = Tagging { tags, cluster_id: "", sweep_tag, sweep_exclusive, sweep_cluster };
             assert_eq!(tagging.problem("uid-1"), problem, "{tagging:?}");
             assert!(problem.is_none() || tagging.names_cluster(), "the UID of this cluster is asked for");
         }
+        let of_ibm = Tagging {
+            tags: "",
+            cluster_id: "one",
+            sweep_tag: "coco-pod-vm=one",
+            sweep_exclusive: false,
+            sweep_cluster: "uid-2",
+        };
+        assert_eq!(of_ibm.problem("uid-1"), Some(FOREIGN_TAG));
+        assert_eq!(Tagging { cluster_id: "two", ..of_ibm }.problem("uid-1"), None);
     }
 }

@@ -209,7 +209,7 @@ impl Sweeper {
             self.search.spare_pods(&mut candidates).await?;
         }
         let live: Vec<_> = live(target.cloud, &peerpods).collect();
-        let ended = self.search.left_by_ended_pods(&live).await;
+        let ended = self.search.left_by_clean_ups(&live).await;
         let ended = ended
             .inspect_err(|error| warn!(%error, "the sweep could not list the Pods that have ended"))
             .ok();

@@ -108,7 +108,7 @@ impl Search {
     }
 
     /// Those of these PeerPods whose Pod exists and has ended.
-    pub(crate) async fn left_by_ended_pods(
+    pub(crate) async fn left_by_clean_ups(
         &self,
         peerpods: &[&Arc<PeerPod>],
     ) -> Result<Vec<Arc<PeerPod>>, ApiError> {

@@ -77,7 +77,7 @@ const CLOUD_DEADLINE: Duration = Duration::from_secs(20);
 const CALLS: usize = 10;
 
 /// The subject of the finding about whose the VMs are.
-const TAGS: &str = "cluster of the VMs";
+const CLUSTER: &str = "cluster of the VMs";
 
 pub(super) fn check(args: CheckArgs) -> ExitCode {
     let outcome = examine(&args.folders.into(), &args.namespace).and_then(|document| {
@@ -121,14 +121,15 @@ async fn ask(snapshot: &Snapshot, namespace: &str) -> Result<Vec<provider::Findi
             format!("{cloud} did not answer all calls within {CLOUD_DEADLINE:?}: it hangs or is overloaded");
         Err(Error::new(ErrorClass::Transient, Message::public(message)))
     });
-    Ok(examined?.into_iter().chain(tags(snapshot, client.as_ref()).await).collect())
+    Ok(examined?.into_iter().chain(cluster_of_vms(snapshot, client.as_ref()).await).collect())
 }
 
-/// Whether VMs get the tag of this cluster, if they get that of any.
-async fn tags(snapshot: &Snapshot, client: Option<&Client>) -> Option<provider::Finding> {
+/// Whether the VMs are this cluster's, if the settings say whose they are.
+async fn cluster_of_vms(snapshot: &Snapshot, client: Option<&Client>) -> Option<provider::Finding> {
     let Snapshot { common, values, .. } = snapshot;
     let tagging = Tagging {
         tags: values.get("TAGS").map_or("", ExposeSecret::expose_secret),
+        cluster_id: values.get("IBMCLOUD_CLUSTER_ID").map_or("", ExposeSecret::expose_secret),
         sweep_tag: common.sweep_tag.as_deref().unwrap_or_default(),
         sweep_exclusive: common.sweep_exclusive,
         sweep_cluster: common.sweep_cluster.as_deref().unwrap_or_default(),
@@ -142,13 +143,13 @@ async fn tags(snapshot: &Snapshot, client: Option<&Client>) -> Option<provider::
     };
     let Some(uid) = uid else {
         let why = "check cannot read the UID of the namespace kube-system here, with which it compares the settings";
-        return Some(provider::Finding::untried(TAGS, why));
+        return Some(provider::Finding::untried(CLUSTER, why));
     };
     let answer = match tagging.problem(&uid) {
         Some(problem) => Err(Error::new(ErrorClass::Invalid, problem)),
         None => Ok("the settings are for this cluster".to_owned()),
     };
-    Some(provider::Finding::tried(TAGS, answer))
+    Some(provider::Finding::tried(CLUSTER, answer))
 }
 
 /// Opens the cloud. Few clouds need the cluster. The others are checked without it.
@@ -200,7 +201,13 @@ mod tests {
     #[tokio::test]
     async fn settings_that_tag_vms_as_another_clusters_are_wrong() {
         let outcome = async |tags: &str, here: Option<&str>| {
-            let settings = [("CLOUD_PROVIDER", "aws"), ("TAGS", tags)];
+            let exclusive = if tags.is_empty() { "true" } else { "false" };
+            let settings = [
+                ("CLOUD_PROVIDER", "aws"),
+                ("TAGS", tags),
+                ("SWEEP_CLUSTER", "uid-1"),
+                ("SWEEP_EXCLUSIVE", exclusive),
+            ];
             let settings = settings.map(|(key, value)| (key.to_owned(), value.into())).into();
             let snapshot = Snapshot::parse(&Raw { settings, ..Raw::default() }, CATALOGUE).unwrap();
             let namespace = |uid: &str| json!({ "metadata": { "name": "kube-system", "uid": uid } });
@@ -209,7 +216,7 @@ mod tests {
             });
             let server = ApiServer::expecting(asked);
             let client = here.map(|_| server.client());
-            let finding = super::tags(&snapshot, client.as_ref()).await;
+            let finding = cluster_of_vms(&snapshot, client.as_ref()).await;
             finding.map(|found| Cloud::new(Ok(vec![found]), &Redaction::default()).outcome())
         };
         let tag = "team=a,caa-cluster-uid=uid-1";
@@ -217,6 +224,11 @@ mod tests {
         assert_eq!(outcome(tag, Some("uid-2")).await, Some(Outcome::Settings));
         assert_eq!(outcome(tag, None).await, Some(Outcome::Ok), "without access to the cluster");
         assert_eq!(outcome("team=a", None).await, None);
+        assert_eq!(
+            outcome("", Some("uid-2")).await,
+            Some(Outcome::Settings),
+            "all VMs of the place are another's"
+        );
     }
 
     #[test]

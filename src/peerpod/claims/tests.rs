@@ -65,7 +65,7 @@ fn observer(peerpod: &PeerPod, others: &[PeerPod], server: &ApiServer) -> Observ
         index,
         store,
         grace_periods: Arc::default(),
-        ended_pods: Arc::default(),
+        clean_ups: Arc::default(),
         cluster: Cluster::new(&server.client()),
         findings: PeerPodFindings::default(),
         requeues: Requeues::default(),

@@ -93,7 +93,7 @@ pub enum Wait {
     Start,
     /// The Pod is terminating; reconcile again after this time at the latest.
     PodEnds(Duration),
-    /// The Pod has ended, and cloud-api-adaptor may still return its VM by an identifier that may be another Pod's by then; reconcile
+    /// The Pod no longer needs the VM, and cloud-api-adaptor may still return it by an identifier that may be another Pod's by then; reconcile
     /// again after this time at the latest.
     CleanUp(Duration),
     /// The cloud is deleting the VM; reconcile again after this time at the earliest, and with growing delays.

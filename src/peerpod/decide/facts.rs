@@ -34,7 +34,7 @@ pub struct Facts {
     pub name_limit: usize,
     /// The state of that Pod.
     pub owner: Owner,
-    /// For how much longer cloud-api-adaptor may clean up after that Pod although it has ended. Zero at a cloud that gives no
+    /// For how much longer cloud-api-adaptor may itself clean up the VM that the Pod no longer needs. Zero at a cloud that gives no
     /// identifier to another VM.
     pub clean_up: Duration,
     /// When that Pod was created, by the clock that also dates the records; `None` if it is not known, or if an earlier Pod may have

@@ -152,7 +152,9 @@ fn what_cloud_api_adaptor_may_still_clean_up_is_left_to_it_and_released_once_tha
     let left = Duration::from_secs(300);
     let ended = Facts { clean_up: left, ..dangling() };
     assert_eq!(decide(ended.clone()), Decision::Wait(Wait::CleanUp(left)));
-    assert_eq!(decide(Facts { vm: VmState::Absent, ..ended }), Decision::Release(Release::Absent));
+    assert_eq!(decide(Facts { vm: VmState::Absent, ..ended.clone() }), Decision::Release(Release::Absent));
+    let runs = Facts { owner: Owner::Running, ..ended };
+    assert_eq!(decide(runs), Decision::Wait(Wait::PodRuns));
 }
 
 #[test]

@@ -78,9 +78,9 @@ pub(super) fn not_mounted(
     .collect();
     (!differing.is_empty()).then(|| {
         let message = format!(
-            "{}; the operator would not find the VMs that cloud-api-adaptor creates with other settings, and take them for absent: \
+            "{}; the operator would not find the VMs that cloud-api-adaptor creates with other settings, and would take them for absent: \
              name the ones that the operator has mounted, or run the operator with the ones that are named here (for a further \
-             cloud by --provider) and say so by --settings-config-map and --credentials-secret",
+             cloud by --provider), and set --settings-config-map and --credentials-secret to their names",
             differing.join("; ")
         );
         Finding::new(Reason::NotMounted, message)

@@ -16,7 +16,7 @@ pub(super) fn has_room() -> Result<()> {
     fs::create_dir_all(&target).with_context(|| format!("creating {}", target.display()))?;
     let folders = [
         (repository::root(), "delete target/ of other clones, or other files on its disk"),
-        (target, "delete it, or other files on its disk"),
+        (target, "delete old builds in it, or set CARGO_TARGET_DIR to a folder on another disk"),
         (env::temp_dir(), "delete files on its disk, or set TMPDIR to a folder on another disk"),
     ];
     for (folder, remedy) in folders {

@@ -79,7 +79,8 @@ fn a_machine_is_left_to_cloud_api_adaptor_while_that_may_return_it_by_its_addres
         scene.pods.delete("web").await?;
         let is_left = |peerpod: &PeerPod| {
             let mut conditions = peerpod.status.iter().flat_map(|status| &status.conditions);
-            conditions.any(|it| it.reason == "WaitingForPod" && it.message.contains("may still return"))
+            conditions
+                .any(|it| it.reason == "WaitingForPod" && it.message.contains("may still return it itself"))
         };
         let what = "the machine is left to cloud-api-adaptor";
         wait::present(&scene.peerpods, &recorded, what, DEADLINE, is_left).await?;
