@@ -46,13 +46,16 @@ impl Sources {
             api_call::get_opt(&config_maps, &config.spec.config_map_name),
             api_call::get_opt(&secrets, &config.spec.cloud_secret_name),
         )?;
-        let [tags, cluster_id, sweep_tag, sweep_exclusive, sweep_cluster] =
-            ["TAGS", "IBMCLOUD_CLUSTER_ID", "SWEEP_TAG", "SWEEP_EXCLUSIVE", "SWEEP_CLUSTER"]
-                .map(|key| resources::text(config_map.as_ref(), secret.as_ref(), key));
+        let settings = AdaptorSettings::read(config_map.as_ref(), secret.as_ref());
+        let text = |key: &str| resources::text(config_map.as_ref(), secret.as_ref(), key);
+        let [tags, sweep_tag, sweep_exclusive, sweep_cluster] =
+            ["TAGS", "SWEEP_TAG", "SWEEP_EXCLUSIVE", "SWEEP_CLUSTER"].map(text);
+        let own_tag = settings.cloud.and_then(|cloud| cloud.own_tag);
+        let own_tag = own_tag.map(|(setting, key)| (key, text(setting)));
         let sweep_exclusive = is_true(&sweep_exclusive);
         let tagging = Tagging {
             tags: &tags,
-            cluster_id: &cluster_id,
+            own_tag: own_tag.as_ref().map(|(key, value)| (*key, &**value)),
             sweep_tag: &sweep_tag,
             sweep_exclusive,
             sweep_cluster: &sweep_cluster,
@@ -65,7 +68,7 @@ impl Sources {
         Ok(Self {
             config_map: config_map.is_some(),
             secret: secret.is_some(),
-            settings: AdaptorSettings::read(config_map.as_ref(), secret.as_ref()),
+            settings,
             missing: resources::missing(config_map.as_ref(), secret.as_ref()),
             another_cluster,
             tls: config_map.as_ref().map(webhook::tls_of_settings),
@@ -106,6 +109,10 @@ mod tests {
             "CLOUD_PROVIDER": "aws", "TAGS": "cluster=a", "SWEEP_TAG": "cluster=a", "SWEEP_CLUSTER": "uid-1",
         });
         assert!(another_cluster(declared, Some("uid-2")).await.is_some());
+        let by_id = json!({
+            "CLOUD_PROVIDER": "ibmcloud", "IBMCLOUD_CLUSTER_ID": "a", "SWEEP_TAG": "coco-pod-vm=a", "SWEEP_CLUSTER": "uid-1",
+        });
+        assert!(another_cluster(by_id, Some("uid-2")).await.is_some());
         let exclusive =
             json!({ "CLOUD_PROVIDER": "libvirt", "SWEEP_EXCLUSIVE": "true", "SWEEP_CLUSTER": "uid-1" });
         assert!(another_cluster(exclusive, Some("uid-2")).await.is_some());

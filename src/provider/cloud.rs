@@ -69,6 +69,8 @@ pub struct Cloud {
     /// Whether the cloud gives the identifier of a VM to another Pod's VM later. cloud-api-adaptor records a VM a moment after it
     /// got it. In that moment an earlier or forged record of the identifier looks like that of this VM.
     pub reuses_ids: bool,
+    /// The setting of which cloud-api-adaptor makes a further tag of VMs there, and the key of that tag.
+    pub own_tag: Option<(&'static str, &'static str)>,
     /// The setting that `spec.instanceType` of a PeerPodConfig becomes.
     pub instance_type: Option<InstanceTypeKey>,
     /// What the Pods of cloud-api-adaptor mount there beside what they mount on all clouds.
@@ -264,6 +266,7 @@ impl Cloud {
             settles_late: true,
             may_hide_vms: false,
             reuses_ids: false,
+            own_tag: None,
             instance_type: None,
             volumes: &[],
             permissions: &[],

@@ -19,16 +19,13 @@ const FOREIGN_PLACE: &str = "by SWEEP_EXCLUSIVE and SWEEP_CLUSTER, this place is
                              its own: use another place, and only then set SWEEP_CLUSTER to the UID of this cluster's namespace \
                              kube-system";
 
-/// The key of the tag that cloud-api-adaptor itself gives to VMs on ibmcloud.
-const CLUSTER_ID_TAG: &str = "coco-pod-vm";
-
 /// The settings that say it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Tagging<'a> {
     /// `TAGS`.
     pub(crate) tags: &'a str,
-    /// `IBMCLOUD_CLUSTER_ID`, which becomes a tag, too.
-    pub(crate) cluster_id: &'a str,
+    /// A further tag that cloud-api-adaptor makes of a setting: see [`Cloud::own_tag`](super::Cloud::own_tag).
+    pub(crate) own_tag: Option<(&'a str, &'a str)>,
     /// `SWEEP_TAG`.
     pub(crate) sweep_tag: &'a str,
     /// `SWEEP_EXCLUSIVE`.
@@ -67,8 +64,7 @@ impl Tagging<'_> {
             pair(self.sweep_tag)
                 .is_some_and(|(k, v)| key.eq_ignore_ascii_case(k) && value.eq_ignore_ascii_case(v))
         };
-        let of_cloud = (CLUSTER_ID_TAG, self.cluster_id);
-        self.pairs().any(is_declared) || !self.cluster_id.is_empty() && is_declared(of_cloud)
+        self.pairs().chain(self.own_tag).any(is_declared)
     }
 
     fn pairs(&self) -> impl Iterator<Item = (&str, &str)> {
@@ -114,18 +110,18 @@ mod tests {
             ("cluster=a", NONE, "uid-2", None),
             ("", EXCLUSIVE, "", None),
         ] {
-            let tagging = Tagging { tags, cluster_id: "", sweep_tag, sweep_exclusive, sweep_cluster };
+            let tagging = Tagging { tags, own_tag: None, sweep_tag, sweep_exclusive, sweep_cluster };
             assert_eq!(tagging.problem("uid-1"), problem, "{tagging:?}");
             assert!(problem.is_none() || tagging.names_cluster(), "the UID of this cluster is asked for");
         }
-        let of_ibm = Tagging {
+        let with_own = Tagging {
             tags: "",
-            cluster_id: "one",
-            sweep_tag: "coco-pod-vm=one",
+            own_tag: Some(("of", "one")),
+            sweep_tag: "of=one",
             sweep_exclusive: false,
             sweep_cluster: "uid-2",
         };
-        assert_eq!(of_ibm.problem("uid-1"), Some(FOREIGN_TAG));
-        assert_eq!(Tagging { cluster_id: "two", ..of_ibm }.problem("uid-1"), None);
+        assert_eq!(with_own.problem("uid-1"), Some(FOREIGN_TAG));
+        assert_eq!(Tagging { own_tag: Some(("of", "two")), ..with_own }.problem("uid-1"), None);
     }
 }

@@ -127,9 +127,11 @@ async fn ask(snapshot: &Snapshot, namespace: &str) -> Result<Vec<provider::Findi
 /// Whether the VMs are this cluster's, if the settings say whose they are.
 async fn cluster_of_vms(snapshot: &Snapshot, client: Option<&Client>) -> Option<provider::Finding> {
     let Snapshot { common, values, .. } = snapshot;
+    let text = |key: &str| values.get(key).map_or("", ExposeSecret::expose_secret);
+    let own_tag = provider::Cloud::named(snapshot.cloud()).and_then(|cloud| cloud.own_tag);
     let tagging = Tagging {
-        tags: values.get("TAGS").map_or("", ExposeSecret::expose_secret),
-        cluster_id: values.get("IBMCLOUD_CLUSTER_ID").map_or("", ExposeSecret::expose_secret),
+        tags: text("TAGS"),
+        own_tag: own_tag.map(|(setting, key)| (key, text(setting))),
         sweep_tag: common.sweep_tag.as_deref().unwrap_or_default(),
         sweep_exclusive: common.sweep_exclusive,
         sweep_cluster: common.sweep_cluster.as_deref().unwrap_or_default(),

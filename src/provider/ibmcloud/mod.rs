@@ -57,6 +57,7 @@ use crate::settings::Values;
 
 /// What differs from other clouds.
 pub static CLOUD: Cloud = Cloud {
+    own_tag: Some(("IBMCLOUD_CLUSTER_ID", "coco-pod-vm")),
     instance_type: Some(InstanceTypeKey::new("IBMCLOUD_PODVM_INSTANCE_PROFILE_NAME")),
     volumes: &[ibm_iam::TOKEN],
     // Where the settings name no endpoint.
