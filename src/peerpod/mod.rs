@@ -21,7 +21,7 @@
 //! | `conditions.rs`, `report.rs` | conditions and events |
 //! | `parking.rs` | how many PeerPods the operator works on at once at each cloud, and which wait for their turn |
 //! | `report_tracker.rs` | which deletions are slow, and what was reported about each PeerPod |
-//! | `grace_periods.rs` | since when Pods are known to terminate, or to have ended |
+//! | `grace_periods.rs` | since when Pods are known to terminate, and since when cloud-api-adaptor may clean up VMs itself |
 //! | `trackers.rs` | all that is remembered of PeerPods between reconciles, and when it is forgotten |
 //! | `requeue.rs`, `requeue_policy.rs`, `pod_watch.rs` | when a PeerPod is reconciled again: on request, by a timer, after a change of its Pod |
 //!

@@ -135,9 +135,7 @@ impl Observer {
         }
         Ok(state)
     }
-}
 
-impl Observer {
     /// For how much longer cloud-api-adaptor may itself clean up the VM of a PeerPod that is being deleted: the time begins when this
     /// process first sees that, and once more when it sees that the Pod has ended.
     fn clean_up(&self, peerpod: &PeerPod, pod: &OwnerReference, state: Owner) -> Duration {
@@ -146,6 +144,7 @@ impl Observer {
             return Duration::ZERO;
         }
         let key = key(peerpod);
+        // As with another grace period, the time begins anew when this changes.
         let phase = if state.may_run().is_some() { Duration::MAX } else { Duration::ZERO };
         let known_for = self.clean_ups.known_for(&key, &pod.uid, phase, Instant::now());
         // No later event clears the entry of a PeerPod that was removed meanwhile.

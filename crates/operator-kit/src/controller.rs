@@ -211,8 +211,8 @@ impl Host {
 /// Ends at the shutdown if the objects of this store were not listed by then, and otherwise never. For `take_until` on what kube's
 /// [`Controller::run`] returns, as [`Host::run`] does by itself.
 ///
-/// kube's controller does not begin before the first list of its objects, and does not end before it either, even if it is told to
-/// shut down. Where that list never comes, the whole process would end late.
+/// kube's controller does not begin before the first list of its objects, and does not end before it either, even at a shutdown.
+/// Where that list never comes, the whole process would end late.
 pub async fn shutdown_before_list<K>(store: Store<K>, shutdown: CancellationToken)
 where
     K: Resource<DynamicType = ()> + Clone + 'static,

@@ -182,7 +182,8 @@ impl Publisher {
     }
 
     /// Publishes an event. If the last one about this object, with this reason, had the same note and was at most 6 minutes ago, that one
-    /// is counted once more. Up to 1,000 are remembered, until one of them has another note. An event that cannot be published is logged; a terminating namespace accepts none.
+    /// is counted once more. Up to 1,000 are remembered, until one of them has another note. An event that cannot be published is
+    /// logged; a terminating namespace accepts none.
     pub async fn event(
         &self,
         object: &impl Resource<DynamicType = ()>,
