@@ -168,6 +168,8 @@ fn a_hasty_removal_keeps_the_operator_until_configurations_are_cleaned_up() -> R
         let folder = with_component("peerpodconfig", &patch)?;
         let folder = path(&folder)?;
         cluster.kubectl(&["apply", "--server-side", "--force-conflicts", "-k", folder]).await?;
+        // The overlay has settings of its own.
+        stage.mount(&mut alone.operator).await?;
         stage.shares(&[Some(5), Some(5)]).await?;
 
         until_refused(cluster, NEEDED[0]).await?;

@@ -54,22 +54,36 @@ impl Stage {
             let metadata = json!({ "name": name, "namespace": NAMESPACE });
             json!({ "apiVersion": version, "kind": kind, "metadata": metadata })
         };
-        let mut config_map = object("v1", "ConfigMap", CONFIG_MAP);
-        config_map["data"] = json!({ "CLOUD_PROVIDER": "libvirt" });
         let class = json!({
             "apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass",
             "metadata": { "name": RUNTIME_CLASS }, "handler": RUNTIME_CLASS,
         });
-        let objects = [config_map, object("v1", "Secret", "peer-pods-secret"), class];
-        testbed.apply("settings", &objects).await?;
+        testbed.apply("settings", &[object("v1", "Secret", "peer-pods-secret"), class]).await?;
         let configs = Api::namespaced(testbed.client(), NAMESPACE);
-        Ok(Self { dir: dir.to_owned(), program: program.to_owned(), testbed, libvirtd, configs })
+        let stage = Self { dir: dir.to_owned(), program: program.to_owned(), testbed, libvirtd, configs };
+        stage.apply_settings(&[]).await?;
+        Ok(stage)
+    }
+
+    /// The operator's settings.
+    fn settings(&self) -> Settings {
+        Settings::libvirt(&self.libvirtd.host().uri().to_string())
+    }
+
+    /// Writes the settings of cloud-api-adaptor: the operator's, and these. With others it is not deployed.
+    async fn apply_settings(&self, further: &[(&str, &str)]) -> Result<()> {
+        let mut data = self.settings().config_map;
+        data.extend(further.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())));
+        let config_map = json!({
+            "apiVersion": "v1", "kind": "ConfigMap",
+            "metadata": { "name": CONFIG_MAP, "namespace": NAMESPACE }, "data": data,
+        });
+        self.testbed.apply("settings", &[config_map]).await
     }
 
     /// The operator with these controllers.
     async fn operator(&self, name: &str, controllers: &str) -> Result<Operator> {
-        let settings = Settings::libvirt(&self.libvirtd.host().uri().to_string());
-        let options = OperatorOptions::new(&self.program, self.dir.join(name), settings);
+        let options = OperatorOptions::new(&self.program, self.dir.join(name), self.settings());
         let options = OperatorOptions { arguments: vec![controllers.to_owned()], ..options };
         Operator::start(&self.testbed, &options).await
     }

@@ -125,6 +125,9 @@ fn the_message_names_a_command_that_shows_why_pods_do_not_start() -> Result<()> 
             Ok(())
         })
         .await?;
+        stage.write_settings(&json!({ "CLOUD_PROVIDER": "libvirt" })).await?;
+        stage.mount(&mut alone.operator).await?;
+        alone.operator.reloaded(2, 0).await?;
         stage.configure("config", json!({ "limit": 1, "admission": { "mode": "Webhook" } })).await?;
         for (condition, reason) in
             [("AdaptorReady", "AdaptorStarting"), ("AdmissionReady", "WebhookStarting")]

@@ -17,7 +17,7 @@ fn changed_settings_are_reported_as_pending_until_a_restart() -> Result<()> {
         let template = stage.daemon_set("config").await?.metadata.generation;
         // The times of containers are whole seconds.
         wait::second_after(Timestamp::now()).await?;
-        stage.settings(json!({ "CLOUD_PROVIDER": "libvirt", "LIBVIRT_CPU": "4" })).await?;
+        stage.settings(json!({ "LIBVIRT_CPU": "4" })).await?;
         let message = stage.until("config", "SettingsPending", "OlderSettings").await?;
         assert!(message.contains("config-cloud-api-adaptor-"), "{message}");
         assert_eq!(stage.daemon_set("config").await?.metadata.generation, template, "it was rolled");
@@ -28,7 +28,7 @@ fn changed_settings_are_reported_as_pending_until_a_restart() -> Result<()> {
         stage.until_gone("config", "SettingsPending").await?;
 
         wait::second_after(Timestamp::now()).await?;
-        stage.settings(json!({ "CLOUD_PROVIDER": "libvirt", "LIBVIRT_CPU": "8" })).await?;
+        stage.settings(json!({ "LIBVIRT_CPU": "8" })).await?;
         stage.until("config", "SettingsPending", "OlderSettings").await?;
         let restart = json!({ "limit": 2, "adaptor": { "restartOnSettingsChange": true } });
         stage.configure("config", restart).await?;

@@ -57,6 +57,8 @@ pub struct Stage {
     pub nodes: FakeNodes,
     pub label: BTreeMap<String, String>,
     pub configs: Api<PeerPodConfig>,
+    /// The operator's own settings: with others it deploys no cloud-api-adaptor.
+    own: BTreeMap<String, String>,
 }
 
 impl Stage {
@@ -64,8 +66,9 @@ impl Stage {
         let client = alone.testbed.client();
         let label: BTreeMap<_, _> = [("test".to_owned(), alone.namespace.clone())].into();
         let nodes = FakeNodes::join(client.clone(), "worker", nodes, &label).await?;
-        let stage = Self { configs: Api::namespaced(client.clone(), NAMESPACE), client, nodes, label };
-        stage.settings(json!({ "CLOUD_PROVIDER": "libvirt" })).await?;
+        let own = Settings::libvirt(&alone.libvirtd.host().uri().to_string()).config_map;
+        let stage = Self { configs: Api::namespaced(client.clone(), NAMESPACE), client, nodes, label, own };
+        stage.settings(json!({})).await?;
         stage.make::<Secret>(json!({ "metadata": { "name": "peer-pods-secret" } })).await?;
         let classes: Api<RuntimeClass> = Api::all(stage.client.clone());
         let class = json!({
@@ -154,10 +157,26 @@ impl Stage {
         Ok(())
     }
 
-    /// Writes the settings of cloud-api-adaptor.
-    pub async fn settings(&self, data: Value) -> Result<()> {
+    /// Writes the settings of cloud-api-adaptor: the operator's own, and these.
+    pub async fn settings(&self, further: Value) -> Result<()> {
+        let mut data = json!(self.own);
+        if let (Some(data), Value::Object(further)) = (data.as_object_mut(), further) {
+            data.extend(further);
+        }
+        self.write_settings(&data).await
+    }
+
+    /// Writes exactly these settings of cloud-api-adaptor.
+    pub async fn write_settings(&self, data: &Value) -> Result<()> {
         let config_map = json!({ "metadata": { "name": "peer-pods-cm" }, "data": data });
         self.make::<ConfigMap>(config_map).await.map(drop)
+    }
+
+    /// Mounts the present settings of cloud-api-adaptor into the operator, as a kubelet does a while after a change.
+    pub async fn mount(&self, operator: &mut Operator) -> Result<()> {
+        let config_maps: Api<ConfigMap> = Api::namespaced(self.client.clone(), NAMESPACE);
+        let config_map = config_maps.get("peer-pods-cm").await?.data.unwrap_or_default();
+        operator.mount(&Settings { config_map, ..Settings::default() })
     }
 
     /// How often the controller has looked at a configuration so far.

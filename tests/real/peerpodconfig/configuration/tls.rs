@@ -4,7 +4,7 @@ use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::api::{apps::v1::Deployment, core::v1::ConfigMap};
 use kube::{Api, api::DeleteParams};
 use peerpod_operator::NAMESPACE;
-use serde_json::{Value, json};
+use serde_json::json;
 use testbed::wait::{self, DEADLINE};
 
 use super::{
@@ -13,14 +13,6 @@ use super::{
 };
 
 const CIPHER: &str = "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256";
-
-async fn demand(stage: &Stage, demands: Value) -> Result<()> {
-    let mut settings = json!({ "CLOUD_PROVIDER": "libvirt" });
-    if let (Some(settings), Value::Object(demands)) = (settings.as_object_mut(), demands) {
-        settings.extend(demands);
-    }
-    stage.settings(settings).await
-}
 
 /// The webhook's arguments about TLS, and the generation of its Deployment.
 async fn told(stage: &Stage) -> Result<(Vec<String>, i64)> {
@@ -46,7 +38,7 @@ fn tls_settings_roll_the_webhook_once_and_invalid_ones_are_reported() -> Result<
     configuring(async |alone| {
         let stage = Stage::set(alone, 1).await?;
         let mode = |mode: &str| json!({ "limit": 2, "admission": { "mode": mode } });
-        demand(&stage, json!({ "TLS_CIPHER_SUITES": "TLS_RSA_WITH_RC4_128_SHA" })).await?;
+        stage.settings(json!({ "TLS_CIPHER_SUITES": "TLS_RSA_WITH_RC4_128_SHA" })).await?;
         stage.configure("config", mode("Webhook")).await?;
         let message = stage.until("config", "SettingsRefused", "TlsRefused").await?;
         for words in ["peer-pods-cm", "TLS_CIPHER_SUITES", "TLS_RSA_WITH_RC4_128_SHA", CIPHER, "its default"]
@@ -58,12 +50,12 @@ fn tls_settings_roll_the_webhook_once_and_invalid_ones_are_reported() -> Result<
         trust(&stage.client).await?;
         stage.until("config", "Ready", "AllReady").await?;
 
-        demand(&stage, json!({ "TLS_CIPHER_SUITES": CIPHER })).await?;
+        stage.settings(json!({ "TLS_CIPHER_SUITES": CIPHER })).await?;
         let arguments = format!("--tls-cipher-suites={CIPHER}");
         until_told(&stage, &arguments, first + 1).await?;
         stage.until_gone("config", "SettingsRefused").await?;
 
-        demand(&stage, json!({ "TLS_CIPHER_SUITES": CIPHER, "TLS_MIN_VERSION": "VersionTLS10" })).await?;
+        stage.settings(json!({ "TLS_CIPHER_SUITES": CIPHER, "TLS_MIN_VERSION": "VersionTLS10" })).await?;
         let message = stage.until("config", "SettingsRefused", "TlsRefused").await?;
         ensure!(message.contains("TLS_MIN_VERSION is \"VersionTLS10\""), "{message}");
         ensure!(message.contains(CIPHER), "it says what stays: {message}");
@@ -75,7 +67,7 @@ fn tls_settings_roll_the_webhook_once_and_invalid_ones_are_reported() -> Result<
         until_told(&stage, &arguments, first + 1).await?;
 
         // A policy needs no TLS.
-        demand(&stage, json!({ "TLS_MIN_VERSION": "1.3" })).await?;
+        stage.settings(json!({ "TLS_MIN_VERSION": "1.3" })).await?;
         stage.until("config", "SettingsRefused", "TlsRefused").await?;
         stage.configure("config", mode("Policy")).await?;
         stage.until("config", "AdmissionReady", "PolicyInForce").await?;

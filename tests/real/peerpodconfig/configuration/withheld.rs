@@ -32,7 +32,7 @@ fn a_missing_service_account_is_reported_until_it_exists() -> Result<()> {
 fn settings_with_the_tag_of_another_cluster_reach_no_cloud_api_adaptor() -> Result<()> {
     configuring(async |alone| {
         let stage = Stage::set(alone, 1).await?;
-        let tagged = |uid: &str| json!({ "CLOUD_PROVIDER": "libvirt", "TAGS": format!("team=a,caa-cluster-uid={uid}") });
+        let tagged = |uid: &str| json!({ "TAGS": format!("team=a,caa-cluster-uid={uid}") });
         stage.settings(tagged("another")).await?;
         stage.configure("config", json!({ "limit": 2 })).await?;
         let message = stage.until("config", "AdaptorReady", "SettingsMissing").await?;

@@ -22,7 +22,7 @@ use serde_json::{Value, json};
 use testbed::{FakeNodes, Operator, Options, Request, wait};
 use tokio::time::{interval, sleep};
 
-use super::{BOTH, CONFIG_MAP, LABEL, NAME, Stage};
+use super::{BOTH, LABEL, NAME, Stage};
 use crate::bench::{figures::Figures, usage};
 
 const NODES: usize = 5_000;
@@ -179,12 +179,7 @@ impl Bench {
         sleep(SETTLED).await;
         let writes = of_nodes(self.writes()?);
         figures.at_most("5,000 nodes: node writes meanwhile", count(&writes)?, "", 0.0);
-        let settings = json!({
-            "apiVersion": "v1", "kind": "ConfigMap",
-            "metadata": { "name": CONFIG_MAP, "namespace": NAMESPACE },
-            "data": { "CLOUD_PROVIDER": "libvirt", "LIBVIRT_CPU": "4" },
-        });
-        self.stage.testbed.apply("settings", &[settings]).await?;
+        self.stage.apply_settings(&[("LIBVIRT_CPU", "4")]).await?;
         let older = is("SettingsPending", "OlderSettings");
         self.until("its Pods are said to run on older settings", older).await?;
         self.change(json!({ "limit": 1 })).await?;
