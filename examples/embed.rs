@@ -31,7 +31,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         credentials: credentials.map(Into::into),
     };
     let (settings, _) = settings::watch(folders, CATALOGUE, stop.clone(), |_| ()).await;
-    let clouds = [CloudSettings::any(settings)];
+    let clouds = vec![CloudSettings::any(settings)];
 
     // The two controllers, and the program's own.
     let (listed, synced) = tokio::sync::oneshot::channel();
@@ -39,11 +39,11 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let (one, two) = (client.clone(), client);
     let (metrics, options) = (Metrics::new(&mut registry), peerpod::Options::new(NAMESPACE));
     let (openers, leads) = (Openers::default(), leadership.clone());
-    let peerpods = PeerPods::new(one, clouds, openers, leads, metrics.clone(), &options);
+    let peerpods = PeerPods::new(one, clouds.clone(), openers, leads, metrics.clone(), &options);
     let peerpods = peerpods.run(listed, stop.clone());
-    // Where the folders are mounted from: a PeerPodConfig that names others gets no cloud-api-adaptor.
+    // Where the folders are mounted from: a PeerPodConfig that names others, or another place, gets no cloud-api-adaptor.
     let (config_map, secret) = (names::CONFIG_MAP.to_owned(), names::SECRET.to_owned());
-    let mounted = Some(MountedSettings { config_map, secret, further: Vec::new() });
+    let mounted = Some(MountedSettings { config_map, secret, clouds });
     let config = peerpodconfig::Options { mounted, ..peerpodconfig::Options::new(NAMESPACE) };
     let configs = peerpodconfig::run(two, config, leadership, metrics, || (), stop.clone());
     let own = async { println!("this operator's own controllers run here") };

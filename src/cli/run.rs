@@ -71,8 +71,9 @@ async fn serve(args: RunArgs) -> Result<(), Box<dyn std::error::Error>> {
     let (WarmUp { seen, warm }, configurations) = (warm_up(&readiness), readiness.needs("peerpodconfigs"));
     let work = Controllers { args: &args, client, leadership, metrics, shutdown: shutdown.clone() };
     let controllers = async {
+        let mounted = args.mounted(&sources);
         let peerpods = work.peerpods(sources, published, seen);
-        let configurations = work.configurations(secure_metrics, move || configurations.met());
+        let configurations = work.configurations(secure_metrics, mounted, move || configurations.met());
         join(peerpods, configurations).await;
     };
     let ready = async {
@@ -139,7 +140,12 @@ impl Controllers<'_> {
 
     /// Runs the controller of PeerPodConfigs until `shutdown`. Calls `seen` when it has seen all that it watches, or at once if
     /// this process does not run this controller.
-    async fn configurations(&self, secure_metrics: bool, seen: impl FnOnce() + Send + 'static) {
+    async fn configurations(
+        &self,
+        secure_metrics: bool,
+        mounted: Option<peerpodconfig::MountedSettings>,
+        seen: impl FnOnce() + Send + 'static,
+    ) {
         let Self { args, client, leadership, metrics, shutdown } = self;
         if !args.controllers.contains(&ControllerName::PeerPodConfig) {
             seen();
@@ -154,7 +160,7 @@ impl Controllers<'_> {
             tls_secret: args.adaptor_tls_secret.clone(),
             byom_host_keys_secret: args.byom_host_keys_secret.clone(),
             secure_metrics,
-            mounted: args.mounted(),
+            mounted,
         };
         let (client, leadership, metrics) = (client.clone(), leadership.clone(), metrics.clone());
         peerpodconfig::run(client, options, leadership, metrics, seen, shutdown.clone()).await;

@@ -1,7 +1,7 @@
 //! Where the operator is, and what it deploys.
 
 use super::resources::DEFAULT_ADAPTOR_IMAGE;
-use crate::{names, provider::Cloud};
+use crate::{names, provider::CloudSettings};
 
 /// Where the operator is, and what it deploys.
 #[derive(Clone, Debug)]
@@ -30,14 +30,24 @@ pub struct Options {
 }
 
 /// The settings that the operator itself has, with which it deletes VMs.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct MountedSettings {
     /// The name of the `ConfigMap`.
     pub config_map: String,
     /// The name of the Secret.
     pub secret: String,
-    /// The further clouds that it has settings for. The names of the objects with those are unknown.
-    pub further: Vec<&'static Cloud>,
+    /// The settings of each cloud, as [`PeerPods`] has them. The names above are of those that may be for several clouds. Of those that
+    /// must be for one cloud the names are unknown.
+    ///
+    /// [`PeerPods`]: crate::peerpod::PeerPods
+    pub clouds: Vec<CloudSettings>,
+}
+
+impl MountedSettings {
+    /// Those that may be for the cloud of this name.
+    pub(super) fn of(&self, cloud: &str) -> Option<&CloudSettings> {
+        self.clouds.iter().find(|settings| settings.may_be_for(cloud))
+    }
 }
 
 impl Options {

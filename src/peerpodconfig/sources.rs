@@ -9,8 +9,9 @@ use super::resources::{self, AdaptorSettings, webhook};
 use crate::{
     api::v1alpha1::PeerPodConfig,
     cluster::read_uid,
-    provider::Tagging,
+    provider::{CloudEndpoint, Tagging, named_by},
     settings::{
+        Raw, file_text,
         key::is_true,
         tls::{TlsError, TlsOptions},
     },
@@ -27,6 +28,8 @@ pub(super) struct Sources {
     pub(super) settings: AdaptorSettings,
     /// The settings that cloud-api-adaptor requires and that they lack.
     pub(super) missing: Vec<&'static str>,
+    /// Where cloud-api-adaptor makes VMs by them; `None` if one does not exist, or if the operator cannot read where that is.
+    pub(super) place: Option<CloudEndpoint>,
     /// What is wrong with them if VMs would be another cluster's.
     pub(super) another_cluster: Option<&'static str>,
     /// The TLS options in the `ConfigMap`, if it exists.
@@ -70,19 +73,72 @@ impl Sources {
             secret: secret.is_some(),
             settings,
             missing: resources::missing(config_map.as_ref(), secret.as_ref()),
+            place: place(config_map.as_ref(), secret.as_ref()),
             another_cluster,
             tls: config_map.as_ref().map(webhook::tls_of_settings),
         })
     }
 }
 
+/// Where cloud-api-adaptor makes VMs, read as the operator reads its files. `binaryData` becomes a file, and no variable of
+/// cloud-api-adaptor.
+fn place(config_map: Option<&ConfigMap>, secret: Option<&Secret>) -> Option<CloudEndpoint> {
+    let file = |name: &String, value: &[u8]| Some((name.clone(), file_text(value.to_vec())?));
+    let settings = config_map?.data.iter().flatten().map(|(name, value)| file(name, value.as_bytes()));
+    let credentials = secret?.data.iter().flatten().map(|(name, value)| file(name, &value.0));
+    let (settings, credentials) = (settings.collect::<Option<_>>()?, credentials.collect::<Option<_>>()?);
+    named_by(&Raw { settings, credentials })
+}
+
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use operator_kit::testing::{Answer, ApiServer, Call};
     use serde_json::{Value, json};
 
     use super::*;
     use crate::api::v1alpha1::PeerPodConfigSpec;
+
+    /// Those of a `ConfigMap` with this data and an empty Secret.
+    pub(in super::super) fn sources(data: &Value) -> Sources {
+        let config_map = serde_json::from_value(json!({ "data": data })).unwrap();
+        let secret = Secret::default();
+        Sources {
+            config_map: true,
+            secret: true,
+            settings: AdaptorSettings::read(Some(&config_map), Some(&secret)),
+            missing: Vec::new(),
+            place: place(Some(&config_map), Some(&secret)),
+            another_cluster: None,
+            tls: None,
+        }
+    }
+
+    #[test]
+    fn a_place_is_that_of_cloud_api_adaptors_environment() {
+        let place = |config_map: Value, secret: Value| {
+            let config_map = serde_json::from_value(config_map).unwrap();
+            let secret = serde_json::from_value(secret).unwrap();
+            let place = place(Some(&config_map), Some(&secret));
+            place.map(|(cloud, endpoint)| (cloud, endpoint.setting, endpoint.address))
+        };
+        let of = |data: Value| place(json!({ "data": data }), json!({}));
+        let at = |host: &str| Some(("docker", "DOCKER_HOST", format!("tcp://{host}")));
+        let there = json!({ "CLOUD_PROVIDER": "docker", "DOCKER_HOST": "tcp://a:1\n" });
+        assert_eq!(of(there.clone()), at("a:1"), "as it is in a file");
+        assert_eq!(
+            place(json!({ "data": there }), json!({ "data": { "DOCKER_HOST": "dGNwOi8vYjox" } })),
+            at("a:1")
+        );
+        let cloud = json!({ "CLOUD_PROVIDER": "docker" });
+        let secret = json!({ "data": { "DOCKER_HOST": "dGNwOi8vYjox" } });
+        assert_eq!(place(json!({ "data": cloud }), secret), at("b:1"));
+        let binary = json!({ "data": cloud, "binaryData": { "DOCKER_HOST": "dGNwOi8vYjox" } });
+        assert_eq!(place(binary, json!({})), None, "no variable of that name");
+        assert_eq!(place(json!({ "data": there }), json!({ "data": { "A": "/w==" } })), None, "no text");
+        assert_eq!(of(json!({ "CLOUD_PROVIDER": "docker", "DOCKER_HOST": "unix:///a" })), None);
+        assert_eq!(of(json!({ "CLOUD_PROVIDER": "a-plugin's", "DOCKER_HOST": "tcp://a:1" })), None);
+        assert_eq!(super::place(None, Some(&Secret::default())), None);
+    }
 
     /// What is wrong with these settings in the cluster with this UID. Without a UID the API server is not asked for it.
     async fn another_cluster(settings: Value, uid: Option<&str>) -> Option<&'static str> {

@@ -1,18 +1,27 @@
 //! The settings of one cloud, as they are in force.
 
-use std::sync::Arc;
+use std::{mem, sync::Arc};
 
 use operator_kit::Message;
 use tokio::sync::watch;
 
-use super::{Cloud, Error, ErrorClass};
-use crate::settings::{Endpoint, Snapshot, State};
+use super::{CATALOGUE, Cloud, Error, ErrorClass};
+use crate::settings::{Endpoint, Raw, Snapshot, State};
+
+/// The most reported endpoints that wait for the keeper of the places. It takes them at once, so more wait only in a program that deletes
+/// no VMs.
+const MOST_REPORTED: usize = 16;
+
+/// The name of a cloud, and where VMs are there.
+pub(crate) type CloudEndpoint = (&'static str, Endpoint);
 
 /// The settings of one cloud, followed as they change. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct CloudSettings {
     clouds: ServedCloud,
     pub(super) state: watch::Receiver<State>,
+    /// Where cloud-api-adaptor may make VMs by other settings, until the keeper of the places takes it.
+    reported: Arc<watch::Sender<Vec<CloudEndpoint>>>,
 }
 
 /// Which cloud the settings may be for. Two settings of a process must not be for the same cloud, as each cloud has one account
@@ -72,7 +81,7 @@ impl ServedCloud {
 impl CloudSettings {
     /// Settings for these clouds.
     pub fn new(clouds: ServedCloud, state: watch::Receiver<State>) -> Self {
-        Self { clouds, state }
+        Self { clouds, state, reported: Arc::new(watch::Sender::new(Vec::new())) }
     }
 
     /// Settings for any cloud that they name.
@@ -88,6 +97,60 @@ impl CloudSettings {
         self.usable(&self.state.borrow()).map(|snapshot| snapshot.cloud())
     }
 
+    /// Whether they may be for the cloud of this name.
+    pub(crate) fn may_be_for(&self, cloud: &str) -> bool {
+        self.clouds.may_be(cloud)
+    }
+
+    /// Whether they must be for one cloud.
+    pub(crate) fn are_for_one_cloud(&self) -> bool {
+        matches!(self.clouds.0, Which::Only(_))
+    }
+
+    /// Whether the settings in force are for this cloud, and name another endpoint there.
+    pub(crate) fn name_another(&self, (cloud, endpoint): &CloudEndpoint) -> bool {
+        self.endpoint_in(cloud).is_some_and(|own| own.address != endpoint.address)
+    }
+
+    /// Reports that cloud-api-adaptor may make VMs at this endpoint, so that it is recorded. That of the settings in force is recorded
+    /// without a report.
+    pub(crate) fn report(&self, place: &CloudEndpoint) {
+        let (cloud, endpoint) = place;
+        if self.endpoint_in(cloud).is_some_and(|own| own.address == endpoint.address) {
+            return;
+        }
+        self.reported.send_if_modified(|reported| {
+            let is_new = reported.len() < MOST_REPORTED && !reported.contains(place);
+            if is_new {
+                reported.push(place.clone());
+            }
+            is_new
+        });
+    }
+
+    /// What was reported since the last call.
+    pub(super) fn take_reported(&self) -> Vec<CloudEndpoint> {
+        let mut taken = Vec::new();
+        self.reported.send_if_modified(|reported| {
+            taken = mem::take(reported);
+            false
+        });
+        taken
+    }
+
+    /// Waits until such an endpoint is reported.
+    pub(super) async fn until_reported(&self, is_such: impl Fn(&CloudEndpoint) -> bool) {
+        let mut reported = self.reported.subscribe();
+        // It cannot fail: this value keeps the channel open.
+        let _ = reported.wait_for(|reported| reported.iter().any(&is_such)).await;
+    }
+
+    /// The endpoint of the settings in force, if they are for this cloud.
+    fn endpoint_in(&self, cloud: &str) -> Option<Endpoint> {
+        let (snapshot, endpoint) = self.named(&self.state.borrow())?;
+        (snapshot.cloud() == cloud).then_some(endpoint)
+    }
+
     /// The settings in force, if they are for a cloud that these settings may be for.
     pub(super) fn usable(&self, state: &State) -> Option<Arc<Snapshot>> {
         state.current.clone().filter(|_| self.clouds.conflict(state).is_none())
@@ -96,13 +159,7 @@ impl CloudSettings {
     /// Where VMs are by the settings in force, although deletion may be unable to use them.
     pub(super) fn named(&self, state: &State) -> Option<(Arc<Snapshot>, Endpoint)> {
         let snapshot = self.usable(state)?;
-        // While the Secret has another value, cloud-api-adaptor makes VMs at the ConfigMap's place, which is this one.
-        let endpoint = if let Ok(endpoint) = &snapshot.endpoint {
-            endpoint.clone()
-        } else {
-            let read = Cloud::named(snapshot.cloud())?.place?;
-            read(&snapshot.values)?
-        };
+        let endpoint = endpoint_of(&snapshot)?;
         Some((snapshot, endpoint))
     }
 
@@ -143,15 +200,28 @@ impl CloudSettings {
     }
 }
 
+/// Where VMs are by this `ConfigMap` and this Secret, although deletion may be unable to use them. `None`: that cannot be read.
+pub(crate) fn named_by(raw: &Raw) -> Option<CloudEndpoint> {
+    let snapshot = Snapshot::parse(raw, CATALOGUE).ok()?;
+    Some((snapshot.cloud(), endpoint_of(&snapshot)?))
+}
+
+/// Where VMs are by these settings, although deletion may be unable to use them.
+fn endpoint_of(snapshot: &Snapshot) -> Option<Endpoint> {
+    // While the Secret has another value, cloud-api-adaptor makes VMs at the ConfigMap's place, which is this one.
+    if let Ok(endpoint) = &snapshot.endpoint {
+        return Some(endpoint.clone());
+    }
+    let read = Cloud::named(snapshot.cloud())?.place?;
+    read(&snapshot.values)
+}
+
 #[cfg(test)]
 mod tests {
     use secrecy::SecretString;
 
     use super::*;
-    use crate::{
-        provider::CATALOGUE,
-        settings::{Raw, SettingsError},
-    };
+    use crate::settings::SettingsError;
 
     const HOST: &str = "qemu+ssh://root@kvm-1/system";
 
@@ -226,5 +296,29 @@ mod tests {
             assert_eq!(named.as_deref(), place, "{cloud} {given:?}");
             assert_eq!(settings.unplaced(&state).is_none(), place.is_some(), "{cloud} {given:?}");
         }
+    }
+
+    #[test]
+    fn another_endpoint_than_that_in_force_is_reported_once_until_it_is_taken() {
+        let (sender, state) = watch::channel(libvirt(HOST));
+        let settings = CloudSettings::any(state);
+        let at = |address: &str| Endpoint { setting: "A", address: address.to_owned() };
+        let reported = |place: &CloudEndpoint| {
+            settings.clone().report(place);
+            settings.clone().report(place);
+            settings.take_reported()
+        };
+        let (here, there) = (("libvirt", at("qemu+ssh://kvm-1:22/system")), ("libvirt", at("b")));
+        assert!(!settings.name_another(&here) && settings.name_another(&there));
+        assert_eq!([reported(&here), reported(&there)], [vec![], vec![there.clone()]]);
+        // The settings may be for that cloud later.
+        let elsewhere = ("gcp", at("b"));
+        assert!(!settings.name_another(&elsewhere));
+        assert_eq!(reported(&elsewhere), [elsewhere]);
+        sender.send_replace(State::default());
+        assert!(!settings.name_another(&there), "no settings are in force");
+        assert_eq!(reported(&here), [here]);
+        (0..99).for_each(|number| settings.report(&("libvirt", at(&number.to_string()))));
+        assert_eq!(settings.take_reported().len(), MOST_REPORTED);
     }
 }

@@ -107,6 +107,7 @@ mod tagging;
 pub mod vsphere;
 
 pub use cloud::{CATALOGUE, CLOUDS, Cloud, NAME_LIMIT, Opening};
+pub(crate) use cloud_settings::{CloudEndpoint, named_by};
 pub use cloud_settings::{CloudSettings, ServedCloud};
 pub(crate) use cluster_proof::ensure_this_cluster;
 pub use cluster_proof::{CLUSTER_UID_TAG, ClusterClaims, ClusterProof};

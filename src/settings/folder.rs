@@ -186,11 +186,11 @@ fn read_file(
         .and_then(|file| file.take(*room as u64 + 1).read_to_end(&mut content))
         .map_err(named)?;
     *room = room.checked_sub(content.len()).ok_or_else(too_large)?;
-    Ok(Some((name, text(content).ok_or_else(not_text)?)))
+    Ok(Some((name, file_text(content).ok_or_else(not_text)?)))
 }
 
-/// The content as text, without the line ends that editors leave behind.
-fn text(content: Vec<u8>) -> Option<SecretString> {
+/// The content of a file as text, without the line ends that editors leave behind.
+pub(crate) fn file_text(content: Vec<u8>) -> Option<SecretString> {
     let mut text = String::from_utf8(content).ok()?;
     text.truncate(text.trim_end_matches(['\n', '\r']).len());
     Some(SecretString::from(text))

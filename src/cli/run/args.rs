@@ -14,7 +14,7 @@ use super::{provider_arg::ProviderArg, sweep_flags::SweepFlags};
 use crate::{
     cli::{FolderArgs, ServingArgs, patience},
     peerpod, peerpodconfig,
-    provider::Cloud,
+    provider::{Cloud, CloudSettings},
     settings::Folders,
 };
 
@@ -201,12 +201,12 @@ impl RunArgs {
         given.unwrap_or(peerpodconfig::resources::DEFAULT_ADAPTOR_IMAGE).to_owned()
     }
 
-    /// The settings with which this operator deletes VMs, if it deletes any.
-    pub(crate) fn mounted(&self) -> Option<peerpodconfig::MountedSettings> {
+    /// The settings with which this operator deletes VMs, if it deletes any. `clouds`: those of each cloud.
+    pub(crate) fn mounted(&self, clouds: &[CloudSettings]) -> Option<peerpodconfig::MountedSettings> {
         self.controllers.contains(&ControllerName::PeerPod).then(|| peerpodconfig::MountedSettings {
             config_map: self.settings_config_map.clone(),
             secret: self.credentials_secret.clone(),
-            further: self.providers.iter().map(|provider| provider.cloud).collect(),
+            clouds: clouds.to_vec(),
         })
     }
 }
@@ -230,7 +230,6 @@ mod tests {
     use crate::{
         cli::{Cli, Command},
         peerpod::Options,
-        peerpodconfig::MountedSettings,
     };
 
     #[test]
@@ -249,17 +248,9 @@ mod tests {
             let Command::Run(args) = Cli::try_parse_from(arguments).unwrap().command else {
                 panic!("not run")
             };
-            args.mounted()
+            args.mounted(&[]).map(|mounted| (mounted.config_map, mounted.secret))
         };
-        let all = |further: &[&str]| {
-            Some(MountedSettings {
-                config_map: "peer-pods-cm".to_owned(),
-                secret: "mine".to_owned(),
-                further: further.iter().filter_map(|name| Cloud::named(name)).collect(),
-            })
-        };
-        assert_eq!(mounted(&[]), all(&[]));
-        assert_eq!(mounted(&["--provider=aws=/a,/b;gcp=/c,/d"]), all(&["aws", "gcp"]));
+        assert_eq!(mounted(&[]), Some(("peer-pods-cm".to_owned(), "mine".to_owned())));
         assert_eq!(mounted(&["--controllers=peerpodconfig"]), None);
     }
 

@@ -110,6 +110,13 @@ impl Adaptor {
     ) -> Result<Findings, ReconcileError> {
         let (current, unmanaged) = (self.observer.current(config), self.observer.unmanaged(config));
         let mounted = self.options.mounted.as_ref();
+        if let (Some(mounted), Some(current), Some(place)) = (mounted, &current, &sources.place)
+            && resources::has_settings_of(current, &config.spec)
+            && let Some(own) = mounted.of(place.0)
+        {
+            // Its Pods may start with these settings at any time, also before the operator's files have them.
+            own.report(place);
+        }
         let unmet = preconditions::unmet(config, summary, sources, mounted, unmanaged.as_ref());
         let consequence = unmet.as_ref().map(|unmet| preconditions::consequence(unmet, current.is_some()));
         let mut findings = Findings { all: unmet.into_iter().collect(), again: None };

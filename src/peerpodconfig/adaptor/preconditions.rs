@@ -77,8 +77,7 @@ pub(super) fn unmet(
         return Some(Finding::new(Reason::SettingsMissing, problem));
     }
     // Before conflicts: a cloud-api-adaptor that runs is deployed despite those.
-    let diverging =
-        mounted.and_then(|mounted| settings::not_mounted(&config.spec, sources.settings.cloud, mounted));
+    let diverging = mounted.and_then(|mounted| settings::not_mounted(&config.spec, sources, mounted));
     if diverging.is_some() {
         return diverging;
     }
@@ -108,12 +107,13 @@ pub(super) fn consequence(unmet: &Finding, runs: bool) -> Consequence {
     match unmet.reason {
         // The DaemonSet cannot be built.
         Reason::InvalidSpec | Reason::SettingsMissing => Consequence::Withhold(Findings::default()),
-        // The template names the settings, so a write would make a cloud-api-adaptor that runs use those that the operator lacks.
-        Reason::NotMounted if runs => {
-            Consequence::Withhold(withheld("the operator leaves the cloud-api-adaptor that runs unchanged"))
+        // The template names the settings, so a write would make a cloud-api-adaptor that runs use those that the operator lacks. This
+        // controller sees no change of the operator's files.
+        Reason::NotMounted => {
+            let unchanged = "the operator leaves the cloud-api-adaptor that runs unchanged";
+            let withheld = withheld(if runs { unchanged } else { NOT_DEPLOYED });
+            Consequence::Withhold(Findings { again: Some(UNWATCHED_RESYNC), ..withheld })
         }
-        // What helps is watched, or restarts the operator.
-        Reason::NotMounted => Consequence::Withhold(withheld(NOT_DEPLOYED)),
         // A cloud-api-adaptor that runs keeps running: without it, its VMs would be lost.
         _ if runs => Consequence::DeployAnyway,
         _ => Consequence::Withhold(Findings { again: Some(UNWATCHED_RESYNC), ..withheld(NOT_DEPLOYED) }),
@@ -147,7 +147,7 @@ fn is_owned_by(daemon_set: &DaemonSet, config: &PeerPodConfig) -> bool {
 mod tests {
     use serde_json::json;
 
-    use super::{super::super::resources::AdaptorSettings, *};
+    use super::{super::super::sources::tests::sources, *};
     use crate::api::v1alpha1::PeerPodConfigSpec;
 
     #[test]
@@ -179,7 +179,7 @@ mod tests {
             };
             let [Finding { reason: Reason::AdaptorWithheld, message }] = &*all else { panic!("{all:?}") };
             assert!(message.contains(what) && message.contains("the condition SettingsDiverge"), "{message}");
-            assert_eq!(again, None);
+            assert_eq!(again, Some(UNWATCHED_RESYNC), "the operator's files may follow");
         }
     }
 
@@ -192,19 +192,11 @@ mod tests {
             taken_by_older: [("older".to_owned(), 1)].into(),
             ..Summary::of(&NodeRequest::of(&config), &[])
         };
-        let config_map = serde_json::from_value(json!({ "data": { "CLOUD_PROVIDER": "libvirt" } })).unwrap();
-        let sources = Sources {
-            config_map: true,
-            secret: true,
-            settings: AdaptorSettings::read(Some(&config_map), None),
-            missing: Vec::new(),
-            another_cluster: None,
-            tls: None,
-        };
+        let sources = sources(&json!({ "CLOUD_PROVIDER": "libvirt" }));
         let mounted = MountedSettings {
             config_map: "peer-pods-cm".to_owned(),
             secret: "peer-pods-secret".to_owned(),
-            further: Vec::new(),
+            clouds: Vec::new(),
         };
         let reason = |sources: &Sources, mounted: Option<&MountedSettings>| {
             unmet(&config, &summary, sources, mounted, None).map(|finding| finding.reason)

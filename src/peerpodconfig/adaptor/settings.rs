@@ -11,7 +11,7 @@ use super::super::{
     resources::AdaptorSettings,
     sources::Sources,
 };
-use crate::{api::v1alpha1::PeerPodConfigSpec, provider::Cloud};
+use crate::{api::v1alpha1::PeerPodConfigSpec, provider::CloudSettings};
 
 /// On the DaemonSet: the hash of the settings in force, and since when they are in force while Pods run on older ones.
 pub(super) const SETTINGS: &str = "peerpods.confidentialcontainers.org/settings";
@@ -55,17 +55,26 @@ pub(super) fn hint(spec: &PeerPodConfigSpec, missing: &[&str]) -> Option<String>
 }
 
 /// The condition when cloud-api-adaptor would create VMs with settings that the operator does not have. The operator would ask for
-/// them in the place of its own settings, be told that they do not exist, and release their PeerPods. `cloud`: the one of
-/// cloud-api-adaptor's settings. The operator releases no PeerPod of a cloud that it does not know.
+/// them in the place of its own settings, be told that they do not exist, and release their PeerPods. It releases no PeerPod of a cloud
+/// that it does not know.
 pub(super) fn not_mounted(
     spec: &PeerPodConfigSpec,
-    cloud: Option<&'static Cloud>,
+    sources: &Sources,
     mounted: &MountedSettings,
 ) -> Option<Finding> {
-    // The operator deletes the VMs of a further cloud with other objects than the mounted ones, whatever they are named.
-    if cloud.is_none_or(|cloud| mounted.further.contains(&cloud)) {
-        return None;
-    }
+    let own = mounted.of(sources.settings.cloud?.name());
+    // The names of the objects of a further cloud are unknown.
+    let is_further = own.is_some_and(CloudSettings::are_for_one_cloud);
+    let names = if is_further { None } else { other_names(spec, mounted) };
+    let message = names.or_else(|| {
+        let place = sources.place.as_ref().filter(|place| own.is_some_and(|own| own.name_another(place)))?;
+        Some(other_place(spec, place.1.setting))
+    })?;
+    Some(Finding::new(Reason::NotMounted, message))
+}
+
+/// The message if the objects have other names than the mounted ones.
+fn other_names(spec: &PeerPodConfigSpec, mounted: &MountedSettings) -> Option<String> {
     let differing: Vec<_> = [
         ("configMapName", &spec.config_map_name, &mounted.config_map),
         ("cloudSecretName", &spec.cloud_secret_name, &mounted.secret),
@@ -77,14 +86,23 @@ pub(super) fn not_mounted(
     })
     .collect();
     (!differing.is_empty()).then(|| {
-        let message = format!(
+        format!(
             "{}; the operator would not find the VMs that cloud-api-adaptor creates with other settings, and would take them for absent: \
              name the ones that the operator has mounted, or run the operator with the ones that are named here (for a further \
              cloud by --provider), and set --settings-config-map and --credentials-secret to their names",
             differing.join("; ")
-        );
-        Finding::new(Reason::NotMounted, message)
+        )
     })
+}
+
+/// The message if this setting points to another place than in the files of the operator. A status shows no addresses.
+fn other_place(spec: &PeerPodConfigSpec, setting: &str) -> String {
+    format!(
+        "{setting} of the ConfigMap {} and the Secret {} points to another place than in the files of the operator, which would not find \
+         the VMs that cloud-api-adaptor creates there: after a change, Kubernetes updates these files within about a minute; if this stays, \
+         run the operator with these two objects mounted (for a further cloud by --provider)",
+        spec.config_map_name, spec.cloud_secret_name
+    )
 }
 
 /// Since when the present settings are in force, while Pods may run on older ones.
@@ -137,9 +155,15 @@ pub(super) fn older(pods: &[String], is_built: bool, misfit: Option<&AdaptorSett
 
 #[cfg(test)]
 mod tests {
-    use k8s_openapi::api::core::v1::ConfigMap;
+    use secrecy::SecretString;
+    use serde_json::{Value, json};
+    use tokio::sync::watch;
 
-    use super::*;
+    use super::{super::super::sources::tests::sources, *};
+    use crate::{
+        provider::{CATALOGUE, Cloud, ServedCloud},
+        settings::{Raw, Snapshot, State},
+    };
 
     fn message(pods: usize, is_built: bool, misfit: Option<&AdaptorSettings>) -> String {
         let pods: Vec<_> = (0..pods).map(|number| format!("pod-{number}")).collect();
@@ -164,18 +188,8 @@ mod tests {
 
     #[test]
     fn settings_with_the_tag_of_another_cluster_reach_no_cloud_api_adaptor() {
-        let cloud = [("CLOUD_PROVIDER".to_owned(), "aws".to_owned())].into();
-        let config_map = ConfigMap { data: Some(cloud), ..ConfigMap::default() };
         let of = |another_cluster| {
-            let settings = AdaptorSettings::read(Some(&config_map), None);
-            let sources = Sources {
-                config_map: true,
-                secret: true,
-                settings,
-                missing: Vec::new(),
-                another_cluster,
-                tls: None,
-            };
+            let sources = Sources { another_cluster, ..sources(&json!({ "CLOUD_PROVIDER": "aws" })) };
             problem(&PeerPodConfigSpec::default(), &sources)
         };
         assert_eq!(of(None), None);
@@ -185,16 +199,15 @@ mod tests {
 
     #[test]
     fn settings_that_the_operator_does_not_have_are_named() {
-        let further = Cloud::named("aws").into_iter().collect();
-        let mounted =
-            MountedSettings { config_map: "peer-pods-cm".into(), secret: "peer-pods-secret".into(), further };
+        let mounted = mounted(vec![in_force(ServedCloud::any_but([]), &[])]);
         let of_cloud = |cloud: &str, config_map: &str, secret: &str| {
             let spec = PeerPodConfigSpec {
                 cloud_secret_name: secret.to_owned(),
                 config_map_name: config_map.to_owned(),
                 ..PeerPodConfigSpec::default()
             };
-            not_mounted(&spec, Cloud::named(cloud), &mounted).map(|finding| finding.message)
+            let sources = sources(&json!({ "CLOUD_PROVIDER": cloud }));
+            not_mounted(&spec, &sources, &mounted).map(|finding| finding.message)
         };
         let finding = |config_map: &str, secret: &str| of_cloud("libvirt", config_map, secret);
         assert_eq!(finding("peer-pods-cm", "peer-pods-secret"), None);
@@ -217,12 +230,54 @@ mod tests {
             message.contains("configMapName is a") && message.contains("cloudSecretName is b"),
             "{message}"
         );
-        assert_eq!(of_cloud("aws", "a", "b"), None, "the operator has settings of that cloud's own");
         assert_eq!(of_cloud("gcp", "a", "b"), Some(message));
         assert_eq!(
             of_cloud("a-plugin's", "a", "b"),
             None,
             "the operator deletes and releases nothing of that cloud"
         );
+    }
+
+    /// Mounted settings of these clouds.
+    fn mounted(clouds: Vec<CloudSettings>) -> MountedSettings {
+        MountedSettings { config_map: "peer-pods-cm".into(), secret: "peer-pods-secret".into(), clouds }
+    }
+
+    /// Settings for these clouds, with these values in force, if there are any.
+    fn in_force(clouds: ServedCloud, values: &[(&str, &str)]) -> CloudSettings {
+        let values = values.iter().map(|(name, value)| ((*name).to_owned(), SecretString::from(*value)));
+        let raw = Raw { settings: values.collect(), ..Raw::default() };
+        let current = Snapshot::parse(&raw, CATALOGUE).ok().map(Into::into);
+        CloudSettings::new(clouds, watch::channel(State { current, ..State::default() }).1)
+    }
+
+    #[test]
+    fn another_place_than_the_operators_is_named_by_its_setting_alone() {
+        let docker = Cloud::named("docker").unwrap();
+        let first = [("CLOUD_PROVIDER", "libvirt"), ("LIBVIRT_URI", "qemu+ssh://kvm-1/system")];
+        let further = [("CLOUD_PROVIDER", "docker"), ("DOCKER_HOST", "tcp://10.0.0.1:2375")];
+        let mounted = mounted(vec![
+            in_force(ServedCloud::any_but([docker]), &first),
+            in_force(ServedCloud::only(docker), &further),
+        ]);
+        let spec = PeerPodConfigSpec { config_map_name: "further".into(), ..PeerPodConfigSpec::default() };
+        let of = |spec: &PeerPodConfigSpec, settings: Value| {
+            not_mounted(spec, &sources(&settings), &mounted).map(|finding| finding.message)
+        };
+        let libvirt = |uri: &str| {
+            of(&PeerPodConfigSpec::default(), json!({ "CLOUD_PROVIDER": "libvirt", "LIBVIRT_URI": uri }))
+        };
+        assert_eq!(libvirt("qemu+ssh://root@kvm-1/system?no_verify=1"), None, "the same place");
+        let message = libvirt("qemu+ssh://kvm-2/system").unwrap();
+        assert!(message.starts_with("LIBVIRT_URI of the ConfigMap peer-pods-cm and the"), "{message}");
+        assert!(!message.contains("kvm"), "{message}");
+        assert_eq!(libvirt("qemu+tls://kvm-2/system?tls_priority=NORMAL"), None, "it cannot be read");
+        let host = |host: &str| of(&spec, json!({ "CLOUD_PROVIDER": "docker", "DOCKER_HOST": host }));
+        assert_eq!(host("tcp://10.0.0.1:2375"), None, "the operator has settings of that cloud's own");
+        let message = host("tcp://10.0.0.2:2375").unwrap();
+        assert!(message.starts_with("DOCKER_HOST of the ConfigMap further and the"), "{message}");
+        // The operator releases nothing of a cloud without settings in force.
+        let other = json!({ "CLOUD_PROVIDER": "gcp", "GCP_PROJECT_ID": "peer-pods" });
+        assert_eq!(of(&PeerPodConfigSpec::default(), other), None);
     }
 }

@@ -59,10 +59,8 @@ impl AdaptorSettings {
     /// Pods may be restarted for them, or if `spec` now names other objects: the template has their names.
     #[must_use]
     pub fn in_force(&self, current: Option<&DaemonSet>, spec: &PeerPodConfigSpec) -> Self {
-        let text = current.and_then(|current| current.annotations().get(BUILT_FROM_ANNOTATION));
-        let text = text.filter(|_| !spec.adaptor.restart_on_settings_change);
-        // A user may have edited it by hand.
-        let record = text.and_then(|text| serde_json::from_str::<Record>(text).ok());
+        let current = current.filter(|_| !spec.adaptor.restart_on_settings_change);
+        let record = current.and_then(Record::on);
         record.filter(|record| record.names_those_of(spec)).map_or_else(|| self.clone(), Self::from)
     }
 
@@ -87,6 +85,11 @@ impl AdaptorSettings {
         // Texts and numbers can always be written.
         serde_json::to_string(&record).unwrap_or_default()
     }
+}
+
+/// Whether the Pods of a DaemonSet get their settings from the objects that `spec` names, as far as it records their names.
+pub(in crate::peerpodconfig) fn has_settings_of(daemon_set: &DaemonSet, spec: &PeerPodConfigSpec) -> bool {
+    Record::on(daemon_set).is_none_or(|record| record.names_those_of(spec))
 }
 
 /// The setting that overrules an instance type on this cloud.
@@ -130,6 +133,11 @@ struct Record {
 }
 
 impl Record {
+    /// The one on this DaemonSet. A user may have edited it by hand.
+    fn on(daemon_set: &DaemonSet) -> Option<Self> {
+        serde_json::from_str(daemon_set.annotations().get(BUILT_FROM_ANNOTATION)?).ok()
+    }
+
     /// Whether these settings are of the objects that the spec names, as far as the record has their names.
     fn names_those_of(&self, spec: &PeerPodConfigSpec) -> bool {
         let is = |recorded: Option<&str>, name: &str| recorded.is_none_or(|it| it == name);
@@ -328,7 +336,9 @@ mod tests {
             PeerPodConfigSpec { cloud_secret_name: "other".into(), ..spec.clone() },
         ] {
             assert_eq!(new.in_force(Some(&current), &other), new);
+            assert!(!has_settings_of(&current, &other));
         }
+        assert!(has_settings_of(&current, &spec));
         // An older version recorded no names.
         let mut record: Value = serde_json::from_str(&old.record(&spec)).unwrap();
         let fields = record.as_object_mut().unwrap();

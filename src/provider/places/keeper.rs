@@ -30,7 +30,7 @@ use super::{
 use crate::{
     api::v1alpha1::FIELD_MANAGER,
     names::PLACES,
-    provider::{CloudSettings, CloudsContext, Error, Provider, cloud_settings::PossiblePlace},
+    provider::{CloudEndpoint, CloudSettings, CloudsContext, Error, Provider, cloud_settings::PossiblePlace},
     settings::{Endpoint, Snapshot, State},
 };
 
@@ -111,6 +111,7 @@ impl Keeper {
             tokio::select! {
                 Some(object) = objects.next() => term.take(object, &self.name),
                 Ok(()) = settings.changed() => {}
+                () = self.settings.until_reported(|_| true) => {}
                 () = self.identity_changed.notified() => {
                     term.doubt.get_or_insert_with(|| Instant::now() + self.doubts.failed(&()));
                 }
@@ -129,7 +130,13 @@ impl Keeper {
         }
         let in_force =
             named.as_ref().map(|(snapshot, endpoint)| PossiblePlace::At(snapshot.cloud(), endpoint.clone()));
-        in_force.into_iter().chain(self.settings.unplaced(&state)).for_each(|place| term.note(place));
+        let reported = self.settings.take_reported().into_iter();
+        let reported = reported.map(|(cloud, endpoint)| PossiblePlace::At(cloud, endpoint));
+        reported.chain(in_force).chain(self.settings.unplaced(&state)).for_each(|place| term.note(place));
+        let recorded = term.object.as_ref().and_then(|object| self.read(object).ok()).unwrap_or_default();
+        let recorded = term.with_unrecorded(&recorded, Timestamp::now());
+        let is_unrecorded =
+            |(cloud, endpoint): &CloudEndpoint| recorded.of(&key(cloud, &endpoint.address)).is_none();
         let work = async {
             self.record(term, named.as_ref()).await?;
             match &named {
@@ -141,6 +148,8 @@ impl Keeper {
             found = work => found,
             // The result would be for former settings.
             Ok(()) = settings.changed() => return Duration::ZERO,
+            // One that is recorded, or about to be, may be reported again and again. A login must not be cut off each time.
+            () = self.settings.until_reported(is_unrecorded) => return Duration::ZERO,
         };
         // A watch that fails brings nothing to wait for.
         let found = found.map_err(|not_yet| match (not_yet, &term.unreadable) {

@@ -45,8 +45,8 @@ pub(super) fn announce_former(places: &str, before: &Records, after: &Records) {
                 places,
                 key,
                 address,
-                "the settings named another place before: the operator does not delete a VM that is there, and the VM holds its \
-                 PeerPod. If no VM is there any more, delete the entry"
+                "the settings named another place before, or cloud-api-adaptor's name another one: the operator does not delete a VM \
+                 that is there, and the VM holds its PeerPod. If no VM is there any more, delete the entry"
             );
         }
     }

@@ -19,6 +19,9 @@
 //! cloud-api-adaptor may use settings that the operator cannot use, and make VMs where they point. If the operator cannot read where
 //! that is, the record gets a place without an address. A VM that no place has may be there until an administrator deletes that entry.
 //!
+//! The mounted files change about a minute after their `ConfigMap`, and cloud-api-adaptor may start meanwhile. So the controller of
+//! PeerPodConfigs reports where cloud-api-adaptor's settings point if the settings in force do not name that.
+//!
 //! A place is written before the operator decides anything by it, and before it asks who answers there. A write that fails is tried
 //! again, also after the settings have been set back: cloud-api-adaptor may have started meanwhile. While the operator cannot read or write
 //! the places, it deletes nothing, and it releases nothing unless an administrator says so.

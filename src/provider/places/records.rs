@@ -50,7 +50,8 @@ pub(super) struct Record {
     #[serde(default, rename = "moved", skip_serializing_if = "Option::is_none")]
     pub(super) moved_at: Option<Timestamp>,
     /// When the settings began to name another place; `None` for the place that they name. Of an unknown place: when the operator first
-    /// found that it could not read where settings point.
+    /// found that it could not read where settings point. Of a place that only cloud-api-adaptor's settings have named: when the operator
+    /// first found that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) until: Option<Timestamp>,
 }

@@ -28,14 +28,17 @@ pub(super) struct TermState {
     pub(super) unreadable: Option<Error>,
     /// When to ask for the identity again: it may be another one than is recorded.
     pub(super) doubt: Option<Instant>,
-    /// Where VMs may be by settings that were mounted in this term, until that is recorded: the settings may be set back before.
+    /// Where VMs may be by settings that were mounted in this term, or that were reported as cloud-api-adaptor's, until that is recorded:
+    /// the settings may be set back before.
     ///
-    /// It ends with the term. The next leader records what is mounted then. That is usually the same: a write takes less than a second,
-    /// and the files of a Pod change about a minute after their `ConfigMap`. So a place that was mounted is lost only if no leader could
-    /// write it until the settings were set back, and the one that saw it has ended before it could.
+    /// It ends with the term. The next leader records what is mounted then, and its controller of PeerPodConfigs reports again. That is
+    /// usually the same: a write takes less than a second, and the files of a Pod change about a minute after their `ConfigMap`. So a
+    /// place is lost only if no leader could write it until the settings were set back, and the one that saw it has ended before it
+    /// could.
     ///
-    /// Settings that were set back before the files changed were never mounted, so their place is not recorded, although a
-    /// cloud-api-adaptor that started meanwhile has them. A person must add the entry.
+    /// Settings that were set back before the files changed were never mounted. They are reported if a PeerPodConfig names them and its
+    /// cloud-api-adaptor is deployed. Otherwise their place is not recorded, although a cloud-api-adaptor that started meanwhile has
+    /// them. A person must add the entry.
     pub(super) unrecorded: Vec<PossiblePlace>,
     /// The settings by which the cloud was asked, and who answered, if another process changed the record before that was written.
     pub(super) answered: Option<(Arc<Snapshot>, Identity)>,

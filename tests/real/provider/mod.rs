@@ -16,7 +16,7 @@ mod ibm;
 mod ibmcloud;
 mod ibmcloud_region;
 mod lists;
-mod places;
+pub mod places;
 mod powervs;
 mod qemu;
 mod vsphere;

@@ -266,6 +266,53 @@ async fn an_identity_is_asked_for_once_although_another_cloud_writes_to_the_reco
 }
 
 #[tokio::test]
+async fn a_place_that_cloud_api_adaptor_alone_names_is_recorded_once_and_becomes_the_current_one() {
+    let [here, there] = for_a_short_time();
+    let (before, now) = (records(&here), Timestamp::now());
+    let (address, reported) = (&endpoint(&there).address, ("docker", endpoint(&there).clone()));
+    let former = before.with_former("docker", address, now);
+    let current = former.naming("docker", endpoint(&there), Some(&Identity::Unnamed), now);
+    let server = ApiServer::expecting([
+        Call::patch(RECORD).answer(Reply::error(500, "InternalError", "")),
+        Call::patch(RECORD).answer(Reply::object(&object(&former))),
+        Call::patch(RECORD).answer(Reply::object(&object(&current))),
+    ]);
+    let stage = Stage::of(&server, here.clone(), || Ok(Arc::new(Memory::default())));
+    let mut term = TermState { object: Some(object(&before)), ..TermState::default() };
+    assert_eq!(stage.former(&mut term, &here).await, Some(Ok(vec![])));
+    stage.keeper.settings.report(&reported);
+    assert_eq!(stage.former(&mut term, &here).await, Some(Err(ErrorClass::Transient)));
+    // The first write failed. Then it is recorded, and reported again.
+    for _ in 0..3 {
+        assert_eq!(stage.former(&mut term, &here).await, Some(Ok(vec![address.clone()])));
+        stage.keeper.settings.report(&reported);
+    }
+    let address = endpoint(&here).address.clone();
+    assert_eq!(stage.former(&mut term, &there).await, Some(Ok(vec![address])));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_report_cuts_the_question_for_an_identity_off_once_alone() {
+    let [here, there] = for_a_short_time();
+    let before = Records::default().naming("docker", endpoint(&here), None, Timestamp::now());
+    let reported = ("docker", endpoint(&there).clone());
+    let after = before.with_former("docker", &reported.1.address, Timestamp::now());
+    let server = ApiServer::expecting([Call::patch(RECORD).answer(Reply::object(&object(&after)))]);
+    let stage = Stage::of(&server, here, || Ok(Arc::new(Silent)));
+    let mut term = TermState { object: Some(object(&before)), ..TermState::default() };
+    for (asked, is_cut_off) in [(1, true), (2, false)] {
+        let report_while_asked = async {
+            while stage.asked.load(Relaxed) < asked {
+                tokio::task::yield_now().await;
+            }
+            stage.keeper.settings.report(&reported);
+        };
+        let (pause, ()) = tokio::join!(stage.step(&mut term), report_while_asked);
+        assert_eq!(pause == Duration::ZERO, is_cut_off, "{pause:?}");
+    }
+}
+
+#[tokio::test]
 async fn a_place_that_cannot_be_written_is_reported_once() {
     let [here, there] = for_a_short_time();
     let fails = || Call::patch(RECORD).answer(Reply::error(500, "InternalError", ""));

@@ -3,6 +3,7 @@
 mod admission;
 mod certificate;
 mod deletion;
+mod diverging;
 mod drift;
 mod lost;
 mod outage;

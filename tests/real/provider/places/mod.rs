@@ -36,7 +36,7 @@ fn records(alone: &Alone<'_>) -> Api<ConfigMap> {
 }
 
 /// The entries of the record by key.
-async fn entries(alone: &Alone<'_>) -> Result<Vec<(String, Value)>> {
+pub async fn entries(alone: &Alone<'_>) -> Result<Vec<(String, Value)>> {
     let record = records(alone).get_opt(PLACES).await?;
     let data = record.and_then(|record| record.data).unwrap_or_default();
     data.into_iter().map(|(key, text)| Ok((key, serde_json::from_str(&text)?))).collect()
@@ -54,14 +54,14 @@ pub async fn until_recorded(alone: &Alone<'_>, count: usize) -> Result<String> {
 }
 
 /// Deletes an entry of the record, as an administrator would.
-async fn forget(alone: &Alone<'_>, key: &str) -> Result<()> {
+pub async fn forget(alone: &Alone<'_>, key: &str) -> Result<()> {
     let patch = Patch::Merge(json!({ "data": { key: null } }));
     records(alone).patch(PLACES, &PatchParams::default(), &patch).await?;
     Ok(())
 }
 
 /// Another libvirtd, and the settings for it.
-async fn another(dir: &Path) -> Result<(Libvirtd, Settings)> {
+pub async fn another(dir: &Path) -> Result<(Libvirtd, Settings)> {
     let libvirtd = Libvirtd::start(&dir.join("l"), Lifetime::Owned).await?;
     let settings = Settings::libvirt(&libvirtd.host().uri().to_string());
     Ok((libvirtd, settings))
