@@ -184,12 +184,15 @@ reasons! {
     /// The webhook cannot use `TLS_MIN_VERSION` or `TLS_CIPHER_SUITES` of the ConfigMap. It keeps the last values that
     /// worked. Correct the ConfigMap.
     TlsRefused => SettingsRefused(true), Warning;
-    /// The operator has another ConfigMap or Secret mounted than this PeerPodConfig names, and no `--provider` for its cloud. Or
-    /// its files point to another place for VMs than these objects, for about a minute after a change. It would take the VMs that
-    /// cloud-api-adaptor creates for absent, and release their PeerPods. So it does not deploy cloud-api-adaptor, and leaves one
-    /// that runs unchanged. Name the ones that the operator has mounted, or run the operator with the ones that are named, for a
-    /// further cloud by `--provider`.
+    /// The operator has another ConfigMap or Secret mounted than this PeerPodConfig names, and no `--provider` for its cloud. It
+    /// would take the VMs that cloud-api-adaptor creates for absent, and release their PeerPods. So it does not deploy
+    /// cloud-api-adaptor, and leaves one that runs unchanged. Name the ones that the operator has mounted, or run the operator
+    /// with the ones that are named, for a further cloud by `--provider`.
     NotMounted => SettingsDiverge(true), Warning;
+    /// The settings of cloud-api-adaptor point to another place for VMs than the operator's files, for about a minute after a
+    /// change. The operator does not deploy cloud-api-adaptor, and does not restart one that runs. It does not take VMs in that
+    /// place for absent, but cannot delete them. If this stays, the message says what to do.
+    AnotherPlace => SettingsDiverge(true), Warning;
 }
 
 /// One finding, which becomes a condition.

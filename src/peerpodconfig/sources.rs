@@ -1,7 +1,12 @@
 //! The `ConfigMap` and the Secret of a configuration *(client required)*.
 
+use std::collections::BTreeMap;
+
 use futures::try_join;
-use k8s_openapi::api::core::v1::{ConfigMap, Secret};
+use k8s_openapi::api::{
+    apps::v1::DaemonSet,
+    core::v1::{ConfigMap, Secret},
+};
 use kube::{Api, Client};
 use operator_kit::api_call::{self, ApiError};
 
@@ -28,8 +33,8 @@ pub(super) struct Sources {
     pub(super) settings: AdaptorSettings,
     /// The settings that cloud-api-adaptor requires and that they lack.
     pub(super) missing: Vec<&'static str>,
-    /// Where cloud-api-adaptor makes VMs by them; `None` if one does not exist, or if the operator cannot read where that is.
-    pub(super) place: Option<CloudEndpoint>,
+    /// Their content, as the operator reads its files; `None` if one does not exist, or if a value is no text.
+    pub(super) raw: Option<Raw>,
     /// What is wrong with them if VMs would be another cluster's.
     pub(super) another_cluster: Option<&'static str>,
     /// The TLS options in the `ConfigMap`, if it exists.
@@ -73,21 +78,42 @@ impl Sources {
             secret: secret.is_some(),
             settings,
             missing: resources::missing(config_map.as_ref(), secret.as_ref()),
-            place: place(config_map.as_ref(), secret.as_ref()),
+            raw: raw(config_map.as_ref(), secret.as_ref()),
             another_cluster,
             tls: config_map.as_ref().map(webhook::tls_of_settings),
         })
     }
+
+    /// Where cloud-api-adaptor makes VMs by them; `None` if the operator cannot read where that is. The variables of the DaemonSet's own
+    /// container, which an administrator may have added, overrule them.
+    pub(super) fn place(&self, daemon_set: Option<&DaemonSet>) -> Option<AdaptorPlace> {
+        let mut raw = self.raw.clone()?;
+        let pod = daemon_set.and_then(|it| it.spec.as_ref()?.template.spec.as_ref());
+        let variables =
+            pod.into_iter().flat_map(|pod| &pod.containers).flat_map(|it| it.env.iter().flatten());
+        let variables: BTreeMap<_, _> =
+            variables.filter_map(|it| Some((it.name.clone(), it.value.clone()?.into()))).collect();
+        raw.settings.extend(variables.clone());
+        let endpoint = named_by(&raw)?;
+        Some(AdaptorPlace { is_variable: variables.contains_key(endpoint.1.setting), endpoint })
+    }
 }
 
-/// Where cloud-api-adaptor makes VMs, read as the operator reads its files. `binaryData` becomes a file, and no variable of
-/// cloud-api-adaptor.
-fn place(config_map: Option<&ConfigMap>, secret: Option<&Secret>) -> Option<CloudEndpoint> {
+/// Where cloud-api-adaptor makes VMs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct AdaptorPlace {
+    /// The cloud, and where there.
+    pub(super) endpoint: CloudEndpoint,
+    /// Whether a variable of the DaemonSet's container says so.
+    pub(super) is_variable: bool,
+}
+
+/// What becomes variables of cloud-api-adaptor, as the operator reads its files. `binaryData` becomes a file alone.
+fn raw(config_map: Option<&ConfigMap>, secret: Option<&Secret>) -> Option<Raw> {
     let file = |name: &String, value: &[u8]| Some((name.clone(), file_text(value.to_vec())?));
     let settings = config_map?.data.iter().flatten().map(|(name, value)| file(name, value.as_bytes()));
     let credentials = secret?.data.iter().flatten().map(|(name, value)| file(name, &value.0));
-    let (settings, credentials) = (settings.collect::<Option<_>>()?, credentials.collect::<Option<_>>()?);
-    named_by(&Raw { settings, credentials })
+    Some(Raw { settings: settings.collect::<Option<_>>()?, credentials: credentials.collect::<Option<_>>()? })
 }
 
 #[cfg(test)]
@@ -107,7 +133,7 @@ pub(super) mod tests {
             secret: true,
             settings: AdaptorSettings::read(Some(&config_map), Some(&secret)),
             missing: Vec::new(),
-            place: place(Some(&config_map), Some(&secret)),
+            raw: raw(Some(&config_map), Some(&secret)),
             another_cluster: None,
             tls: None,
         }
@@ -118,8 +144,9 @@ pub(super) mod tests {
         let place = |config_map: Value, secret: Value| {
             let config_map = serde_json::from_value(config_map).unwrap();
             let secret = serde_json::from_value(secret).unwrap();
-            let place = place(Some(&config_map), Some(&secret));
-            place.map(|(cloud, endpoint)| (cloud, endpoint.setting, endpoint.address))
+            let sources = Sources { raw: raw(Some(&config_map), Some(&secret)), ..sources(&json!({})) };
+            let (cloud, endpoint) = sources.place(None)?.endpoint;
+            Some((cloud, endpoint.setting, endpoint.address))
         };
         let of = |data: Value| place(json!({ "data": data }), json!({}));
         let at = |host: &str| Some(("docker", "DOCKER_HOST", format!("tcp://{host}")));
@@ -137,7 +164,7 @@ pub(super) mod tests {
         assert_eq!(place(json!({ "data": there }), json!({ "data": { "A": "/w==" } })), None, "no text");
         assert_eq!(of(json!({ "CLOUD_PROVIDER": "docker", "DOCKER_HOST": "unix:///a" })), None);
         assert_eq!(of(json!({ "CLOUD_PROVIDER": "a-plugin's", "DOCKER_HOST": "tcp://a:1" })), None);
-        assert_eq!(super::place(None, Some(&Secret::default())), None);
+        assert!(raw(None, Some(&Secret::default())).is_none());
     }
 
     /// What is wrong with these settings in the cluster with this UID. Without a UID the API server is not asked for it.

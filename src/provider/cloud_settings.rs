@@ -108,7 +108,7 @@ impl CloudSettings {
     }
 
     /// Whether the settings in force are for this cloud, and name another endpoint there.
-    pub(crate) fn name_another(&self, (cloud, endpoint): &CloudEndpoint) -> bool {
+    pub(crate) fn differ_from(&self, (cloud, endpoint): &CloudEndpoint) -> bool {
         self.endpoint_in(cloud).is_some_and(|own| own.address != endpoint.address)
     }
 
@@ -309,14 +309,14 @@ mod tests {
             settings.take_reported()
         };
         let (here, there) = (("libvirt", at("qemu+ssh://kvm-1:22/system")), ("libvirt", at("b")));
-        assert!(!settings.name_another(&here) && settings.name_another(&there));
+        assert!(!settings.differ_from(&here) && settings.differ_from(&there));
         assert_eq!([reported(&here), reported(&there)], [vec![], vec![there.clone()]]);
         // The settings may be for that cloud later.
         let elsewhere = ("gcp", at("b"));
-        assert!(!settings.name_another(&elsewhere));
+        assert!(!settings.differ_from(&elsewhere));
         assert_eq!(reported(&elsewhere), [elsewhere]);
         sender.send_replace(State::default());
-        assert!(!settings.name_another(&there), "no settings are in force");
+        assert!(!settings.differ_from(&there), "no settings are in force");
         assert_eq!(reported(&here), [here]);
         (0..99).for_each(|number| settings.report(&("libvirt", at(&number.to_string()))));
         assert_eq!(settings.take_reported().len(), MOST_REPORTED);

@@ -103,13 +103,15 @@ impl WithFormerPlaces {
                 (error.class, there)
             }
             Ok(_) => {
-                let there = format!("the VM is there; set {setting} back, or delete the VM there by hand");
+                let there = format!(
+                    "the VM is there; if {setting} has just changed, the operator follows within about a minute; otherwise set it back, \
+                     or delete the VM there by hand"
+                );
                 (ErrorClass::Invalid, Message::public(there))
             }
         };
         let until = until.map(|until| format!(", until {until:.0}")).unwrap_or_default();
-        let text =
-            |before: &str, there: &str| format!("{setting} pointed to {before} before{until}: {there}");
+        let text = |before: &str, there: &str| format!("{setting} also pointed to {before}{until}: {there}");
         let public = text("another place", there.for_status());
         let full = text(address, there.for_log());
         Err(self.not_here(class, &Message::new(public, full)))

@@ -110,16 +110,20 @@ impl Adaptor {
     ) -> Result<Findings, ReconcileError> {
         let (current, unmanaged) = (self.observer.current(config), self.observer.unmanaged(config));
         let mounted = self.options.mounted.as_ref();
-        if let (Some(mounted), Some(current), Some(place)) = (mounted, &current, &sources.place)
+        let place = sources.place(current.as_ref());
+        if let (Some(mounted), Some(current), Some(place)) = (mounted, &current, &place)
             && resources::has_settings_of(current, &config.spec)
-            && let Some(own) = mounted.of(place.0)
+            && let Some(own) = mounted.of(place.endpoint.0)
         {
             // Its Pods may start with these settings at any time, also before the operator's files have them.
-            own.report(place);
+            own.report(&place.endpoint);
         }
-        let unmet = preconditions::unmet(config, summary, sources, mounted, unmanaged.as_ref());
+        let unmet =
+            preconditions::unmet(config, summary, sources, place.as_ref(), mounted, unmanaged.as_ref());
         let consequence = unmet.as_ref().map(|unmet| preconditions::consequence(unmet, current.is_some()));
-        let mut findings = Findings { all: unmet.into_iter().collect(), again: None };
+        // No event says that the operator's files have changed.
+        let again = unmet.as_ref().filter(|it| it.reason == Reason::AnotherPlace).map(|_| UNWATCHED_RESYNC);
+        let mut findings = Findings { all: unmet.into_iter().collect(), again };
         if let Some(Consequence::Withhold(others)) = consequence {
             findings.add(others);
             return Ok(findings);
@@ -139,7 +143,10 @@ impl Adaptor {
     ) -> Result<Findings, ReconcileError> {
         let since = settings::since(current, &sources.settings.hash, Timestamp::now());
         let older = self.observer.pods_older_than(config, since).await?;
-        let in_force = sources.settings.in_force(current, &config.spec);
+        // Pods that restart would make VMs there, which the operator cannot delete yet.
+        let is_elsewhere = findings.all.iter().any(|it| it.reason == Reason::AnotherPlace);
+        let restarts = config.spec.adaptor.restart_on_settings_change && !is_elsewhere;
+        let in_force = sources.settings.in_force(current, &config.spec, restarts);
         let inputs = self.inputs(config, &in_force);
         // After the last of them has ended, no further list is needed.
         let since = since.filter(|_| !older.is_empty());

@@ -14,7 +14,7 @@ use super::{
         findings::{Findings, UNWATCHED_RESYNC},
         options::MountedSettings,
         resources::{CONFIG_LABEL, Unmanaged},
-        sources::Sources,
+        sources::{AdaptorPlace, Sources},
     },
     observe::Observer,
     settings,
@@ -48,8 +48,8 @@ pub(super) async fn node_requests(
                 Some(format!("this operator did not create the DaemonSet {}", taken.name_any()))
             }
             (_, Ok(sources)) => {
-                let unmanaged = observer.unmanaged(config);
-                match unmet(config, summary, &sources, mounted, unmanaged.as_ref()) {
+                let (place, unmanaged) = (sources.place(None), observer.unmanaged(config));
+                match unmet(config, summary, &sources, place.as_ref(), mounted, unmanaged.as_ref()) {
                     Some(finding) => Some(finding.message),
                     None => missing(config, summary),
                 }
@@ -62,11 +62,12 @@ pub(super) async fn node_requests(
 }
 
 /// Why a configuration's cloud-api-adaptor must not be deployed. `mounted`: the settings with which this operator deletes VMs, if it
-/// does. `unmanaged`: another cloud-api-adaptor on its nodes.
+/// does. `place`: where cloud-api-adaptor makes VMs. `unmanaged`: another cloud-api-adaptor on its nodes.
 pub(super) fn unmet(
     config: &PeerPodConfig,
     summary: &Summary,
     sources: &Sources,
+    place: Option<&AdaptorPlace>,
     mounted: Option<&MountedSettings>,
     unmanaged: Option<&Unmanaged>,
 ) -> Option<Finding> {
@@ -77,7 +78,8 @@ pub(super) fn unmet(
         return Some(Finding::new(Reason::SettingsMissing, problem));
     }
     // Before conflicts: a cloud-api-adaptor that runs is deployed despite those.
-    let diverging = mounted.and_then(|mounted| settings::not_mounted(&config.spec, sources, mounted));
+    let cloud = sources.settings.cloud;
+    let diverging = mounted.and_then(|mounted| settings::diverging(&config.spec, cloud, place, mounted));
     if diverging.is_some() {
         return diverging;
     }
@@ -107,13 +109,12 @@ pub(super) fn consequence(unmet: &Finding, runs: bool) -> Consequence {
     match unmet.reason {
         // The DaemonSet cannot be built.
         Reason::InvalidSpec | Reason::SettingsMissing => Consequence::Withhold(Findings::default()),
-        // The template names the settings, so a write would make a cloud-api-adaptor that runs use those that the operator lacks. This
-        // controller sees no change of the operator's files.
-        Reason::NotMounted => {
-            let unchanged = "the operator leaves the cloud-api-adaptor that runs unchanged";
-            let withheld = withheld(if runs { unchanged } else { NOT_DEPLOYED });
-            Consequence::Withhold(Findings { again: Some(UNWATCHED_RESYNC), ..withheld })
+        // The template names the settings, so a write would make a cloud-api-adaptor that runs use those that the operator lacks.
+        Reason::NotMounted if runs => {
+            Consequence::Withhold(withheld("the operator leaves the cloud-api-adaptor that runs unchanged"))
         }
+        // What helps is watched, or restarts the operator.
+        Reason::NotMounted => Consequence::Withhold(withheld(NOT_DEPLOYED)),
         // A cloud-api-adaptor that runs keeps running: without it, its VMs would be lost.
         _ if runs => Consequence::DeployAnyway,
         _ => Consequence::Withhold(Findings { again: Some(UNWATCHED_RESYNC), ..withheld(NOT_DEPLOYED) }),
@@ -179,7 +180,7 @@ mod tests {
             };
             let [Finding { reason: Reason::AdaptorWithheld, message }] = &*all else { panic!("{all:?}") };
             assert!(message.contains(what) && message.contains("the condition SettingsDiverge"), "{message}");
-            assert_eq!(again, Some(UNWATCHED_RESYNC), "the operator's files may follow");
+            assert_eq!(again, None);
         }
     }
 
@@ -199,7 +200,7 @@ mod tests {
             clouds: Vec::new(),
         };
         let reason = |sources: &Sources, mounted: Option<&MountedSettings>| {
-            unmet(&config, &summary, sources, mounted, None).map(|finding| finding.reason)
+            unmet(&config, &summary, sources, None, mounted, None).map(|finding| finding.reason)
         };
         assert_eq!(reason(&sources, Some(&mounted)), Some(Reason::NotMounted));
         assert_eq!(reason(&sources, None), Some(Reason::NodesTaken), "this operator deletes no VMs");

@@ -9,9 +9,13 @@ use super::super::{
     conditions::{Finding, Reason},
     options::MountedSettings,
     resources::AdaptorSettings,
-    sources::Sources,
+    sources::{AdaptorPlace, Sources},
 };
-use crate::{api::v1alpha1::PeerPodConfigSpec, provider::CloudSettings};
+use crate::{
+    api::v1alpha1::PeerPodConfigSpec,
+    provider::{Cloud, CloudSettings},
+    settings::Endpoint,
+};
 
 /// On the DaemonSet: the hash of the settings in force, and since when they are in force while Pods run on older ones.
 pub(super) const SETTINGS: &str = "peerpods.confidentialcontainers.org/settings";
@@ -56,21 +60,21 @@ pub(super) fn hint(spec: &PeerPodConfigSpec, missing: &[&str]) -> Option<String>
 
 /// The condition when cloud-api-adaptor would create VMs with settings that the operator does not have. The operator would ask for
 /// them in the place of its own settings, be told that they do not exist, and release their PeerPods. It releases no PeerPod of a cloud
-/// that it does not know.
-pub(super) fn not_mounted(
+/// that it does not know. `cloud`, `place`: those of cloud-api-adaptor's settings.
+pub(super) fn diverging(
     spec: &PeerPodConfigSpec,
-    sources: &Sources,
+    cloud: Option<&'static Cloud>,
+    place: Option<&AdaptorPlace>,
     mounted: &MountedSettings,
 ) -> Option<Finding> {
-    let own = mounted.of(sources.settings.cloud?.name());
+    let own = mounted.of(cloud?.name());
     // The names of the objects of a further cloud are unknown.
     let is_further = own.is_some_and(CloudSettings::are_for_one_cloud);
     let names = if is_further { None } else { other_names(spec, mounted) };
-    let message = names.or_else(|| {
-        let place = sources.place.as_ref().filter(|place| own.is_some_and(|own| own.name_another(place)))?;
-        Some(other_place(spec, place.1.setting))
-    })?;
-    Some(Finding::new(Reason::NotMounted, message))
+    names.map(|message| Finding::new(Reason::NotMounted, message)).or_else(|| {
+        let place = place.filter(|place| own.is_some_and(|own| own.differ_from(&place.endpoint)))?;
+        Some(Finding::new(Reason::AnotherPlace, another_place(spec, place)))
+    })
 }
 
 /// The message if the objects have other names than the mounted ones.
@@ -95,13 +99,20 @@ fn other_names(spec: &PeerPodConfigSpec, mounted: &MountedSettings) -> Option<St
     })
 }
 
-/// The message if this setting points to another place than in the files of the operator. A status shows no addresses.
-fn other_place(spec: &PeerPodConfigSpec, setting: &str) -> String {
+/// The message if cloud-api-adaptor makes VMs in another place than the operator's files name. A status shows no addresses.
+fn another_place(spec: &PeerPodConfigSpec, place: &AdaptorPlace) -> String {
+    let AdaptorPlace { endpoint: (_, Endpoint { setting, .. }), is_variable } = place;
+    let (config_map, secret) = (&spec.config_map_name, &spec.cloud_secret_name);
+    if *is_variable {
+        return format!(
+            "{setting} is a variable of the DaemonSet's container and points to another place than the operator's files, so the operator \
+             cannot delete VMs there: remove the variable, and set {setting} in the ConfigMap {config_map}"
+        );
+    }
     format!(
-        "{setting} of the ConfigMap {} and the Secret {} points to another place than in the files of the operator, which would not find \
-         the VMs that cloud-api-adaptor creates there: after a change, Kubernetes updates these files within about a minute; if this stays, \
-         run the operator with these two objects mounted (for a further cloud by --provider)",
-        spec.config_map_name, spec.cloud_secret_name
+        "{setting} of the ConfigMap {config_map} and the Secret {secret} points to another place than in the operator's files, so the \
+         operator cannot delete VMs there: after a change, Kubernetes updates these files within about a minute; if this stays, run the \
+         operator with these two objects mounted (for a further cloud by --provider), and with all keys under data"
     )
 }
 
@@ -161,7 +172,7 @@ mod tests {
 
     use super::{super::super::sources::tests::sources, *};
     use crate::{
-        provider::{CATALOGUE, Cloud, ServedCloud},
+        provider::{CATALOGUE, ServedCloud},
         settings::{Raw, Snapshot, State},
     };
 
@@ -207,7 +218,7 @@ mod tests {
                 ..PeerPodConfigSpec::default()
             };
             let sources = sources(&json!({ "CLOUD_PROVIDER": cloud }));
-            not_mounted(&spec, &sources, &mounted).map(|finding| finding.message)
+            diverging(&spec, sources.settings.cloud, None, &mounted).map(|finding| finding.message)
         };
         let finding = |config_map: &str, secret: &str| of_cloud("libvirt", config_map, secret);
         assert_eq!(finding("peer-pods-cm", "peer-pods-secret"), None);
@@ -261,9 +272,19 @@ mod tests {
             in_force(ServedCloud::only(docker), &further),
         ]);
         let spec = PeerPodConfigSpec { config_map_name: "further".into(), ..PeerPodConfigSpec::default() };
-        let of = |spec: &PeerPodConfigSpec, settings: Value| {
-            not_mounted(spec, &sources(&settings), &mounted).map(|finding| finding.message)
+        let variables = |env: Value| {
+            let containers = json!([{ "name": "a", "image": "r/cloud-api-adaptor", "env": env }]);
+            let spec = json!({ "selector": {}, "template": { "spec": { "containers": containers } } });
+            serde_json::from_value::<DaemonSet>(json!({ "metadata": {}, "spec": spec })).unwrap()
         };
+        let with = |spec: &PeerPodConfigSpec, settings: Value, env: Value| {
+            let sources = sources(&settings);
+            let place = sources.place(Some(&variables(env)));
+            let found = diverging(spec, sources.settings.cloud, place.as_ref(), &mounted)?;
+            assert_eq!(found.reason, Reason::AnotherPlace);
+            Some(found.message)
+        };
+        let of = |spec: &PeerPodConfigSpec, settings: Value| with(spec, settings, json!([]));
         let libvirt = |uri: &str| {
             of(&PeerPodConfigSpec::default(), json!({ "CLOUD_PROVIDER": "libvirt", "LIBVIRT_URI": uri }))
         };
@@ -276,6 +297,14 @@ mod tests {
         assert_eq!(host("tcp://10.0.0.1:2375"), None, "the operator has settings of that cloud's own");
         let message = host("tcp://10.0.0.2:2375").unwrap();
         assert!(message.starts_with("DOCKER_HOST of the ConfigMap further and the"), "{message}");
+        let own = json!({ "CLOUD_PROVIDER": "libvirt", "LIBVIRT_URI": "qemu+ssh://kvm-1/system" });
+        let overruled = |uri: &str| {
+            let env = json!([{ "name": "LIBVIRT_URI", "value": uri }, { "name": "POD", "valueFrom": {} }]);
+            with(&PeerPodConfigSpec::default(), own.clone(), env)
+        };
+        assert_eq!(overruled("qemu+ssh://kvm-1/system"), None);
+        let message = overruled("qemu+ssh://kvm-2/system").unwrap();
+        assert!(message.starts_with("LIBVIRT_URI is a variable of the DaemonSet's container"), "{message}");
         // The operator releases nothing of a cloud without settings in force.
         let other = json!({ "CLOUD_PROVIDER": "gcp", "GCP_PROJECT_ID": "peer-pods" });
         assert_eq!(of(&PeerPodConfigSpec::default(), other), None);

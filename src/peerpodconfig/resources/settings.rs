@@ -56,11 +56,10 @@ impl AdaptorSettings {
 
     /// The settings to build a DaemonSet from while these are the settings. They are those that `current` was built from, because
     /// another template would replace its Pods, which lose track of their VMs. They are these if there is no DaemonSet yet, if its
-    /// Pods may be restarted for them, or if `spec` now names other objects: the template has their names.
+    /// Pods may be restarted for them (`restarts`), or if `spec` now names other objects: the template has their names.
     #[must_use]
-    pub fn in_force(&self, current: Option<&DaemonSet>, spec: &PeerPodConfigSpec) -> Self {
-        let current = current.filter(|_| !spec.adaptor.restart_on_settings_change);
-        let record = current.and_then(Record::on);
+    pub fn in_force(&self, current: Option<&DaemonSet>, spec: &PeerPodConfigSpec, restarts: bool) -> Self {
+        let record = current.filter(|_| !restarts).and_then(Record::on);
         record.filter(|record| record.names_those_of(spec)).map_or_else(|| self.clone(), Self::from)
     }
 
@@ -315,13 +314,11 @@ mod tests {
         let old = read(&json!({ "CLOUD_PROVIDER": "alibabacloud", "INSTANCE_TYPE": "x" }), &json!({}));
         let new = read(&json!({ "CLOUD_PROVIDER": "aws", "PROBE_PORT": "9000" }), &json!({}));
         let spec = PeerPodConfigSpec::default();
-        let mut restarting = spec.clone();
-        restarting.adaptor.restart_on_settings_change = true;
         let current = built(&old.record(&spec));
-        assert_eq!(new.in_force(Some(&current), &spec), old);
-        assert_eq!(new.in_force(Some(&current), &restarting), new);
+        assert_eq!(new.in_force(Some(&current), &spec, false), old);
+        assert_eq!(new.in_force(Some(&current), &spec, true), new);
         for unknown in [None, Some(&DaemonSet::default()), Some(&built("{}")), Some(&built("?"))] {
-            assert_eq!(new.in_force(unknown, &spec), new);
+            assert_eq!(new.in_force(unknown, &spec, false), new);
         }
     }
 
@@ -335,7 +332,7 @@ mod tests {
             PeerPodConfigSpec { config_map_name: "other".into(), ..spec.clone() },
             PeerPodConfigSpec { cloud_secret_name: "other".into(), ..spec.clone() },
         ] {
-            assert_eq!(new.in_force(Some(&current), &other), new);
+            assert_eq!(new.in_force(Some(&current), &other, false), new);
             assert!(!has_settings_of(&current, &other));
         }
         assert!(has_settings_of(&current, &spec));
@@ -343,7 +340,7 @@ mod tests {
         let mut record: Value = serde_json::from_str(&old.record(&spec)).unwrap();
         let fields = record.as_object_mut().unwrap();
         assert!(fields.remove("configMap").is_some() && fields.remove("secret").is_some());
-        assert_eq!(new.in_force(Some(&built(&record.to_string())), &spec), old);
+        assert_eq!(new.in_force(Some(&built(&record.to_string())), &spec, false), old);
     }
 
     #[test]

@@ -77,7 +77,12 @@ fn vm() -> Vm {
 async fn the_places_are_named_in_the_log_alone() {
     let failed = || Error::new(ErrorClass::Transient, Message::new("no answer", "no answer of host-1"));
     for (moved_at, place, class, says) in [
-        (None, former(None, Ok(vm())), ErrorClass::Invalid, "the VM is there; set LIBVIRT_URI back"),
+        (
+            None,
+            former(None, Ok(vm())),
+            ErrorClass::Invalid,
+            "the VM is there; if LIBVIRT_URI has just changed",
+        ),
         (None, former(None, Err(failed())), ErrorClass::Transient, "cannot find out"),
         (None, former(Some(T), Err(gone())), ErrorClass::Invalid, "delete the entry libvirt-1 of"),
         (Some(T), former(None, Err(gone())), ErrorClass::Invalid, "delete the entry libvirt-2 of"),

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::{
     apps::v1::{DaemonSet, DaemonSetSpec, DaemonSetStatus},
-    core::v1::{Affinity, Container, HostPathVolumeSource, PodSpec, PodTemplateSpec, Volume},
+    core::v1::{Affinity, Container, EnvVar, HostPathVolumeSource, PodSpec, PodTemplateSpec, Volume},
 };
 use kube::{Resource, api::ObjectMeta};
 use operator_kit::{
@@ -59,8 +59,10 @@ const POD: Members = &[
             Part::Only(&[("requiredDuringSchedulingIgnoredDuringExecution", Part::All)]),
         )]),
     ),
-    ("containers", Part::Only(&[("name", Part::All), ("image", Part::All)])),
+    ("containers", Part::Only(&[("name", Part::All), ("image", Part::All), ("env", Part::Only(VARIABLE))])),
 ];
+
+const VARIABLE: Members = &[("name", Part::All), ("value", Part::All)];
 
 /// The part of a DaemonSet that the operator reads. The rest may be of any size, in the template's metadata too.
 #[derive(Clone, Debug, Resource, Deserialize)]
@@ -113,6 +115,7 @@ struct VolumeView {
 struct ContainerView {
     name: String,
     image: Option<String>,
+    env: Option<Vec<EnvVar>>,
 }
 
 impl From<DaemonSetView> for DaemonSet {
@@ -120,7 +123,8 @@ impl From<DaemonSetView> for DaemonSet {
     fn from(DaemonSetView { metadata, spec, status }: DaemonSetView) -> Self {
         let PodView { node_selector, affinity, mut containers, host_network, volumes } = spec.template.spec;
         containers.retain(|it| it.image.as_deref().is_some_and(is_adaptor_image));
-        let container = |ContainerView { name, image }| Container { name, image, ..Container::default() };
+        let container =
+            |ContainerView { name, image, env }| Container { name, image, env, ..Container::default() };
         let containers = containers.into_iter().next().map(container).into_iter().collect();
         // One says as much as many.
         let host_path = || Volume { host_path: Some(HostPathVolumeSource::default()), ..Volume::default() };
@@ -156,6 +160,10 @@ mod tests {
     fn the_projection_keeps_owner_image_and_placement_of_a_daemon_set() {
         let far = "9999-12-31T00:00:00Z";
         let fields = json!([{ "manager": "m", "time": far }]);
+        let env = json!([
+            { "name": "A", "value": "a" },
+            { "name": "B", "valueFrom": { "fieldRef": { "fieldPath": "spec.nodeName" } } },
+        ]);
         let affinity = json!({ "nodeAffinity": { "requiredDuringSchedulingIgnoredDuringExecution": {
             "nodeSelectorTerms": [{ "matchExpressions": [{ "key": "k", "operator": "Exists" }] }],
         } } });
@@ -177,7 +185,7 @@ mod tests {
                                 "volumes": [
                                     { "name": "a", "emptyDir": {} }, { "name": "b", "hostPath": { "path": "/" } },
                                 ],
-                                "containers": [{ "name": "y", "image": "z" }, { "name": "x", "image": image, "env": [] }],
+                                "containers": [{ "name": "y", "image": "z" }, { "name": "x", "image": image, "env": env }],
                             },
                         },
                     },
@@ -199,7 +207,10 @@ mod tests {
             "spec": { "selector": {}, "template": { "spec": {
                 "nodeSelector": { "zone": "1" }, "affinity": affinity, "hostNetwork": true,
                 "volumes": [{ "name": "", "hostPath": { "path": "" } }],
-                "containers": [{ "name": "x", "image": "r/cloud-api-adaptor:v1" }],
+                "containers": [{
+                    "name": "x", "image": "r/cloud-api-adaptor:v1",
+                    "env": [{ "name": "A", "value": "a" }, { "name": "B" }],
+                }],
             } } },
             "status": {
                 "currentNumberScheduled": 2, "numberMisscheduled": 1,

@@ -237,15 +237,13 @@ fn settings_change_the_template_only_where_they_are_in_force() {
     };
     let (old, new) = (read("libvirt"), read("aws"));
     let current = built(&old);
-    let mut restarting = config.spec.clone();
-    restarting.adaptor.restart_on_settings_change = true;
-    assert_eq!(built(&new.in_force(Some(&current), &config.spec)), current);
-    let rolled = built(&new.in_force(Some(&current), &restarting));
+    assert_eq!(built(&new.in_force(Some(&current), &config.spec, false)), current);
+    let rolled = built(&new.in_force(Some(&current), &config.spec, true));
     assert_eq!(rolled, built(&new));
     let template = rolled.spec.unwrap().template.metadata.unwrap();
     assert_eq!(template.annotations.unwrap()[SETTINGS_HASH_ANNOTATION], new.hash);
     // To request restarts without a change, or to stop requesting them, replaces no Pod.
-    assert_eq!(built(&old.in_force(Some(&current), &restarting)), current);
+    assert_eq!(built(&old.in_force(Some(&current), &config.spec, true)), current);
 }
 
 #[test]

@@ -57,11 +57,11 @@ fn a_machine_in_the_former_place_holds_its_peerpod_until_the_place_is_named_agai
         scene.pods.delete("here").await?;
         let condition = scene.held(&here.name(), "InvalidSettings").await?;
         let before = scene.host.uri().address();
-        for says in ["LIBVIRT_URI pointed to another place before, until 2", "the VM is there"] {
+        for says in ["LIBVIRT_URI also pointed to another place, until 2", "the VM is there"] {
             ensure!(condition.message.contains(says), "{condition:?}");
         }
         ensure!(!condition.message.contains(&before), "{condition:?}");
-        let told = format!("LIBVIRT_URI pointed to {before} before, until 2");
+        let told = format!("LIBVIRT_URI also pointed to {before}, until 2");
         ensure!(alone.operator.log()?.contains(&told), "the log does not name the place");
         scene.lives(&here).await?;
 
@@ -82,7 +82,7 @@ fn a_machine_is_not_absent_while_its_possible_former_place_is_unreachable() -> R
         alone.scene().pods.delete("web").await?;
         let condition = alone.scene().held(&vm.name(), "CloudUnavailable").await?;
         for says in
-            ["LIBVIRT_URI pointed to another place", "cannot find out whether the VM is there", ABANDON]
+            ["LIBVIRT_URI also pointed to another place", "cannot find out whether the VM is there", ABANDON]
         {
             ensure!(condition.message.contains(says), "{condition:?}");
         }
