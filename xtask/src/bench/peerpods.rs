@@ -26,9 +26,11 @@ const STARTS: usize = 9;
 /// How long the operator must write nothing.
 const QUIET: Duration = Duration::from_secs(10);
 const DEADLINE: Duration = Duration::from_secs(120);
+/// What a failure of the first deletions means.
+const CONNECTING: &str = "deleting a few, so that everything is connected";
 
 pub(super) async fn run() -> Result<Figures> {
-    let mut progress = Progress::new(8);
+    let mut progress = Progress::new(9);
     let program = build_operator(&mut progress)?;
     progress.step("starting the control plane and libvirtd");
     let dir = tempfile::tempdir()?;
@@ -49,13 +51,25 @@ pub(super) async fn run() -> Result<Figures> {
     figures.at_most("start to ready", median * 1e3, "ms", 50.0);
 
     progress.step(format!("{DELETIONS} deletions"));
-    bench.delete(5).await.context("deleting a few, so that everything is connected")?;
+    bench.delete(5).await.context(CONNECTING)?;
     let (idle, _) = usage::memory(operator.pid())?;
-    figures.at_most("resident memory, idle", idle, "MiB", 11.0);
+    figures.info("resident memory, idle", idle, "MiB");
     measure_deletions(&bench, &operator, &mut figures).await?;
+    operator.stop().await?;
+
+    progress.step("both controllers, idle");
+    let both = vec!["--controllers=peerpod,peerpodconfig".to_owned()];
+    let both = OperatorOptions {
+        arguments: both,
+        ..OperatorOptions::new(&program, dir.path().join("both"), settings.clone())
+    };
+    let both = Operator::start(&testbed, &both).await?;
+    bench.delete(5).await.context(CONNECTING)?;
+    let (idle, _) = usage::memory(both.pid())?;
+    figures.at_most("resident memory, idle, both controllers", idle, "MiB", 11.0);
+    both.stop().await?;
 
     progress.step("deletions from a slow cloud, and from one that hangs for a third of them");
-    operator.stop().await?;
     slow::measure(&bench, &libvirtd, &program, dir.path(), &mut figures).await?;
     progress.step("two replicas, one after the other");
     handover::measure(&bench, &settings, &program, dir.path(), &mut figures).await?;
