@@ -68,9 +68,9 @@ settings! {
         cert_key: Option<String> = CERT_KEY,
         /// Whether the certificate of the pod VM's agent is not verified.
         tls_skip_verify: bool = TLS_SKIP_VERIFY.default("false"),
-        /// Lowest TLS version that cloud-api-adaptor accepts.
+        /// Lowest TLS version that cloud-api-adaptor accepts. Releases before v0.22.0 ignore it.
         tls_min_version: Option<String> = TLS_MIN_VERSION,
-        /// TLS cipher suites that cloud-api-adaptor offers, separated by commas.
+        /// TLS cipher suites that cloud-api-adaptor offers, separated by commas. Releases before v0.22.0 ignore it.
         tls_cipher_suites: Option<String> = TLS_CIPHER_SUITES,
         /// Runtime class of peer pods. No effect if a PeerPodConfig deploys cloud-api-adaptor: then
         /// `admission.runtimeClassName` applies.

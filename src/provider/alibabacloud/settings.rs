@@ -15,7 +15,7 @@ settings! {
         access_key_id: Option<SecretString> = ALIBABACLOUD_ACCESS_KEY_ID.concerns_deletion(),
         /// Access key.
         access_key_secret: Option<SecretString> = ALIBABACLOUD_ACCESS_KEY_SECRET.concerns_deletion(),
-        /// Session token of a temporary access key.
+        /// Session token of a temporary access key. Releases of cloud-api-adaptor up to v0.22.0 ignore it.
         security_token: Option<SecretString> = ALIBABACLOUD_SECURITY_TOKEN.concerns_deletion(),
         /// Role to assume with a token of the ServiceAccount (RRSA), instead of an access key.
         role_arn: Option<String> = ALIBABA_CLOUD_ROLE_ARN.concerns_deletion(),

@@ -33,7 +33,7 @@ use crate::settings::Values;
 
 /// What differs from other clouds.
 pub static CLOUD: Cloud = Cloud {
-    caveat: Some("cloud-api-adaptor supports docker up to v0.21.1."),
+    caveat: Some("cloud-api-adaptor supports docker in its development images up to v0.21.1-dev alone."),
     settles_late: false,
     volumes: &[
         // Where DOCKER_HOST is another host this one has no socket.

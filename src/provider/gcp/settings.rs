@@ -30,7 +30,8 @@ settings! {
         subnetwork: Option<String> = GCP_SUBNETWORK,
         /// Machine type of a pod VM whose Pod asks for no size.
         machine_type: String = GCP_MACHINE_TYPE.default("e2-medium"),
-        /// Machine types, separated by commas. A Pod gets the smallest one that fits its request.
+        /// Machine types, separated by commas, from small to large: cloud-api-adaptor does not sort them. A Pod gets the smallest
+        /// one that fits its request. Releases before v0.22.0 find none for a Pod that asks for CPU and memory.
         instance_types: Option<String> = GCP_INSTANCE_TYPES,
         /// Type of the root disk: pd-standard, pd-balanced, pd-ssd or pd-extreme.
         disk_type: String = GCP_DISK_TYPE.default("pd-standard"),
@@ -40,7 +41,7 @@ settings! {
         disable_cvm: bool = DISABLECVM.default("false"),
         /// Size of the root disk in GiB.
         root_volume_size: String = ROOT_VOLUME_SIZE.default("10"),
-        /// Whether pod VMs get a public address, which cloud-api-adaptor uses.
+        /// Whether pod VMs get a public address, which cloud-api-adaptor uses. Releases up to v0.22.0 give each VM one all the same.
         use_public_ip: bool = USE_PUBLIC_IP.default("false"),
         /// Resource-manager tags of pod VMs, as in a=b,c=d. They must exist in the project.
         tags: Option<String> = TAGS,

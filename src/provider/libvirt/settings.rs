@@ -31,7 +31,7 @@ settings! {
         memory: String = LIBVIRT_MEMORY.default("8192"),
         /// CPUs of the host that pod VMs may use, such as `0-3,8`. If empty, all.
         cpuset: Option<String> = LIBVIRT_CPUSET,
-        /// Size of the root volume in GiB.
+        /// Size of the root volume in GiB. Versions of cloud-api-adaptor before v0.22.0 ignore it.
         root_disk_size: String = LIBVIRT_ROOT_DISK_SIZE.default("10"),
         /// Whether pod VMs are ordinary ones, without confidential computing.
         disable_cvm: bool = DISABLECVM.default("true"),
