@@ -171,6 +171,7 @@ impl Host {
         reconcile: impl Fn(Arc<K>, Arc<C>) -> F + Send + Sync + 'static,
     ) where
         K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + Sync + 'static,
+        C: Send + Sync + 'static,
         E: Display + Send,
         F: Future<Output = Result<Action, E>> + Send + 'static,
     {
@@ -180,8 +181,9 @@ impl Host {
         let (listed, readiness) = (Arc::new(OnceCell::new()), self.readiness.clone());
         let shutdown = self.shutdown.clone();
         let end = shutdown_before_list(controller.store(), shutdown.clone());
+        let reconcile = Arc::new(reconcile);
         let reconcile = move |object: Arc<K>, attempts: Arc<Attempts<K>>| {
-            let work = reconcile(object.clone(), context.clone());
+            let (reconcile, context, observed) = (reconcile.clone(), context.clone(), object.clone());
             let (listed, readiness, shutdown) = (listed.clone(), readiness.clone(), shutdown.clone());
             let work = async move {
                 let until_listed = listed.get_or_init(|| readiness.ready());
@@ -189,7 +191,7 @@ impl Host {
                 if shutdown.run_until_cancelled(until_listed).await.is_none() {
                     return Ok(Action::await_change());
                 }
-                work.await
+                reconcile(observed, context).await
             };
             async move { attempts.make(&object, work, |_| ()).await }
         };

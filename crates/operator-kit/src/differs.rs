@@ -23,9 +23,10 @@ const DEFAULT_PROTOCOL: (&str, &str) = ("protocol", "TCP");
 /// An empty object claims nothing: whatever others put there is no difference. So leave a map that is replaced as a whole, such as a
 /// `nodeSelector`, out of `desired` when it is empty. Otherwise what was there before stays.
 ///
-/// Never equal, and so written again each time, are the `stringData` of a Secret, which no API server keeps, and an amount outside `limits`
-/// and `requests` in another notation than the API server's, such as `1024Mi` as the `sizeLimit` of an `emptyDir`: use `data`, and write
-/// `1Gi`.
+/// Never equal, and so written again each time, are the `stringData` of a Secret, which no API server keeps, an amount outside `limits`
+/// and `requests` in another notation than the API server's, such as `1024Mi` as the `sizeLimit` of an `emptyDir`, and the default of a
+/// field that the API server leaves out of its answers, such as `hostNetwork: false` or an empty `value` of a variable: use `data`, write
+/// `1Gi`, and leave out such a field.
 ///
 /// Parts that are replaced as a whole, such as an item of `tolerations`, are compared as a whole, so `desired` must have the API
 /// server's defaults in them. If `manager` has applied nothing yet and `current` has further fields, the result is true once; after

@@ -149,13 +149,9 @@ impl Publisher {
 
     /// Whether this process wrote another status than this one, which the object has, and the object was read before that.
     fn wrote_another<K: Resource>(&self, object: &K, status: &impl Serialize) -> bool {
-        let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
+        let written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
         let uid = object.meta().uid.as_deref().unwrap_or_default();
-        if written.get(uid).is_some_and(|last| *last != hash(status)) {
-            return true;
-        }
-        written.remove(uid);
-        false
+        written.get(uid).is_some_and(|last| *last != hash(status))
     }
 
     fn remember<K: Resource>(&self, object: &K, status: &impl Serialize) {
@@ -183,7 +179,7 @@ impl Publisher {
 
     /// Publishes an event. If the last one about this object, with this reason, had the same note and was at most 6 minutes ago, that one
     /// is counted once more. Up to 1,000 are remembered, until one of them has another note. An event that cannot be published is
-    /// logged; a terminating namespace accepts none.
+    /// logged; a terminating namespace accepts none, and an object with a name of more than 236 characters has none.
     pub async fn event(
         &self,
         object: &impl Resource<DynamicType = ()>,
@@ -204,7 +200,12 @@ impl Publisher {
             Err(error) if error.is_of_terminating_namespace() => {
                 debug!(%error, "the namespace is terminating, so it accepts no event");
             }
-            Err(error) => warn!(%error, "publishing an event failed"),
+            Err(error) => {
+                // kube counts a repeat on the event that it remembers. If someone deleted that one, each repeat would fail.
+                let mut published = self.published.lock().unwrap_or_else(PoisonError::into_inner);
+                *published = Published::nothing(&self.whole, self.field_manager);
+                warn!(%error, "publishing an event failed");
+            }
             Ok(()) => {}
         }
     }
@@ -319,12 +320,15 @@ mod tests {
                 .body_with(json!({ "status": status }))
                 .answer(applied(&status))
         };
-        let server = ApiServer::expecting([apply(3), apply(2)]);
+        let server = ApiServer::expecting([apply(3), apply(2), apply(3)]);
         let publisher = Publisher::new(&server.client(), &WIDGET, "kit", "Making");
         // The copy stays the one before the first write, and then is the one after the second.
         for size in [2, 3, 2, 2] {
             assert!(publisher.status_if_changed(&widget, &WidgetStatus { size: Some(size) }).await.is_ok());
         }
+        // Then the watch brings what the first write left.
+        widget.status = Some(WidgetStatus { size: Some(3) });
+        assert!(publisher.status_if_changed(&widget, &WidgetStatus { size: Some(3) }).await.is_ok());
     }
 
     const EVENTS: &str = "/apis/events.k8s.io/v1/namespaces/shop/events";
@@ -362,5 +366,24 @@ mod tests {
         });
         publish(&Client::new(as_sent, "default"), &["no disk"; 3]).await;
         assert_eq!(*methods.lock().unwrap(), ["POST", "PATCH", "PATCH"]);
+    }
+
+    #[tokio::test]
+    async fn a_repeat_of_an_event_that_someone_deleted_is_published_anew() {
+        let methods = Arc::new(Mutex::new(Vec::new()));
+        let seen = methods.clone();
+        let without_repeats = service_fn(move |request: hyper::Request<Body>| {
+            let method = request.method().clone();
+            let is_repeat = method == "PATCH";
+            seen.lock().unwrap().push(method);
+            let mut answer = hyper::Response::new(request.into_body());
+            if is_repeat {
+                *answer.status_mut() = hyper::StatusCode::NOT_FOUND;
+                *answer.body_mut() = json!({ "kind": "Status", "status": "Failure", "code": 404, "reason": "NotFound", "message": "gone" }).to_string().into_bytes().into();
+            }
+            async { Ok::<_, BoxError>(answer) }
+        });
+        publish(&Client::new(without_repeats, "default"), &["no disk"; 4]).await;
+        assert_eq!(*methods.lock().unwrap(), ["POST", "PATCH", "POST", "PATCH"]);
     }
 }

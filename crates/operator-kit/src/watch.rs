@@ -133,7 +133,7 @@ pub fn cause(error: &watcher::Error) -> Option<&kube::Error> {
     }
 }
 
-/// A watch that pauses after an error: for longer each time, up to 10 s, and for less than a second again after 2 minutes without one.
+/// A watch that pauses after an error: for longer each time, up to 10 s, and for 2 s at most again after 2 minutes without one.
 ///
 /// kube's own `default_backoff` begins anew at every item, and a watch gives an item before each list. So while lists fail, its pauses
 /// stay short. `watch_object` hides that item: then they grow to 30 s, and an outage delays what follows it by as much.

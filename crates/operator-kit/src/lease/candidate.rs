@@ -128,7 +128,8 @@ impl Candidate {
             Some(until) => wait(rests_until.min(until)),
             // Its own record: from a write that seemed lost, or from a term that ended without a successor.
             None if own || record.holder.is_empty() => wait(rests_until),
-            None => wait(rests_until.max(*since + record.duration.unwrap_or(DURATION))),
+            // A holder of this program acts for its own duration, whatever someone has written into the Lease.
+            None => wait(rests_until.max(*since + record.duration.map_or(DURATION, |it| it.max(DURATION)))),
         }
     }
 

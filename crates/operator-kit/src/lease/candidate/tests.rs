@@ -50,9 +50,12 @@ fn a_lease_unchanged_for_its_duration_by_the_local_clock_is_taken() {
     candidate.observe(start + 20 * SECOND, Some(held_by("other", i64::from(u32::MAX))));
     assert_eq!(candidate.decide(start + 20 * SECOND), Step::Wait(start + 29 * SECOND));
     assert_eq!(candidate.decide(start + 29 * SECOND), Step::Write);
-    let own = Record { duration: Some(60 * SECOND), ..held_by("other", 1) };
-    candidate.observe(start, Some(own));
-    assert_eq!(candidate.decide(start), Step::Wait(start + 60 * SECOND));
+    // Its holder may act for its own duration, whatever a user has written.
+    for (recorded, waits) in [(60 * SECOND, 60 * SECOND), (SECOND, DURATION)] {
+        let other = Record { duration: Some(recorded), ..held_by("other", 1) };
+        candidate.observe(start, Some(other));
+        assert_eq!(candidate.decide(start), Step::Wait(start + waits));
+    }
 }
 
 #[test]
