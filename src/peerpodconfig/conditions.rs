@@ -190,8 +190,8 @@ reasons! {
     /// with the ones that are named, for a further cloud by `--provider`.
     NotMounted => SettingsDiverge(true), Warning;
     /// The settings of cloud-api-adaptor point to another place for VMs than the operator's files, for about a minute after a
-    /// change. The operator does not deploy cloud-api-adaptor, and does not restart one that runs. It does not take VMs in that
-    /// place for absent, but cannot delete them. If this stays, the message says what to do.
+    /// change. The operator does not deploy cloud-api-adaptor, and does not restart one that runs for its settings. It does not take
+    /// VMs in that place for absent, but cannot delete them. If this stays, the message says what to do.
     AnotherPlace => SettingsDiverge(true), Warning;
 }
 

@@ -1,7 +1,5 @@
 //! The `ConfigMap` and the Secret of a configuration *(client required)*.
 
-use std::collections::BTreeMap;
-
 use futures::try_join;
 use k8s_openapi::api::{
     apps::v1::DaemonSet,
@@ -84,18 +82,19 @@ impl Sources {
         })
     }
 
-    /// Where cloud-api-adaptor makes VMs by them; `None` if the operator cannot read where that is. The variables of the DaemonSet's own
-    /// container, which an administrator may have added, overrule them.
+    /// Where cloud-api-adaptor makes VMs by them; `None` if the operator cannot read where that is. The variables of the DaemonSet's
+    /// container, which an administrator may have added, overrule them. The operator reads their plain values.
     pub(super) fn place(&self, daemon_set: Option<&DaemonSet>) -> Option<AdaptorPlace> {
-        let mut raw = self.raw.clone()?;
-        let pod = daemon_set.and_then(|it| it.spec.as_ref()?.template.spec.as_ref());
+        let raw = self.raw.as_ref()?;
+        let pod = daemon_set.and_then(resources::pod);
         let variables =
             pod.into_iter().flat_map(|pod| &pod.containers).flat_map(|it| it.env.iter().flatten());
-        let variables: BTreeMap<_, _> =
-            variables.filter_map(|it| Some((it.name.clone(), it.value.clone()?.into()))).collect();
-        raw.settings.extend(variables.clone());
-        let endpoint = named_by(&raw)?;
-        Some(AdaptorPlace { is_variable: variables.contains_key(endpoint.1.setting), endpoint })
+        let plain = variables.filter(|it| it.value_from.is_none());
+        let plain = plain.map(|it| (it.name.clone(), it.value.clone().unwrap_or_default().into()));
+        let mut overruled = raw.clone();
+        overruled.settings.extend(plain);
+        let endpoint = named_by(&overruled)?;
+        Some(AdaptorPlace { is_by_variable: named_by(raw).as_ref() != Some(&endpoint), endpoint })
     }
 }
 
@@ -104,8 +103,8 @@ impl Sources {
 pub(super) struct AdaptorPlace {
     /// The cloud, and where there.
     pub(super) endpoint: CloudEndpoint,
-    /// Whether a variable of the DaemonSet's container says so.
-    pub(super) is_variable: bool,
+    /// Whether it would be another one without the variables of the DaemonSet's container.
+    pub(super) is_by_variable: bool,
 }
 
 /// What becomes variables of cloud-api-adaptor, as the operator reads its files. `binaryData` becomes a file alone.

@@ -43,7 +43,9 @@ impl OwnVm {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotOwn {
     /// It bears another name.
-    #[error("the VM {id} has another name than {expected:?}, the name of a VM of this Pod")]
+    #[error(
+        "the VM {id} has another name than {expected:?}, the name of a VM of this Pod: it ends with 8 hexadecimal digits that are no date"
+    )]
     Name {
         /// Its identifier.
         id: String,

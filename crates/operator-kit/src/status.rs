@@ -57,7 +57,7 @@ pub struct Publisher {
     /// For events.
     whole: Client,
     published: Mutex<Published>,
-    /// The hash of the status that was written last, by the uid of the object, until a cache shows it.
+    /// The hash of the status that was written last, by the uid of the object.
     written: Mutex<HashMap<String, u64>>,
     field_manager: &'static str,
     /// What the controller does with them, for its events.
@@ -201,9 +201,11 @@ impl Publisher {
                 debug!(%error, "the namespace is terminating, so it accepts no event");
             }
             Err(error) => {
-                // kube counts a repeat on the event that it remembers. If someone deleted that one, each repeat would fail.
-                let mut published = self.published.lock().unwrap_or_else(PoisonError::into_inner);
-                *published = Published::nothing(&self.whole, self.field_manager);
+                if error.code() == Some(404) {
+                    // kube counts a repeat on the event that it remembers. If someone deleted that one, each repeat would fail.
+                    let mut published = self.published.lock().unwrap_or_else(PoisonError::into_inner);
+                    *published = Published::nothing(&self.whole, self.field_manager);
+                }
                 warn!(%error, "publishing an event failed");
             }
             Ok(()) => {}

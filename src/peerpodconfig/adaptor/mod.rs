@@ -36,7 +36,10 @@ use kube::{
 };
 use operator_kit::Permission;
 
-use self::{observe::Observer, preconditions::Consequence};
+use self::{
+    observe::Observer,
+    preconditions::{Consequence, Running},
+};
 use super::{
     apply::Objects,
     capacity::{NodeRequest, Nodes, Summary},
@@ -120,7 +123,8 @@ impl Adaptor {
         }
         let unmet =
             preconditions::unmet(config, summary, sources, place.as_ref(), mounted, unmanaged.as_ref());
-        let consequence = unmet.as_ref().map(|unmet| preconditions::consequence(unmet, current.is_some()));
+        let running = Running::of(current.as_ref(), &config.spec);
+        let consequence = unmet.as_ref().map(|unmet| preconditions::consequence(unmet, running));
         // No event says that the operator's files have changed.
         let again = unmet.as_ref().filter(|it| it.reason == Reason::AnotherPlace).map(|_| UNWATCHED_RESYNC);
         let mut findings = Findings { all: unmet.into_iter().collect(), again };
@@ -169,7 +173,7 @@ impl Adaptor {
         let misfit = sources.settings.shape_differs(&in_force).then_some(&in_force);
         if !older.is_empty() || misfit.is_some() {
             let is_built = in_force.hash == sources.settings.hash;
-            findings.all.push(settings::older(&older, is_built, misfit));
+            findings.all.push(settings::older(&older, is_built, misfit, is_elsewhere));
             // The DaemonSet's status shows when a ready Pod ends or restarts.
             findings.again.get_or_insert(OLDER_PODS_RESYNC);
         }

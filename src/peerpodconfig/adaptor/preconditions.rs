@@ -13,13 +13,13 @@ use super::{
         conditions::{ConditionType, Finding, Reason},
         findings::{Findings, UNWATCHED_RESYNC},
         options::MountedSettings,
-        resources::{CONFIG_LABEL, Unmanaged},
+        resources::{self, CONFIG_LABEL, Unmanaged},
         sources::{AdaptorPlace, Sources},
     },
     observe::Observer,
     settings,
 };
-use crate::api::v1alpha1::PeerPodConfig;
+use crate::api::v1alpha1::{PeerPodConfig, PeerPodConfigSpec};
 
 /// What these configurations request of the nodes; `None` until all nodes and DaemonSets have been listed *(client required)*.
 /// `mounted`: as for [`unmet`].
@@ -100,24 +100,45 @@ pub(super) enum Consequence {
 
 const NOT_DEPLOYED: &str = "the operator does not deploy cloud-api-adaptor";
 
-/// What this precondition leads to. `runs`: whether there is a DaemonSet.
-pub(super) fn consequence(unmet: &Finding, runs: bool) -> Consequence {
+/// Whether there is a DaemonSet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Running {
+    No,
+    /// With the settings of the objects that the configuration names.
+    OnTheseObjects,
+    OnOtherObjects,
+}
+
+impl Running {
+    pub(super) fn of(current: Option<&DaemonSet>, spec: &PeerPodConfigSpec) -> Self {
+        match current {
+            None => Self::No,
+            Some(current) if resources::has_settings_of(current, spec) => Self::OnTheseObjects,
+            Some(_) => Self::OnOtherObjects,
+        }
+    }
+}
+
+/// What this precondition leads to.
+pub(super) fn consequence(unmet: &Finding, running: Running) -> Consequence {
     let condition_type = unmet.reason.condition_type().as_str();
     let withheld = |what: &str| {
         Findings::of(Reason::AdaptorWithheld, format!("{what}; the condition {condition_type} says why"))
     };
-    match unmet.reason {
+    match (unmet.reason, running) {
         // The DaemonSet cannot be built.
-        Reason::InvalidSpec | Reason::SettingsMissing => Consequence::Withhold(Findings::default()),
-        // The template names the settings, so a write would make a cloud-api-adaptor that runs use those that the operator lacks.
-        Reason::NotMounted if runs => {
+        (Reason::InvalidSpec | Reason::SettingsMissing, _) => Consequence::Withhold(Findings::default()),
+        // What helps is watched, or restarts the operator.
+        (Reason::NotMounted, Running::No) => Consequence::Withhold(withheld(NOT_DEPLOYED)),
+        // The template names the objects, so a write would make a cloud-api-adaptor that runs use settings that the operator lacks.
+        (Reason::NotMounted, _) | (Reason::AnotherPlace, Running::OnOtherObjects) => {
             Consequence::Withhold(withheld("the operator leaves the cloud-api-adaptor that runs unchanged"))
         }
-        // What helps is watched, or restarts the operator.
-        Reason::NotMounted => Consequence::Withhold(withheld(NOT_DEPLOYED)),
+        (_, Running::No) => {
+            Consequence::Withhold(Findings { again: Some(UNWATCHED_RESYNC), ..withheld(NOT_DEPLOYED) })
+        }
         // A cloud-api-adaptor that runs keeps running: without it, its VMs would be lost.
-        _ if runs => Consequence::DeployAnyway,
-        _ => Consequence::Withhold(Findings { again: Some(UNWATCHED_RESYNC), ..withheld(NOT_DEPLOYED) }),
+        (_, Running::OnTheseObjects | Running::OnOtherObjects) => Consequence::DeployAnyway,
     }
 }
 
@@ -149,32 +170,36 @@ mod tests {
     use serde_json::json;
 
     use super::{super::super::sources::tests::sources, *};
-    use crate::api::v1alpha1::PeerPodConfigSpec;
 
     #[test]
     fn one_that_runs_is_deployed_despite_a_conflict_but_not_without_settings() {
-        let reported = |reason, runs| match consequence(&Finding::new(reason, ""), runs) {
+        let reported = |reason, running| match consequence(&Finding::new(reason, ""), running) {
             Consequence::DeployAnyway => None,
             Consequence::Withhold(Findings { all, again }) => {
                 Some((all.into_iter().map(|it| it.reason).collect::<Vec<_>>(), again.is_some()))
             }
         };
-        for (reason, runs) in [(Reason::InvalidSpec, true), (Reason::SettingsMissing, false)] {
-            assert_eq!(reported(reason, runs), Some((vec![], false)));
+        let (these, others) = (Running::OnTheseObjects, Running::OnOtherObjects);
+        for (reason, running) in [(Reason::InvalidSpec, these), (Reason::SettingsMissing, Running::No)] {
+            assert_eq!(reported(reason, running), Some((vec![], false)));
         }
-        for reason in [Reason::NodesTaken, Reason::AnotherAdaptor] {
-            assert_eq!(reported(reason, true), None);
-            assert_eq!(reported(reason, false), Some((vec![Reason::AdaptorWithheld], true)));
+        for reason in [Reason::NodesTaken, Reason::AnotherAdaptor, Reason::AnotherPlace] {
+            assert_eq!(reported(reason, these), None);
+            assert_eq!(reported(reason, others).is_some(), reason == Reason::AnotherPlace);
+            assert_eq!(reported(reason, Running::No), Some((vec![Reason::AdaptorWithheld], true)));
         }
     }
 
     #[test]
     fn settings_that_the_operator_does_not_have_reach_no_cloud_api_adaptor() {
-        for (runs, what) in
-            [(false, "does not deploy cloud-api-adaptor"), (true, "leaves the cloud-api-adaptor")]
-        {
+        let leaves = "leaves the cloud-api-adaptor";
+        for (reason, running, what) in [
+            (Reason::NotMounted, Running::No, "does not deploy cloud-api-adaptor"),
+            (Reason::NotMounted, Running::OnTheseObjects, leaves),
+            (Reason::AnotherPlace, Running::OnOtherObjects, leaves),
+        ] {
             let Consequence::Withhold(Findings { all, again }) =
-                consequence(&Finding::new(Reason::NotMounted, ""), runs)
+                consequence(&Finding::new(reason, ""), running)
             else {
                 panic!("it is deployed")
             };

@@ -72,7 +72,9 @@ pub(super) fn diverging(
     let is_further = own.is_some_and(CloudSettings::are_for_one_cloud);
     let names = if is_further { None } else { other_names(spec, mounted) };
     names.map(|message| Finding::new(Reason::NotMounted, message)).or_else(|| {
-        let place = place.filter(|place| own.is_some_and(|own| own.differ_from(&place.endpoint)))?;
+        let place = place?;
+        // A variable may name another cloud.
+        mounted.of(place.endpoint.0).filter(|own| own.differ_from(&place.endpoint))?;
         Some(Finding::new(Reason::AnotherPlace, another_place(spec, place)))
     })
 }
@@ -101,12 +103,12 @@ fn other_names(spec: &PeerPodConfigSpec, mounted: &MountedSettings) -> Option<St
 
 /// The message if cloud-api-adaptor makes VMs in another place than the operator's files name. A status shows no addresses.
 fn another_place(spec: &PeerPodConfigSpec, place: &AdaptorPlace) -> String {
-    let AdaptorPlace { endpoint: (_, Endpoint { setting, .. }), is_variable } = place;
+    let AdaptorPlace { endpoint: (_, Endpoint { setting, .. }), is_by_variable } = place;
     let (config_map, secret) = (&spec.config_map_name, &spec.cloud_secret_name);
-    if *is_variable {
+    if *is_by_variable {
         return format!(
-            "{setting} is a variable of the DaemonSet's container and points to another place than the operator's files, so the operator \
-             cannot delete VMs there: remove the variable, and set {setting} in the ConfigMap {config_map}"
+            "a variable of the DaemonSet's container, such as {setting}, points to another place than the operator's files, so the \
+             operator cannot delete VMs there: remove the variable, and set it in the ConfigMap {config_map}"
         );
     }
     format!(
@@ -137,12 +139,19 @@ pub(super) fn record(hash: &str, since: Option<Timestamp>) -> impl Iterator<Item
 ///
 /// Settings that were set back are those of Pods that started before the first change. The operator does not know when that was, so
 /// it names all Pods from before the last change, and does not say that it replaces them: the DaemonSet's template is theirs.
-pub(super) fn older(pods: &[String], is_built: bool, misfit: Option<&AdaptorSettings>) -> Finding {
+/// `is_elsewhere`: whether the present settings point to another place than the operator's files.
+pub(super) fn older(
+    pods: &[String],
+    is_built: bool,
+    misfit: Option<&AdaptorSettings>,
+    is_elsewhere: bool,
+) -> Finding {
     let named = match pods {
         [] => "no Pod started before the last change of the settings".to_owned(),
         pods => format!("these Pods started before the last change of the settings: {}", listed(pods)),
     };
     let what_then = match misfit {
+        _ if is_elsewhere => "restart no Pod before the condition SettingsDiverge is gone".to_owned(),
         None if is_built => {
             "the DaemonSet replaces the Pods of its former templates, unless adaptor.updateStrategy says \
              OnDelete; if the settings were set back, its other Pods have them, unless they started in between: \
@@ -178,7 +187,7 @@ mod tests {
 
     fn message(pods: usize, is_built: bool, misfit: Option<&AdaptorSettings>) -> String {
         let pods: Vec<_> = (0..pods).map(|number| format!("pod-{number}")).collect();
-        older(&pods, is_built, misfit).message
+        older(&pods, is_built, misfit, false).message
     }
 
     #[test]
@@ -304,7 +313,21 @@ mod tests {
         };
         assert_eq!(overruled("qemu+ssh://kvm-1/system"), None);
         let message = overruled("qemu+ssh://kvm-2/system").unwrap();
-        assert!(message.starts_with("LIBVIRT_URI is a variable of the DaemonSet's container"), "{message}");
+        assert!(
+            message.starts_with("a variable of the DaemonSet's container, such as LIBVIRT_URI,"),
+            "{message}"
+        );
+        // An empty one names the default.
+        assert!(overruled("").is_some());
+        let env = json!([{ "name": "LIBVIRT_URI", "valueFrom": { "fieldRef": { "fieldPath": "a" } } }]);
+        assert_eq!(
+            with(&PeerPodConfigSpec::default(), own.clone(), env),
+            None,
+            "the operator cannot read it"
+        );
+        // Another cloud, for which the operator has settings, too.
+        let env = json!([{ "name": "CLOUD_PROVIDER", "value": "docker" }, { "name": "DOCKER_HOST", "value": "tcp://10.0.0.2:2375" }]);
+        assert!(with(&PeerPodConfigSpec::default(), own.clone(), env).is_some());
         // The operator releases nothing of a cloud without settings in force.
         let other = json!({ "CLOUD_PROVIDER": "gcp", "GCP_PROJECT_ID": "peer-pods" });
         assert_eq!(of(&PeerPodConfigSpec::default(), other), None);

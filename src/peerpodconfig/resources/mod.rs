@@ -35,6 +35,7 @@ pub use names::{CLASS_ANNOTATION, CONFIG_LABEL, MANAGED_BY, MANAGER, Names, Part
 pub use operator_kit::differs::differs;
 pub use settings::{AdaptorSettings, missing};
 pub(super) use settings::{BUILT_FROM_ANNOTATION, has_settings_of, text};
+pub(super) use unmanaged::pod;
 pub use unmanaged::{
     Unmanaged, has_pods, is_adaptor_image, may_conflict, runs_adaptor, runs_anothers_adaptor,
     unmanaged_adaptors,

@@ -118,7 +118,8 @@ pub fn unmanaged_adaptors<'a, 'n, L: Fn(&str) -> Option<&'n str>>(
     unmanaged
 }
 
-fn pod(daemon_set: &DaemonSet) -> Option<&PodSpec> {
+/// The Pod of a DaemonSet's template.
+pub(in crate::peerpodconfig) fn pod(daemon_set: &DaemonSet) -> Option<&PodSpec> {
     let spec: Option<&DaemonSetSpec> = (&daemon_set.spec).into();
     spec?.template.spec.as_ref()
 }

@@ -36,7 +36,7 @@ pub(super) static DAEMON_SET: Projection = Projection {
         ("ownerReferences", Part::All),
     ],
     rest: &[
-        ("spec", Part::Only(&[("template", Part::Only(&[("spec", Part::Only(POD))]))])),
+        ("spec", Part::Only(&[("template", Part::Only(&[("spec", Part::Apart(POD))]))])),
         ("status", Part::Only(STATUS)),
     ],
     most: MOST,
@@ -62,7 +62,7 @@ const POD: Members = &[
     ("containers", Part::Only(&[("name", Part::All), ("image", Part::All), ("env", Part::Only(VARIABLE))])),
 ];
 
-const VARIABLE: Members = &[("name", Part::All), ("value", Part::All)];
+const VARIABLE: Members = &[("name", Part::All), ("value", Part::All), ("valueFrom", Part::Only(&[]))];
 
 /// The part of a DaemonSet that the operator reads. The rest may be of any size, in the template's metadata too.
 #[derive(Clone, Debug, Resource, Deserialize)]
@@ -209,7 +209,7 @@ mod tests {
                 "volumes": [{ "name": "", "hostPath": { "path": "" } }],
                 "containers": [{
                     "name": "x", "image": "r/cloud-api-adaptor:v1",
-                    "env": [{ "name": "A", "value": "a" }, { "name": "B" }],
+                    "env": [{ "name": "A", "value": "a" }, { "name": "B", "valueFrom": {} }],
                 }],
             } } },
             "status": {
