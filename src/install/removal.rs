@@ -2,8 +2,8 @@
 //!
 //! The deletion of a CRD deletes every PeerPod, and with it the record of its VM. The deletion of the namespace deletes every
 //! PeerPodConfig, and the operator that restores the nodes. Both hang if the operator is deleted at the same time. So the API
-//! server refuses to delete them until an administrator annotates them. It refuses to delete the operator and its rights
-//! while a PeerPodConfig exists, because only the operator can clean up the nodes. Other deletions are not affected.
+//! server refuses to delete them until an administrator annotates them. It refuses to delete the operator, its rights and the
+//! accounts of what it deploys while a PeerPodConfig exists, because only the operator can clean up the nodes. Other deletions are not affected.
 //!
 //! `kubectl delete` deletes each object once. GitOps tools repeat a deletion until nothing refuses it. So these policies, and what the
 //! first one protects, tell them not to delete it.
@@ -18,12 +18,14 @@ use kube::{CustomResourceExt as _, Resource as _, api::ObjectMeta};
 use serde_json::json;
 
 use super::{
-    Component, NAME as OPERATOR, Options, PEERPODCONFIG_ROLE, guard::matching_all, metadata::kept_by_gitops,
+    Component, NAME as OPERATOR, Options, PEERPODCONFIG_ROLE,
+    guard::{RECORDER, matching_all},
+    metadata::kept_by_gitops,
 };
 use crate::{
     api::v1alpha1::{PeerPod, PeerPodConfig},
     names::NAMESPACE_LABEL,
-    peerpodconfig::FINALIZER,
+    peerpodconfig::{FINALIZER, resources},
 };
 
 /// The name of the policy and of its binding, for what records VMs.
@@ -31,6 +33,11 @@ pub const NAME: &str = "peerpod-removal";
 
 /// The name of the policy and of its binding, for the operator itself.
 pub const OPERATOR_NAME: &str = "peerpod-operator-removal";
+
+/// What a `PeerPodConfig` needs. Without its account, a cloud-api-adaptor that still runs could not record its VMs, also for some
+/// time after a new one with this name exists. Without that of the webhook, no webhook could start in another place.
+const NEEDED: [&str; 5] =
+    [OPERATOR, PEERPODCONFIG_ROLE, RECORDER, resources::SERVICE_ACCOUNT, resources::webhook::SERVICE_ACCOUNT];
 
 /// The annotation that lets its object be deleted, with the value `true`.
 pub const ALLOW_ANNOTATION: &str = "peerpods.confidentialcontainers.org/allow-removal";
@@ -91,7 +98,7 @@ pub fn operator_policy(options: &Options) -> ValidatingAdmissionPolicy {
                     own_namespace(options),
                 ])
             }),
-            match_conditions: Some(vec![names(&[OPERATOR, PEERPODCONFIG_ROLE])]),
+            match_conditions: Some(vec![names(&NEEDED)]),
             validations: Some(vec![Validation {
                 expression: format!("!('{FINALIZER}' in params.metadata.?finalizers.orValue([]))"),
                 message_expression: Some(
@@ -201,7 +208,10 @@ mod tests {
                 policy(&options),
                 r#"["peerpods.confidentialcontainers.org","peerpodconfigs.confidentialcontainers.org"]"#,
             ),
-            (operator_policy(&options), r#"["peerpod-operator","peerpod-operator-peerpodconfig"]"#),
+            (
+                operator_policy(&options),
+                r#"["peerpod-operator","peerpod-operator-peerpodconfig","peerpod-recorder","cloud-api-adaptor","peerpod-webhook"]"#,
+            ),
         ] {
             let policy = serde_json::to_value(policy).unwrap();
             for rule in policy["spec"]["matchConstraints"]["resourceRules"].as_array().unwrap() {

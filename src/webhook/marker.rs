@@ -49,7 +49,8 @@ impl<'a> Counted<'a> {
             let (name, demand) = entry.split_once('=').filter(|(name, _)| !name.is_empty())?;
             let demand = Demand(numbers(demand, is_amount)?);
             if name == POD {
-                counted.pod = Some(demand);
+                // The policy, too, takes the first one.
+                counted.pod.get_or_insert(demand);
             } else if counted.containers.len() == 2 * MOST_CONTAINERS {
                 return None;
             } else {

@@ -30,7 +30,7 @@ use crate::{
 };
 
 /// The operator cannot undo a configuration without these objects.
-const NEEDED: [&str; 11] = [
+const NEEDED: [&str; 15] = [
     "deployment/peerpod-operator",
     "serviceaccount/peerpod-operator",
     "role/peerpod-operator",
@@ -41,6 +41,10 @@ const NEEDED: [&str; 11] = [
     "rolebinding/peerpod-operator-peerpodconfig",
     "clusterrole/peerpod-operator-peerpodconfig",
     "clusterrolebinding/peerpod-operator-peerpodconfig",
+    "serviceaccount/cloud-api-adaptor",
+    "clusterrole/peerpod-recorder",
+    "clusterrolebinding/peerpod-recorder",
+    "serviceaccount/peerpod-webhook",
     "namespace/confidential-containers-system",
 ];
 

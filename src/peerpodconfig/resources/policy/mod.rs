@@ -114,16 +114,25 @@ const MANY: Unsupported = Unsupported {
 };
 
 const REFILLED: Unsupported = Unsupported {
-    webhook: "returns a warning when a LimitRange added resources again that are the VM's",
+    webhook: "returns a warning when a LimitRange or another webhook added resources again that are the VM's",
     policy: "removes them without a warning",
 };
 
 /// The API server calls all policies before all webhooks. After the webhooks it calls again only those that matched before.
-const CLASS_BY_WEBHOOK: Unsupported = Unsupported {
-    webhook: "changes a Pod that gets its runtime class from another webhook, if the name of that webhook's \
-         configuration sorts before its own",
-    policy: "does not see this runtime class: the Pod's VM has the default size, and the Pod requests no VM of \
-         the node",
+/// Among policies it has no fixed order.
+const CLASS_BY_OTHERS: Unsupported = Unsupported {
+    webhook: "changes a Pod that gets its runtime class from another MutatingAdmissionPolicy, or from another \
+         webhook, if the name of that webhook's configuration sorts before its own",
+    policy: "does not see the runtime class of a webhook, nor always that of another policy: the Pod's VM then has \
+         the default size, and the Pod requests no VM of the node",
+};
+
+/// A webhook that is invoked again after the policy fills the containers in again, and nothing looks at the Pod after it.
+const RESOURCES_BY_OTHERS: Unsupported = Unsupported {
+    webhook: "counts resources that a MutatingAdmissionPolicy sets for a container, or another webhook, if the name \
+         of that webhook's configuration sorts before its own",
+    policy: "does not count those of a webhook, nor always those of another policy; if that webhook has the \
+         reinvocationPolicy IfNeeded, they stay with the container and are charged to the node",
 };
 
 const ONE_ALONE: Unsupported = Unsupported {
@@ -143,7 +152,7 @@ const POD_LEVEL_STAYS: Unsupported = Unsupported {
 
 const NEGATIVE: Unsupported = Unsupported {
     webhook: "names the container and the field of a negative amount that it refuses",
-    policy: "refuses the Pod and names neither",
+    policy: "refuses the Pod and names neither; removes a negative limit of GPUs beside a request of them",
 };
 
 /// What this configuration does not get if its admission is a policy. A condition reports it.
@@ -151,9 +160,21 @@ pub fn unsupported(spec: &PeerPodConfigSpec) -> Vec<Unsupported> {
     let admission = &spec.admission;
     match (admission.mode, admission.sizing) {
         (AdmissionMode::Webhook | AdmissionMode::None, _) => Vec::new(),
-        (_, Sizing::Kubernetes) => vec![HUGE, MANY, NEGATIVE, CLASS_BY_WEBHOOK, REFILLED, MARKER, ONE_ALONE],
+        (_, Sizing::Kubernetes) => {
+            vec![HUGE, MANY, NEGATIVE, CLASS_BY_OTHERS, RESOURCES_BY_OTHERS, REFILLED, MARKER, ONE_ALONE]
+        }
         (_, Sizing::Sum) => {
-            vec![HUGE, MANY, NEGATIVE, CLASS_BY_WEBHOOK, REFILLED, MARKER, ONE_ALONE, POD_LEVEL_STAYS]
+            vec![
+                HUGE,
+                MANY,
+                NEGATIVE,
+                CLASS_BY_OTHERS,
+                RESOURCES_BY_OTHERS,
+                REFILLED,
+                MARKER,
+                ONE_ALONE,
+                POD_LEVEL_STAYS,
+            ]
         }
     }
 }
