@@ -3,7 +3,8 @@
 //! The deletion of a CRD deletes every PeerPod, and with it the record of its VM. The deletion of the namespace deletes every
 //! PeerPodConfig, and the operator that restores the nodes. Both hang if the operator is deleted at the same time. So the API
 //! server refuses to delete them until an administrator annotates them. It refuses to delete the operator, its rights and the
-//! accounts of what it deploys while a PeerPodConfig exists, because only the operator can clean up the nodes. Other deletions are not affected.
+//! accounts of what it deploys while a PeerPodConfig exists, because only the operator can clean up the nodes. Other
+//! deletions are not affected.
 //!
 //! `kubectl delete` deletes each object once. GitOps tools repeat a deletion until nothing refuses it. So these policies, and what the
 //! first one protects, tell them not to delete it.

@@ -158,25 +158,15 @@ const NEGATIVE: Unsupported = Unsupported {
 /// What this configuration does not get if its admission is a policy. A condition reports it.
 pub fn unsupported(spec: &PeerPodConfigSpec) -> Vec<Unsupported> {
     let admission = &spec.admission;
-    match (admission.mode, admission.sizing) {
-        (AdmissionMode::Webhook | AdmissionMode::None, _) => Vec::new(),
-        (_, Sizing::Kubernetes) => {
-            vec![HUGE, MANY, NEGATIVE, CLASS_BY_OTHERS, RESOURCES_BY_OTHERS, REFILLED, MARKER, ONE_ALONE]
-        }
-        (_, Sizing::Sum) => {
-            vec![
-                HUGE,
-                MANY,
-                NEGATIVE,
-                CLASS_BY_OTHERS,
-                RESOURCES_BY_OTHERS,
-                REFILLED,
-                MARKER,
-                ONE_ALONE,
-                POD_LEVEL_STAYS,
-            ]
-        }
+    if matches!(admission.mode, AdmissionMode::Webhook | AdmissionMode::None) {
+        return Vec::new();
     }
+    let mut unsupported =
+        vec![HUGE, MANY, NEGATIVE, CLASS_BY_OTHERS, RESOURCES_BY_OTHERS, REFILLED, MARKER, ONE_ALONE];
+    if admission.sizing == Sizing::Sum {
+        unsupported.push(POD_LEVEL_STAYS);
+    }
+    unsupported
 }
 
 #[cfg(test)]
