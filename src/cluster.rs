@@ -11,17 +11,17 @@ use operator_kit::{
 use tokio::sync::OnceCell;
 use tracing::warn;
 
-/// The namespace whose UID identifies a cluster.
-const NAMESPACE: &str = "kube-system";
+use crate::names::KUBE_SYSTEM;
 
 /// What the operator must be allowed to do to know its cluster.
-pub const PERMISSIONS: &[Permission] = &[Permission::new("", &["namespaces"], &["get"]).named(&[NAMESPACE])];
+pub const PERMISSIONS: &[Permission] =
+    &[Permission::new("", &["namespaces"], &["get"]).named(&[KUBE_SYSTEM])];
 
 /// The UID of the cluster; `None` if the namespace does not exist.
 pub(crate) async fn read_uid(client: &Client) -> Result<Option<String>, ApiError> {
     let namespaces: Api<Metadata<Namespace>> = Api::all(reading(client, &IDENTITY_ALONE));
     // Boxed, because it is rarely read, and would enlarge the future of each reconcile.
-    let found = Box::pin(api_call::get_opt(&namespaces, NAMESPACE)).await?;
+    let found = Box::pin(api_call::get_opt(&namespaces, KUBE_SYSTEM)).await?;
     Ok(found.and_then(|found| found.meta().uid.clone()))
 }
 
@@ -42,7 +42,7 @@ impl Cluster {
             let found = read_uid(&self.client).await.inspect_err(|error| {
                 warn!(
                     %error,
-                    "the UID of the namespace {NAMESPACE} is not known: until it is, the sweep cannot prove that a VM is this \
+                    "the UID of the namespace {KUBE_SYSTEM} is not known: until it is, the sweep cannot prove that a VM is this \
                      cluster's, and no VM with the tag caa-cluster-uid is deleted"
                 );
             });

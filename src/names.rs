@@ -46,6 +46,9 @@ pub const PLACES: &str = "peerpod-operator-places";
 /// The label that every namespace has, with its name.
 pub const NAMESPACE_LABEL: &str = "kubernetes.io/metadata.name";
 
+/// The namespace of Kubernetes' own programs. Its UID identifies a cluster.
+pub const KUBE_SYSTEM: &str = "kube-system";
+
 /// The default name of the operator's Lease.
 pub const LEASE: &str = "peerpod-operator";
 

@@ -10,16 +10,12 @@
 //!
 //! The ordinary rights decide about everything else. That includes a deletion, because the operator judges it by the Pod.
 
-use k8s_openapi::{
-    api::{
-        admissionregistration::v1::{
-            MatchResources, NamedRuleWithOperations, ValidatingAdmissionPolicy,
-            ValidatingAdmissionPolicyBinding, ValidatingAdmissionPolicyBindingSpec,
-            ValidatingAdmissionPolicySpec, Validation, Variable,
-        },
-        rbac::v1::ClusterRole,
+use k8s_openapi::api::{
+    admissionregistration::v1::{
+        NamedRuleWithOperations, ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding,
+        ValidatingAdmissionPolicySpec, Validation, Variable,
     },
-    apimachinery::pkg::apis::meta::v1::LabelSelector,
+    rbac::v1::ClusterRole,
 };
 use kube::Resource as _;
 use operator_kit::{
@@ -28,7 +24,10 @@ use operator_kit::{
 };
 use serde_json::{Error, to_value};
 
-use super::{Component, Manifest, Options};
+use super::{
+    Component, Manifest, Options,
+    policies::{binding_to, matching},
+};
 use crate::{
     api::v1alpha1::{
         ABANDON_VERB, FINALIZER, PeerPod, RECORD_VERB, RELEASE_ABANDON, RELEASE_ANNOTATION, RELEASE_VERB,
@@ -100,17 +99,14 @@ pub fn policy() -> ValidatingAdmissionPolicy {
         spec: Some(ValidatingAdmissionPolicySpec {
             // The binding says what to do about a failure.
             failure_policy: Some("Fail".to_owned()),
-            match_constraints: Some(MatchResources {
-                resource_rules: Some(vec![NamedRuleWithOperations {
-                    api_groups: Some(vec![PeerPod::group(&()).into_owned()]),
-                    api_versions: Some(vec!["*".to_owned()]),
-                    operations: Some(vec!["CREATE".to_owned(), "UPDATE".to_owned()]),
-                    resources: Some(vec![PeerPod::plural(&()).into_owned()]),
-                    scope: Some("*".to_owned()),
-                    ..NamedRuleWithOperations::default()
-                }]),
-                ..matching_all()
-            }),
+            match_constraints: Some(matching(vec![NamedRuleWithOperations {
+                api_groups: Some(vec![PeerPod::group(&()).into_owned()]),
+                api_versions: Some(vec!["*".to_owned()]),
+                operations: Some(vec!["CREATE".to_owned(), "UPDATE".to_owned()]),
+                resources: Some(vec![PeerPod::plural(&()).into_owned()]),
+                scope: Some("*".to_owned()),
+                ..NamedRuleWithOperations::default()
+            }])),
             variables: Some(variables()),
             validations: Some(validations()),
             ..ValidatingAdmissionPolicySpec::default()
@@ -120,31 +116,12 @@ pub fn policy() -> ValidatingAdmissionPolicy {
 }
 
 /// Where the policy is in force (everywhere), and how.
-#[allow(clippy::useless_conversion, reason = "older versions of Kubernetes' types have Options here")]
 pub fn binding(action: Action) -> ValidatingAdmissionPolicyBinding {
-    let actions: [&str; 2] = match action {
+    let actions = match action {
         Action::Warn => ["Warn", "Audit"],
         Action::Deny => ["Deny", "Audit"],
     };
-    ValidatingAdmissionPolicyBinding {
-        metadata: Component::Operator.cluster_scoped(NAME),
-        spec: ValidatingAdmissionPolicyBindingSpec {
-            policy_name: NAME.to_owned().into(),
-            validation_actions: actions.map(str::to_owned).to_vec().into(),
-            ..ValidatingAdmissionPolicyBindingSpec::default()
-        }
-        .into(),
-    }
-}
-
-/// No condition at all, with the API server's defaults. Without them an apply would see another program's change.
-pub(super) fn matching_all() -> MatchResources {
-    MatchResources {
-        match_policy: Some("Equivalent".to_owned()),
-        namespace_selector: Some(LabelSelector::default()),
-        object_selector: Some(LabelSelector::default()),
-        ..MatchResources::default()
-    }
+    binding_to(Component::Operator.cluster_scoped(NAME), NAME, &actions, None)
 }
 
 /// What the validations compare. An owner is its identity and whether it is the controller; `blockOwnerDeletion` belongs to the

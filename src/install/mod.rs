@@ -6,10 +6,12 @@ mod deployment;
 pub mod evictions;
 pub mod guard;
 mod jobs;
+pub mod limit;
 mod metadata;
 pub mod metrics_rights;
 pub mod monitoring;
 mod options;
+mod policies;
 mod rbac;
 pub mod removal;
 pub mod rights;
@@ -106,6 +108,9 @@ pub fn objects(options: &Options) -> Result<Vec<Manifest>, Error> {
         }
     }
     objects.extend(guard::objects()?);
+    for object in [to_value(limit::policy())?, to_value(limit::binding(options))?] {
+        objects.push(Manifest { file: "limit", object });
+    }
     let removal = |object| Manifest { file: "removal", object };
     objects.push(removal(to_value(removal::policy(options))?));
     objects.push(removal(to_value(removal::binding())?));

@@ -9,19 +9,21 @@
 //! `kubectl delete` deletes each object once. GitOps tools repeat a deletion until nothing refuses it. So these policies, and what the
 //! first one protects, tell them not to delete it.
 
-use k8s_openapi::api::admissionregistration::v1::{
-    MatchCondition, MatchResources, NamedRuleWithOperations, ParamKind, ParamRef, ValidatingAdmissionPolicy,
-    ValidatingAdmissionPolicyBinding, ValidatingAdmissionPolicyBindingSpec, ValidatingAdmissionPolicySpec,
-    Validation,
+use k8s_openapi::{
+    api::admissionregistration::v1::{
+        MatchCondition, MatchResources, NamedRuleWithOperations, ParamRef, ValidatingAdmissionPolicy,
+        ValidatingAdmissionPolicyBinding, ValidatingAdmissionPolicySpec, Validation,
+    },
+    apimachinery::pkg::apis::meta::v1::LabelSelector,
 };
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
-use kube::{CustomResourceExt as _, Resource as _, api::ObjectMeta};
+use kube::{CustomResourceExt as _, api::ObjectMeta};
 use serde_json::json;
 
 use super::{
     Component, NAME as OPERATOR, Options, PEERPODCONFIG_ROLE,
-    guard::{RECORDER, matching_all},
+    guard::RECORDER,
     metadata::kept_by_gitops,
+    policies::{binding_to, configurations, each_configuration, matching},
 };
 use crate::{
     api::v1alpha1::{PeerPod, PeerPodConfig},
@@ -50,7 +52,7 @@ pub fn policy(options: &Options) -> ValidatingAdmissionPolicy {
         metadata: metadata(NAME),
         spec: Some(ValidatingAdmissionPolicySpec {
             failure_policy: Some("Fail".to_owned()),
-            match_constraints: Some(deletions(vec![
+            match_constraints: Some(matching(vec![
                 rule("apiextensions.k8s.io", &["customresourcedefinitions"]),
                 own_namespace(options),
             ])),
@@ -82,17 +84,14 @@ pub fn operator_policy(options: &Options) -> ValidatingAdmissionPolicy {
         metadata: metadata(OPERATOR_NAME),
         spec: Some(ValidatingAdmissionPolicySpec {
             failure_policy: Some("Ignore".to_owned()),
-            param_kind: Some(ParamKind {
-                api_version: Some(PeerPodConfig::api_version(&()).into_owned()),
-                kind: Some(PeerPodConfig::kind(&()).into_owned()),
-            }),
+            param_kind: Some(each_configuration()),
             match_constraints: Some(MatchResources {
                 // Other operators may have this name. Objects without a namespace match anyway.
                 namespace_selector: Some(LabelSelector {
                     match_labels: Some([(NAMESPACE_LABEL.to_owned(), options.namespace.clone())].into()),
                     ..LabelSelector::default()
                 }),
-                ..deletions(vec![
+                ..matching(vec![
                     rule("apps", &["deployments"]),
                     rule("", &["serviceaccounts"]),
                     rule("rbac.authorization.k8s.io", &rights),
@@ -124,35 +123,15 @@ pub fn binding() -> ValidatingAdmissionPolicyBinding {
 
 /// Puts the policy for the operator in force, for the configurations of its own namespace.
 pub fn operator_binding(options: &Options) -> ValidatingAdmissionPolicyBinding {
-    let configurations = ParamRef {
-        namespace: Some(options.namespace.clone()),
-        parameter_not_found_action: Some("Allow".to_owned()),
-        selector: Some(LabelSelector::default()),
-        ..ParamRef::default()
-    };
-    bound(OPERATOR_NAME, Some(configurations))
+    bound(OPERATOR_NAME, Some(configurations(options)))
 }
 
-#[allow(clippy::useless_conversion, reason = "older versions of Kubernetes' types have Options here")]
-fn bound(name: &str, param_ref: Option<ParamRef>) -> ValidatingAdmissionPolicyBinding {
-    ValidatingAdmissionPolicyBinding {
-        metadata: metadata(name),
-        spec: ValidatingAdmissionPolicyBindingSpec {
-            policy_name: name.to_owned().into(),
-            param_ref,
-            validation_actions: vec!["Deny".to_owned()].into(),
-            ..ValidatingAdmissionPolicyBindingSpec::default()
-        }
-        .into(),
-    }
+fn bound(name: &str, params: Option<ParamRef>) -> ValidatingAdmissionPolicyBinding {
+    binding_to(metadata(name), name, &["Deny"], params)
 }
 
 fn metadata(name: &str) -> ObjectMeta {
     ObjectMeta { annotations: Some(kept_by_gitops()), ..Component::Operator.cluster_scoped(name) }
-}
-
-fn deletions(rules: Vec<NamedRuleWithOperations>) -> MatchResources {
-    MatchResources { resource_rules: Some(rules), ..matching_all() }
 }
 
 /// Objects of any name: the names of a rule match no deletion of a collection, as such a request has no name.

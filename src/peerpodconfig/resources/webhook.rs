@@ -24,7 +24,7 @@ use kube::api::ObjectMeta;
 use super::{Names, Owner, names::Part, program::Program};
 use crate::{
     api::v1alpha1::Sizing,
-    names::NAMESPACE_LABEL,
+    names::{KUBE_SYSTEM, NAMESPACE_LABEL},
     own_pods::{self, HEALTH_PORT, METRICS_PORT, port, probe},
     settings::tls::TlsOptions,
     webhook::server::{self, PATH},
@@ -163,7 +163,7 @@ pub fn runtime_class_condition(runtime_class: &str) -> String {
 /// Every namespace but the operator's own, `kube-system` and those that the configuration excludes.
 pub fn other_namespaces(owner: &Owner) -> LabelSelector {
     let mut excluded = owner.config.spec.admission.excluded_namespaces.clone();
-    excluded.extend([owner.namespace.to_owned(), "kube-system".to_owned()]);
+    excluded.extend([owner.namespace.to_owned(), KUBE_SYSTEM.to_owned()]);
     excluded.sort();
     excluded.dedup();
     LabelSelector {

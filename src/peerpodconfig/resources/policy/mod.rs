@@ -123,8 +123,8 @@ const REFILLED: Unsupported = Unsupported {
 const CLASS_BY_OTHERS: Unsupported = Unsupported {
     webhook: "changes a Pod that gets its runtime class from another MutatingAdmissionPolicy, or from another \
          webhook, if the name of that webhook's configuration sorts before its own",
-    policy: "does not see the runtime class of a webhook, nor always that of another policy: the Pod's VM then has \
-         the default size, and the Pod requests no VM of the node",
+    policy: "does not see the runtime class of a webhook, nor always that of another policy: the API server then \
+         refuses the Pod, which requests no VM",
 };
 
 /// A webhook that is invoked again after the policy fills the containers in again, and nothing looks at the Pod after it.

@@ -5,6 +5,7 @@ mod certificate;
 mod deletion;
 mod diverging;
 mod drift;
+mod limit;
 mod lost;
 mod outage;
 mod overlap;

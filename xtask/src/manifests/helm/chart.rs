@@ -9,7 +9,7 @@ use k8s_openapi::{
 };
 
 use peerpod_operator::{
-    install::{self, Component, Manifest, NAME, Options, guard, removal},
+    install::{self, Component, Manifest, NAME, Options, guard, limit, removal},
     names,
     peerpodconfig::resources::{token_volumes, webhook},
     provider::CLOUDS,
@@ -184,7 +184,7 @@ fn of_installation(object: &Value, all: &[Manifest]) -> Result<Template> {
         }
         (_, "NetworkPolicy") => Some(".Values.networkPolicy.enabled"),
         (_, "PodDisruptionBudget") => Some(".Values.podDisruptionBudget.enabled"),
-        (install::PEERPODCONFIG_ROLE | webhook::SERVICE_ACCOUNT, _) => Some(CONFIGURES),
+        (install::PEERPODCONFIG_ROLE | webhook::SERVICE_ACCOUNT | limit::NAME, _) => Some(CONFIGURES),
         _ => None,
     };
     Ok((node, when.map(str::to_owned)))
