@@ -58,6 +58,9 @@ pub const PERMISSIONS: &[Permission] = &[
 /// How long operators may take to end: Kubernetes' grace period, and some more.
 pub(super) const END_PATIENCE: Duration = Duration::from_secs(40);
 
+/// How long the last questions to the API server may take, also after the time limit.
+const CONFIRM_PATIENCE: Duration = Duration::from_secs(10);
+
 /// Arguments of `drain`.
 #[derive(Clone, Debug, Args)]
 pub struct DrainArgs {
@@ -110,6 +113,9 @@ async fn prepare(args: &DrainArgs) -> Result<(), String> {
     })?;
     if args.stop {
         stop(&client, &args.namespace, &mut retry, deadline).await?;
+        // Operators that do not end, as on a lost node, may have taken all of the time.
+        let deadline = deadline.max(Instant::now() + CONFIRM_PATIENCE);
+        confirm_none(&client, &args.namespace, &mut retry, deadline).await?;
         forget_places(&client, &args.namespace, &mut retry, deadline).await?;
     }
     print_progress("The operator can be removed.");
@@ -143,14 +149,21 @@ async fn stop(client: &Client, namespace: &str, retry: &mut Retry, deadline: Ins
     Ok(())
 }
 
-/// Deletes the record of where VMs may be, if none exist any more. A running operator would write it again.
-async fn forget_places(
+/// Confirms that nothing was created while the operators ended, as by a GitOps tool: without an operator it would stay for good.
+async fn confirm_none(
     client: &Client,
     namespace: &str,
     retry: &mut Retry,
     deadline: Instant,
 ) -> Result<(), String> {
-    // The operators had time to end, in which Pods could start.
+    let left = until(configurations(client, namespace), retry, deadline, |_| true).await?;
+    if !left.is_empty() {
+        return Err(format!(
+            "PeerPodConfigs were created while the operator was stopping: {}. Keep other programs from creating them. The operator \
+             is stopped: scale its Deployment up, then run drain again",
+            names(&left)
+        ));
+    }
     let left = until(peerpods(client), retry, deadline, |_| true).await?;
     if !left.is_empty() {
         return Err(format!(
@@ -159,6 +172,16 @@ async fn forget_places(
             names(&left)
         ));
     }
+    Ok(())
+}
+
+/// Deletes the record of where VMs may be. A running operator would write it again.
+async fn forget_places(
+    client: &Client,
+    namespace: &str,
+    retry: &mut Retry,
+    deadline: Instant,
+) -> Result<(), String> {
     let records: Api<ConfigMap> = Api::namespaced(client.clone(), namespace);
     let params = DeleteParams::default();
     let deleted = retry.call_of(PLACES, deadline, || records.delete(PLACES, &params)).await;
@@ -168,6 +191,11 @@ async fn forget_places(
 /// All PeerPods.
 fn peerpods(client: &Client) -> Api<PeerPod> {
     Api::all(reading(client, &IDENTITY_ALONE))
+}
+
+/// The PeerPodConfigs that the operator honours.
+fn configurations(client: &Client, namespace: &str) -> Api<PeerPodConfig> {
+    Api::namespaced(reading(client, &IDENTITY_ALONE), namespace)
 }
 
 /// Waits for the deletions in progress. It does not touch living PeerPods.
@@ -200,7 +228,7 @@ async fn delete_configurations(
     retry: &mut Retry,
     deadline: Instant,
 ) -> Result<(), String> {
-    let api: Api<PeerPodConfig> = Api::namespaced(reading(client, &IDENTITY_ALONE), namespace);
+    let api = configurations(client, namespace);
     for config in until(api.clone(), retry, deadline, |_| true).await? {
         let name = config.name_any();
         print_progress(&format!("Deleting the PeerPodConfig {name}."));
@@ -280,29 +308,35 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn the_places_are_forgotten_only_if_there_are_no_peerpods() {
-        let peerpod = json!({
-            "apiVersion": "confidentialcontainers.org/v1alpha1", "kind": "PeerPod",
-            "metadata": { "name": "web", "namespace": "shop" },
-        });
-        for left in [vec![], vec![peerpod]] {
-            let is_none = left.is_empty();
-            let list = || {
-                Call::get("/apis/confidentialcontainers.org/v1alpha1/peerpods").answer(Answer::object(
-                    &json!({
-                        "apiVersion": "confidentialcontainers.org/v1alpha1", "kind": "PeerPodList",
-                        "metadata": { "resourceVersion": "1" }, "items": left,
-                    }),
-                ))
+    async fn what_was_created_while_the_operators_ended_is_an_error_and_the_places_stay() {
+        const GROUP: &str = "/apis/confidentialcontainers.org/v1alpha1";
+        let object = |kind: &str| {
+            json!({
+                "apiVersion": "confidentialcontainers.org/v1alpha1", "kind": kind,
+                "metadata": { "name": "web", "namespace": "shop" },
+            })
+        };
+        for (configs, peerpods) in [(0, 0), (0, 1), (1, 0)] {
+            let list = |path: &str, kind: &str, count: usize| {
+                let list = json!({
+                    "apiVersion": "confidentialcontainers.org/v1alpha1", "kind": format!("{kind}List"),
+                    "metadata": { "resourceVersion": "1" }, "items": vec![object(kind); count],
+                });
+                let call = || Call::get(format!("{GROUP}{path}")).answer(Answer::object(&list));
+                [call(), call()]
             };
-            let forgets = Call::delete(format!("/api/v1/namespaces/operator/configmaps/{PLACES}"));
-            let server = ApiServer::expecting([list(), list()].into_iter().chain(is_none.then_some(forgets)));
+            let mut calls: Vec<_> =
+                list("/namespaces/operator/peerpodconfigs", "PeerPodConfig", configs).into();
+            if configs == 0 {
+                calls.extend(list("/peerpods", "PeerPod", peerpods));
+            }
+            let server = ApiServer::expecting(calls);
             let deadline = Instant::now() + Duration::from_secs(60);
-            let outcome =
-                forget_places(&server.client(), "operator", &mut Retry::new(|_| {}), deadline).await;
-            assert_eq!(outcome.is_ok(), is_none, "{outcome:?}");
-            let kept = outcome.err().unwrap_or_default();
-            assert!(is_none || kept.contains("shop/web") && kept.contains(PLACES), "{kept}");
+            let outcome = confirm_none(&server.client(), "operator", &mut Retry::new(|_| {}), deadline).await;
+            assert_eq!(outcome.is_ok(), configs + peerpods == 0, "{outcome:?}");
+            let problem = outcome.err().unwrap_or_default();
+            assert!(problem.is_empty() || problem.contains("shop/web"), "{problem}");
+            assert_eq!(problem.contains(PLACES), peerpods > 0, "{problem}");
         }
     }
 }

@@ -150,6 +150,7 @@ fn print(shown: &[Untracked], format: SweepFormat) -> io::Result<()> {
                     Cell::from(format!("{age:#}"))
                 })
                 .column("POD", |it| Cell::maybe(it.pod.as_deref()))
+                .column("VERDICT", |it| Cell::from(&*it.verdict))
                 .column("PROOF", |it| Cell::maybe(it.proof.as_deref()))
                 .column("ACTION", |it| Cell::from(&*it.action))
                 .write(&mut out)?;

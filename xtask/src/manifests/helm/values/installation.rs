@@ -28,7 +28,8 @@ enum GuardAction {
 #[derive(Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct Crds {
-    /// Whether the chart installs and upgrades them.
+    /// Whether the chart installs and upgrades them. An upgrade that sets this to false deletes them, and with them all PeerPods and
+    /// PeerPodConfigs, if `keep` was false: before, upgrade with `keep: true`.
     install: bool,
     /// Whether they stay when the chart is uninstalled, and with them the records of running VMs.
     keep: bool,
