@@ -126,9 +126,9 @@ proptest! {
         let decision = decide(facts.clone());
         if let Decision::Delete(own) = decision {
             prop_assert!(!facts.abandoned);
+            prop_assert!(facts.clean_up.is_zero());
             if facts.finalizer {
                 prop_assert!(facts.deleted.is_some());
-                prop_assert!(facts.clean_up.is_zero());
             } else {
                 prop_assert!(facts.deleted.is_none() && facts.has_younger && replaced(&facts));
             }
