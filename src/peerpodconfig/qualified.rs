@@ -5,13 +5,17 @@ pub(super) const LONGEST_DOMAIN: usize = 253;
 /// The longest name after it.
 pub(super) const LONGEST_NAME: usize = 63;
 
-/// Whether the API server takes this as the key of an annotation: a name, perhaps after a domain. Case does not matter.
-pub(super) fn is_annotation(key: &str) -> bool {
-    let key = key.to_ascii_lowercase();
+/// Whether the API server takes this as the key of a label: a name, perhaps after a domain.
+pub(super) fn is_label(key: &str) -> bool {
     match key.split_once('/') {
         Some((domain, name)) => is_domain(domain) && is_name(name),
-        None => is_name(&key),
+        None => is_name(key),
     }
+}
+
+/// Whether the API server takes this as the key of an annotation: as of a label, but case does not matter.
+pub(super) fn is_annotation(key: &str) -> bool {
+    is_label(&key.to_ascii_lowercase())
 }
 
 pub(super) fn is_domain(text: &str) -> bool {

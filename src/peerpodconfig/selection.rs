@@ -4,6 +4,7 @@ use std::{collections::BTreeMap, fmt};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelectorRequirement;
 
+use super::qualified::{is_label, is_name};
 use crate::api::v1alpha1::PeerPodConfigSpec;
 
 /// The label of the nodes that are selected by default. Its value is empty.
@@ -35,9 +36,14 @@ pub enum BadSelector {
         /// What is wrong.
         problem: &'static str,
     },
-    /// A label without a name.
-    #[error("a key of spec.nodeSelector or spec.labelSelector is empty")]
-    NoKey,
+    /// A label that no node can have. The API server would refuse the DaemonSet, so its nodes would stay others than the selected ones.
+    #[error("spec.nodeSelector or spec.labelSelector: no label can have the {part} {text:?}")]
+    Label {
+        /// Key or value.
+        part: &'static str,
+        /// The malformed text.
+        text: String,
+    },
 }
 
 impl Selection {
@@ -53,10 +59,10 @@ impl Selection {
         let expressions = selector.and_then(|selector| selector.match_expressions.as_ref());
         let requirements: Vec<_> =
             equal.chain(expressions.into_iter().flatten().map(requirement)).collect::<Result<_, _>>()?;
-        if requirements.iter().any(|requirement| requirement.key.is_empty()) {
-            return Err(BadSelector::NoKey);
+        match requirements.iter().find_map(Requirement::malformed) {
+            Some((part, text)) => Err(BadSelector::Label { part, text: text.to_owned() }),
+            None => Ok(Self(requirements)),
         }
-        Ok(Self(requirements))
     }
 
     /// The message when no node is selected.
@@ -111,6 +117,13 @@ pub(super) fn required_labels(spec: &PeerPodConfigSpec) -> BTreeMap<String, Stri
 }
 
 impl Requirement {
+    /// The part of it that no label can have, if there is one.
+    fn malformed(&self) -> Option<(&'static str, &str)> {
+        let key = Some(&self.key).filter(|key| !is_label(key)).map(|key| ("key", &**key));
+        let is_value = |value: &&String| value.is_empty() || is_name(value);
+        key.or_else(|| self.values.iter().find(|it| !is_value(it)).map(|value| ("value", &**value)))
+    }
+
     /// Whether a label of this value, or none, meets it.
     fn is_met(&self, label: Option<&str>) -> bool {
         holds(&self.operator, &self.values, label)
@@ -291,6 +304,15 @@ mod tests {
             let refused = selection(expression(operator, values)).unwrap_err();
             assert_eq!(refused.to_string(), format!("spec.labelSelector: {expected}"));
         }
-        assert_eq!(selection(json!({ "nodeSelector": { "": "" } })), Err(BadSelector::NoKey));
+        let label = |part, text: &str| Err(BadSelector::Label { part, text: text.to_owned() });
+        for key in ["", "no peer pods", "Example.com/zone", "a/b/c"] {
+            assert_eq!(selection(json!({ "nodeSelector": { key: "" } })), label("key", key));
+            let expression = json!({ "key": key, "operator": "DoesNotExist" });
+            let spec = json!({ "labelSelector": { "matchExpressions": [expression] } });
+            assert_eq!(selection(spec), label("key", key));
+        }
+        assert_eq!(selection(json!({ "nodeSelector": { "zone": "a b" } })), label("value", "a b"));
+        assert_eq!(selection(expression("NotIn", &["a", "b/c"])), label("value", "b/c"));
+        assert!(selection(expression("NotIn", &["", "a.B_c-1"])).is_ok());
     }
 }

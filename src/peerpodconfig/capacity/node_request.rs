@@ -79,6 +79,11 @@ impl NodeRequest {
         (!is_extended(&self.resource)).then(|| BadResource(self.resource.clone()))
     }
 
+    /// Whether its nodes get shares of a limit.
+    pub(super) fn shares_out(&self) -> bool {
+        self.withheld.is_none() && self.bad_resource().is_none() && matches!(self.limit, Ok(Some(1..)))
+    }
+
     /// Whether it may have any node that cloud-api-adaptor runs on: an edit made its selector invalid. If its cloud-api-adaptor is not
     /// deployed, it never had one.
     pub(super) fn may_have_any_node(&self) -> bool {

@@ -111,15 +111,15 @@ pub fn plan(requests: &[NodeRequest], nodes: &[Arc<Node>], in_use: &InUse) -> Pl
         headroom.add(write, node, *owner, requests, in_use);
     }
     let summaries = assignment.summaries().zip(&parts).enumerate().map(|(index, (summary, part))| {
-        let of_request = planned.iter().filter(|planned| planned.is_of(index, &requests[index]));
+        let of_request = planned.iter().filter(|planned| planned.is_of(index, requests));
         let pending = of_request.map(|planned| planned.write.node.clone()).collect();
         let ShareFacts { advertised, without_share, pods_over_limit, is_uneven } = part.facts;
         let retained = retained(&requests[index], requests, &assignment);
         Summary { advertised, without_share, pods_over_limit, is_uneven, pending, retained, ..summary }
     });
     let summaries = summaries.collect();
-    let lowered = planned.iter().filter(|planned| planned.lowers()).map(|planned| planned.write.node.clone());
-    let lowered = lowered.collect();
+    let lowered = planned.iter().filter(|planned| planned.lowers(requests));
+    let lowered = lowered.map(|planned| planned.write.node.clone()).collect();
     let mut uncounted: Vec<_> = parts.iter().flat_map(|part| &part.uncounted).cloned().collect();
     uncounted.sort_unstable();
     let mut writes: Vec<_> = planned.into_iter().map(|planned| planned.write).collect();
@@ -275,15 +275,27 @@ struct PlannedWrite<'a> {
 }
 
 impl PlannedWrite<'_> {
-    /// Whether the request of this index waits for it: the request has the node, or the node loses the request's resource.
-    fn is_of(&self, index: usize, request: &NodeRequest) -> bool {
-        self.owner == Some(index) || self.write.resources.get(&request.resource) == Some(&None)
+    /// Whether the request of this index waits for it: the request has the node, or the node loses the request's resource and no other
+    /// request has the node for the same resource.
+    fn is_of(&self, index: usize, requests: &[NodeRequest]) -> bool {
+        let resource = &requests[index].resource;
+        self.owner.map_or_else(
+            || self.removes(resource),
+            |owner| owner == index || requests[owner].resource != *resource && self.removes(resource),
+        )
     }
 
-    /// Whether the node gets a smaller share.
-    fn lowers(&self) -> bool {
-        let mut resources = self.write.resources.iter();
-        resources.any(|(name, vms)| vms.is_some() && *vms < self.node.level(name).capacity)
+    fn removes(&self, resource: &str) -> bool {
+        self.write.resources.get(resource) == Some(&None)
+    }
+
+    /// Whether the node gets a smaller share, or none. Where a request shares nothing out, running peer pods keep nothing.
+    fn lowers(&self, requests: &[NodeRequest]) -> bool {
+        let shared = self.owner.map(|owner| &requests[owner]).filter(|request| request.shares_out());
+        self.write.resources.iter().any(|(name, vms)| {
+            let is_share = vms.is_some() || shared.is_some_and(|request| request.resource == *name);
+            is_share && *vms < self.node.level(name).capacity
+        })
     }
 }
 

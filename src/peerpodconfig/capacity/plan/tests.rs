@@ -190,6 +190,22 @@ fn the_older_of_two_has_the_nodes_that_both_select() {
 }
 
 #[test]
+fn a_deletion_waits_for_no_node_that_another_request_has() {
+    let mut cluster = Cluster::workers(2);
+    cluster.of("node-1").labels.insert("zone".into(), "x".into());
+    let one = request("one", &json!({ "limit": 2 }));
+    let zone = request("zone", &json!({ "limit": 0, "nodeSelector": { "zone": "x" } }));
+    let at = |second| Some(jiff::Timestamp::from_second(second).unwrap());
+    let (one, zone) = (NodeRequest { created: at(2), ..one }, NodeRequest { created: at(1), ..zone });
+    // Something else keeps advertising there.
+    *cluster.of("node-1") = Facts { labels: cluster.of("node-1").labels.clone(), ..Facts::advertises(VM, 3) };
+    cluster.pass(&[one.clone(), zone.clone()]);
+    cluster.of("node-1").resources.insert(VM.into(), 3);
+    let planned = cluster.plan_after(&[deleted(one), zone], InUse::default());
+    assert_eq!((planned.writes.len(), planned.summaries[0].pending.len()), (2, 1));
+}
+
+#[test]
 fn every_limit_has_its_meaning() {
     let reason = |cluster: &mut Cluster, value: Value| {
         let requests = [limit(&value)];

@@ -61,6 +61,21 @@ fn remembered_counts_save_requests_and_take_no_capacity_in_use() {
 }
 
 #[test]
+fn a_peer_pod_that_came_while_a_node_lost_its_share_counts() {
+    let mut cluster = Cluster::workers(2);
+    cluster.pass(&[limit(&json!(4))]);
+    let requests = [limit(&json!(1))];
+    let planned = cluster.pass(&requests);
+    assert_eq!((cluster.shares(), planned.lowered.len()), (vec![1, 0], 2), "both are counted again");
+    cluster.of("node-1").runs = 1;
+    let mut second_look = InUse::default();
+    second_look.add("node-0".into(), BTreeMap::new());
+    second_look.add("node-1".into(), [(VM.to_owned(), 1)].into());
+    cluster.pass_after(&requests, second_look);
+    assert_eq!(cluster.shares(), [0, 1]);
+}
+
+#[test]
 fn a_limit_of_0_needs_no_count_of_running_vms() {
     let mut cluster = Cluster::workers(2);
     cluster.pass(&[limit(&json!(10))]);
