@@ -27,7 +27,7 @@ pub fn certificate(options: &Options, config: &str) -> [Value; 4] {
     let names = [format!("{service}.{namespace}.svc"), format!("{service}.{namespace}.svc.cluster.local")];
     let issuer = |name, kind: Value| json!({ "apiVersion": "cert-manager.io/v1", "kind": "Issuer", "metadata": metadata(name), "spec": kind });
     let certificate = |name, spec: Value| json!({ "apiVersion": "cert-manager.io/v1", "kind": "Certificate", "metadata": metadata(name), "spec": spec });
-    let key = json!({ "algorithm": "ECDSA", "rotationPolicy": "Always" });
+    let key = |rotation: &str| json!({ "algorithm": "ECDSA", "rotationPolicy": rotation });
     let authority = json!({
         "secretName": AUTHORITY,
         "isCA": true,
@@ -35,13 +35,14 @@ pub fn certificate(options: &Options, config: &str) -> [Value; 4] {
         // Ten years.
         "duration": "87600h",
         "issuerRef": { "kind": "Issuer", "name": SELF_SIGNED },
-        "privateKey": key,
+        // What a renewed authority signs is trusted by the former one.
+        "privateKey": key("Never"),
     });
     let serving = json!({
         "secretName": SECRET,
         "dnsNames": names,
         "issuerRef": { "kind": "Issuer", "name": NAME },
-        "privateKey": key,
+        "privateKey": key("Always"),
     });
     [
         issuer(SELF_SIGNED, json!({ "selfSigned": {} })),

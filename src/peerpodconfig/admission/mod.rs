@@ -41,7 +41,7 @@ use self::{
     means::{Means, cluster_scoped, kinds},
     observe::{Observed, Observer, WebhookInputs},
     policy_support::PolicySupport,
-    propagation::{Propagation, wrote},
+    propagation::{PROPAGATION_TIME, Propagation, wrote},
     sharing::{has_reason, successor},
     webhook_resources::WebhookResources,
 };
@@ -172,7 +172,12 @@ impl Admission {
         tls: Option<Result<TlsOptions, TlsError>>,
     ) -> Result<Findings, ReconcileError> {
         let observed = self.observer.observe(config, configs).await?;
-        self.apply_successor(config, &observed, configs).await?;
+        if let Some(successor) = self.apply_successor(config, &observed, configs).await? {
+            let name = successor.name_any();
+            let message = format!("PeerPodConfig {name} takes over, and its policy was created a moment ago");
+            let starting = Findings::of(Reason::PolicyStarting, message);
+            return Ok(Findings { again: Some(PROPAGATION_TIME), ..starting });
+        }
         let desired = Desired::of(config, &observed, &self.namespace);
         let applied = self.apply(config, &desired, tls).await?;
         let class = &config.spec.admission.runtime_class_name;
@@ -221,7 +226,9 @@ impl Admission {
         configs: &[Arc<PeerPodConfig>],
     ) -> Result<bool, ReconcileError> {
         let observed = self.observer.observe(config, configs).await?;
-        self.apply_successor(config, &observed, configs).await?;
+        if self.apply_successor(config, &observed, configs).await?.is_some() {
+            return Ok(true);
+        }
         Ok(self.applier.remove(config, &kinds(&self.namespace, observed.supports_policies)).await?)
     }
 
@@ -248,17 +255,16 @@ impl Admission {
     }
 
     /// Before a configuration leaves the admission of a runtime class, writes the admission of the configuration which has it
-    /// then. A problem of that configuration alone, which its own reconcile reports, does not delay this one.
+    /// then. Returns that one if the present webhook must stay, because API servers may not apply its policy yet. A problem of
+    /// that configuration alone, which its own reconcile reports, does not delay this one.
     async fn apply_successor(
         &self,
         config: &PeerPodConfig,
         observed: &Observed,
         configs: &[Arc<PeerPodConfig>],
-    ) -> Result<(), ReconcileError> {
-        let class = observed.present.as_ref().map(|present| &present.class);
-        let Some(successor) = class.and_then(|class| successor(config, class, configs)) else {
-            return Ok(());
-        };
+    ) -> Result<Option<Arc<PeerPodConfig>>, ReconcileError> {
+        let Some(present) = &observed.present else { return Ok(None) };
+        let Some(successor) = successor(config, &present.class, configs) else { return Ok(None) };
         let observed = self.observer.observe(&successor, configs).await?;
         let desired = Desired::of(&successor, &observed, &self.namespace);
         let sources = Sources::read(&self.observer.client, &self.namespace, &successor).await?;
@@ -267,9 +273,13 @@ impl Admission {
             Err(error) => {
                 let name = successor.name_any();
                 warn!(%error, "the admission of PeerPodConfig {name}, which is to take over, cannot be set up");
-                Ok(())
+                Ok(None)
             }
-            Ok(_) => Ok(()),
+            Ok(applied) => {
+                // API servers forget a registration sooner than they learn of a policy.
+                let is_from_webhook = (present.means, desired.means) == (Means::Webhook, Means::Policy);
+                Ok((is_from_webhook && applied.is_settling).then_some(successor))
+            }
         }
     }
 

@@ -139,16 +139,18 @@ async fn a_finalizer_that_cannot_be_set_is_reported_and_nothing_is_created() {
     assert!(error.to_string().contains("denied by a policy"), "{error}");
 }
 
+/// The metadata of an object of this configuration's admission.
+fn metadata(config: &str) -> Value {
+    json!({
+        "name": format!("peer-pods-{config}"), "uid": "1", "resourceVersion": "1",
+        "annotations": { (CLASS_ANNOTATION): "kata" }, "managedFields": [{ "manager": FIELD_MANAGER }],
+    })
+}
+
 #[tokio::test]
 async fn the_successors_admission_is_written_before_the_deleted_one_is_removed() {
     let (older, younger) = (config("older", 0, true), config("younger", 1, false));
     let [bindings, policies, webhooks, ..] = kinds();
-    let metadata = |name: &str| {
-        json!({
-            "name": format!("peer-pods-{name}"), "uid": "1", "resourceVersion": "1",
-            "annotations": { (CLASS_ANNOTATION): "kata" }, "managedFields": [{ "manager": FIELD_MANAGER }],
-        })
-    };
     let there = json!([{ "metadata": metadata("older") }]);
     let not_found = |kind: &str| Answer::not_found(kind, "peer-pods-younger");
     let applied = Answer::json(200, &json!({ "metadata": metadata("younger") }));
@@ -181,6 +183,38 @@ async fn the_successors_admission_is_written_before_the_deleted_one_is_removed()
     let server = ApiServer::expecting(calls);
     let error = reconciler(&server, &[&older, &younger]).await.reconcile(&older).await.unwrap_err();
     assert!(error.to_string().contains("down"), "{error}");
+}
+
+#[tokio::test]
+async fn a_webhook_stays_until_api_servers_apply_the_policy_of_its_successor() {
+    let (older, younger) = (config("older", 0, true), config("younger", 1, false));
+    let [bindings, policies, webhooks, ..] = kinds();
+    let applied = Answer::json(200, &json!({ "metadata": metadata("younger") }));
+    let objects = ["configmaps/peer-pods-cm", "secrets/peer-pods-secret"];
+    let settings = || {
+        objects.map(|object| {
+            let (kind, name) = object.split_once('/').unwrap();
+            Call::get(format!("/api/v1/namespaces/{NAMESPACE}/{object}"))
+                .answer(Answer::not_found(kind, name))
+        })
+    };
+    let mut calls = listed();
+    calls.extend([policies_are_supported(), list(&webhooks, &json!([{ "metadata": metadata("older") }]))]);
+    calls.extend(settings());
+    calls.extend([list(&policies, &json!([])), list(&bindings, &json!([]))]);
+    for kind in [&policies, &bindings] {
+        let missing = Answer::not_found(kind.rsplit('/').next().unwrap(), "peer-pods-younger");
+        calls.push(Call::get(format!("{kind}/peer-pods-younger")).answer(missing));
+    }
+    calls.extend(
+        [&policies, &bindings]
+            .map(|kind| Call::patch(format!("{kind}/peer-pods-younger")).answer(applied.clone())),
+    );
+    // What the younger one requests of the nodes.
+    calls.extend(settings());
+    calls.push(status("older"));
+    let server = ApiServer::expecting(calls);
+    reconciler(&server, &[&older, &younger]).await.reconcile(&older).await.unwrap();
 }
 
 /// The status of a configuration. It is gone meanwhile, which is no error.
