@@ -55,7 +55,7 @@ const TLS_PORT: u16 = 16514;
 /// The user is the URI's, or the one who runs this process.
 ///
 /// - `keyfile=PATH` is the private key. Otherwise `id_ed25519`, `id_ecdsa` and `id_rsa` in `~/.ssh` are tried; for root
-///   that is `/root/.ssh`. Keys with a passphrase, agents and passwords cannot be used. `sshauth`, if given, must have
+///   that is `/root/.ssh`. Keys with a passphrase, certificates, agents and passwords cannot be used. `sshauth`, if given, must have
 ///   `privkey`; `no_tty` changes nothing; `command` is refused, as no ssh program is started.
 /// - `known_hosts=PATH` has the keys of hosts, otherwise `~/.ssh/known_hosts` and `/etc/ssh/ssh_known_hosts`. No file is
 ///   written to.

@@ -103,7 +103,7 @@ impl OwnNode {
         let request = Request::get(uri).header("authorization", token).body(Bytes::new());
         let doing = "asking the agent of EKS pod identity for credentials";
         let reply = self.client.send(Call::of(doing, request, NO_AGENT)?).await?;
-        reply.success_or(|it| it.error("", &String::from_utf8_lossy(&it.body), None))?.credential()
+        reply.success_or(refused_by_agent)?.credential()
     }
 
     async fn read(&self, path: &str) -> Result<Reply, Error> {
@@ -113,6 +113,13 @@ impl OwnNode {
             .ok_or_else(|| Error::new(ErrorClass::Transient, "the metadata server's token is malformed"))?;
         self.metadata.ask(&self.client, Method::GET, path, ("x-aws-ec2-metadata-token", token)).await
     }
+}
+
+/// The agent passes on what EKS answers: 400 for a role that may not be assumed or a token that has expired, 404 without an association.
+fn refused_by_agent(reply: &Reply) -> Error {
+    let is_refusal = matches!(reply.status.as_u16(), 400 | 404);
+    let class = is_refusal.then_some(ErrorClass::Unauthorized);
+    reply.error("", &String::from_utf8_lossy(&reply.body), class)
 }
 
 fn metadata() -> Metadata {
@@ -135,6 +142,16 @@ mod tests {
         let error = metadata().refusal(&Reply::of(StatusCode::NOT_FOUND, ""));
         assert_eq!(error.class, ErrorClass::Unauthorized);
         assert!(error.to_string().ends_with("the cloud answered 404; the node has no role"), "{error}");
+    }
+
+    #[test]
+    fn what_eks_refuses_the_agent_is_tried_again_soon() {
+        let class =
+            |status| refused_by_agent(&Reply::of(status, "[1]: (AccessDeniedException): no trust")).class;
+        for status in [StatusCode::BAD_REQUEST, StatusCode::NOT_FOUND, StatusCode::FORBIDDEN] {
+            assert_eq!(class(status), ErrorClass::Unauthorized, "{status}");
+        }
+        assert_eq!(class(StatusCode::INTERNAL_SERVER_ERROR), ErrorClass::Transient);
     }
 
     #[test]

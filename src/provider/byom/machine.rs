@@ -151,7 +151,8 @@ async fn host_keys(folder: &Path) -> Result<Vec<PublicKey>, String> {
         let file = fs::File::open(path).await.map_err(failed)?;
         // A file that is no text holds no key.
         let _ = file.take(LONGEST_KEY).read_to_string(&mut text).await;
-        keys.extend(text.lines().find_map(|line| PublicKey::from_openssh(line.trim()).ok()));
+        let words = |line: &str| line.split_ascii_whitespace().collect::<Vec<_>>().join(" ");
+        keys.extend(text.lines().find_map(|line| PublicKey::from_openssh(&words(line)).ok()));
     }
     if keys.is_empty() {
         return Err(format!(

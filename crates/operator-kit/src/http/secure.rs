@@ -21,7 +21,7 @@ use k8s_openapi::api::{
 };
 use kube::{Api, Client, api::PostParams};
 use ring::digest::{SHA256, digest};
-use tokio::{net::TcpStream, sync::Semaphore};
+use tokio::{net::TcpStream, sync::Semaphore, time::timeout};
 use tokio_rustls::{TlsAcceptor, rustls::ServerConfig, server::TlsStream};
 use tracing::warn;
 
@@ -52,6 +52,9 @@ const MOST_REFUSED: usize = 256;
 /// Questions at once.
 const REVIEWS: usize = 4;
 
+/// How long a client waits for an answer of the API server: less than its connection may last.
+const WAITS: Duration = Duration::from_secs(4);
+
 /// The time from one warning about unanswered questions to the next. Any client may cause such questions.
 const WARNINGS: Duration = Duration::from_secs(10);
 
@@ -73,7 +76,7 @@ impl std::fmt::Debug for Secure {
 
 struct Gate {
     client: Client,
-    reviews: Semaphore,
+    reviews: Arc<Semaphore>,
     known: Mutex<Known>,
 }
 
@@ -116,8 +119,7 @@ impl Refusal {
 impl Secure {
     /// Asks by this client who may read.
     pub fn new(tls: ServerConfig, client: Client) -> Self {
-        let gate = Gate { client, reviews: Semaphore::new(REVIEWS), known: Mutex::default() };
-        Self { tls: TlsAcceptor::from(Arc::new(tls)), gate: Arc::new(gate) }
+        Self { tls: TlsAcceptor::from(Arc::new(tls)), gate: Arc::new(Gate::new(client)) }
     }
 
     /// Agrees on TLS with a client.
@@ -140,17 +142,36 @@ fn bearer(value: &HeaderValue) -> Option<&str> {
 }
 
 impl Gate {
-    async fn admit(&self, token: &str) -> Result<(), Refusal> {
+    fn new(client: Client) -> Self {
+        Self { client, reviews: Arc::new(Semaphore::new(REVIEWS)), known: Mutex::default() }
+    }
+
+    async fn admit(self: &Arc<Self>, token: &str) -> Result<(), Refusal> {
         let key = key(token);
         if let Some(known) = self.known(&key) {
             return known;
         }
+        timeout(WAITS, self.ask(key, token)).await.unwrap_or(Err(Refusal::NotKnown))
+    }
+
+    /// Asks the API server. A client that no longer waits does not end that: a later one gets the answer.
+    async fn ask(self: &Arc<Self>, key: [u8; 32], token: &str) -> Result<(), Refusal> {
         // It is never closed.
-        let _permit = self.reviews.acquire().await.map_err(|_| Refusal::NotKnown)?;
+        let permit = Arc::clone(&self.reviews).acquire_owned().await.map_err(|_| Refusal::NotKnown)?;
         // Another connection may have asked meanwhile.
         if let Some(known) = self.known(&key) {
             return known;
         }
+        let (gate, token) = (Arc::clone(self), token.to_owned());
+        let review = tokio::spawn(async move {
+            let answer = gate.learn(key, &token).await;
+            drop(permit);
+            answer
+        });
+        review.await.unwrap_or(Err(Refusal::NotKnown))
+    }
+
+    async fn learn(&self, key: [u8; 32], token: &str) -> Result<(), Refusal> {
         let answer = self.review(token).await;
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();
@@ -234,7 +255,36 @@ impl<K: Eq + Hash + Clone, V: Copy> Recent<K, V> {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::{Value, json};
+
     use super::*;
+    use crate::testing::{Answer, ApiServer, Call};
+
+    const REVIEWED: &str = "/apis/authentication.k8s.io/v1/tokenreviews";
+
+    fn review(status: &Value) -> Call {
+        let review = json!({
+            "apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": {}, "status": status,
+        });
+        Call::post(REVIEWED).answer(Answer::object(&review))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_gets_an_answer_also_from_a_server_that_hangs() {
+        let invalid = review(&json!({ "authenticated": false }));
+        let server = ApiServer::expecting([Call::post(REVIEWED).answer(Answer::hang()), invalid]);
+        let gate = Arc::new(Gate::new(server.client()));
+        let start = tokio::time::Instant::now();
+        assert_eq!(gate.admit("token").await, Err(Refusal::NotKnown));
+        assert_eq!(start.elapsed(), WAITS);
+        // The question goes on until its own time limit, and then another one is asked.
+        assert_eq!(gate.reviews.available_permits(), REVIEWS - 1);
+        while gate.reviews.available_permits() < REVIEWS {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+        assert_eq!(gate.admit("token").await, Err(Refusal::NoToken));
+        assert_eq!(gate.admit("token").await, Err(Refusal::NoToken), "it is remembered");
+    }
 
     #[test]
     fn a_token_is_what_follows_the_scheme() {

@@ -102,8 +102,11 @@ impl Candidate {
     }
 
     /// Notes the Lease's content; `None`: it does not exist. If a Lease is removed, its holder keeps the time that it would have
-    /// had, because it does not know yet. (A candidate that starts just then knows no holder, and does not wait.)
+    /// had, because it does not know yet; also if another program creates it again, without any content. (A candidate that starts
+    /// just then knows no holder, and does not wait.)
     pub(super) fn observe(&mut self, now: Instant, record: Option<Record>) {
+        // What a holder released still says when that was.
+        let record = record.filter(|record| *record != Record::default());
         let record = match (record, &self.seen) {
             (Some(record), Some(seen)) if record == seen.record => return,
             (None, Some(_)) => return,

@@ -64,7 +64,21 @@ fn a_lease_that_was_removed_still_belongs_to_its_holder_for_a_while() {
     candidate.observe(start, Some(held_by("other", 0)));
     candidate.observe(start + SECOND, None);
     assert_eq!(candidate.decide(start + SECOND), Step::Wait(start + DURATION));
+    // Another program creates it again.
+    candidate.observe(start + SECOND, Some(Record::default()));
+    assert_eq!(candidate.decide(start + SECOND), Step::Wait(start + DURATION));
     assert_eq!(candidate.decide(start + DURATION), Step::Write);
+}
+
+#[test]
+fn a_holder_keeps_a_lease_that_another_program_created_again() {
+    let (mut candidate, start) = candidate();
+    candidate.observe(start, Some(Record::default()));
+    assert_eq!(candidate.decide(start), Step::Write, "nobody has had it");
+    candidate.wrote(start, start, candidate.claim(wall()));
+    candidate.observe(start + SECOND, Some(Record::default()));
+    assert_eq!(candidate.decide(start + SECOND), Step::Wait(start + RETRY_PERIOD));
+    assert_eq!(candidate.decide(start + RETRY_PERIOD), Step::Write);
 }
 
 #[test]

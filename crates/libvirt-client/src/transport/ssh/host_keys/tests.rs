@@ -47,6 +47,16 @@ fn a_revoked_key_is_never_trusted() {
 }
 
 #[test]
+fn words_may_have_any_blanks_between_them() {
+    let spread = |key: &str| key.replace(' ', "\t ");
+    let text = format!(" host\t {}  note\n@revoked\t*  {}\n", spread(ED25519), spread(ECDSA));
+    let keys = keys("host", 22, Trust::New, &text);
+    assert_eq!(keys.objection(&key(ED25519)), None);
+    assert!(keys.objection(&key(OTHER)).unwrap().contains("another than the one"));
+    assert!(keys.objection(&key(ECDSA)).unwrap().contains("revoked"));
+}
+
+#[test]
 fn a_line_is_for_the_hosts_that_it_names() {
     for (pattern, host, port, known) in [
         ("a,host", "host", 22, true),
