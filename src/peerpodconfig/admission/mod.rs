@@ -276,9 +276,10 @@ impl Admission {
                 Ok(None)
             }
             Ok(applied) => {
-                // API servers forget a registration sooner than they learn of a policy.
+                // API servers forget a registration sooner than they learn of a policy. One that cannot be created is not waited for.
                 let is_from_webhook = (present.means, desired.means) == (Means::Webhook, Means::Policy);
-                Ok((is_from_webhook && applied.is_settling).then_some(successor))
+                let is_whole = applied.found.objects.len() >= desired.kinds.len();
+                Ok((is_from_webhook && is_whole && applied.is_settling).then_some(successor))
             }
         }
     }

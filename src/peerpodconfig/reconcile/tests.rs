@@ -185,14 +185,13 @@ async fn the_successors_admission_is_written_before_the_deleted_one_is_removed()
     assert!(error.to_string().contains("down"), "{error}");
 }
 
-#[tokio::test]
-async fn a_webhook_stays_until_api_servers_apply_the_policy_of_its_successor() {
-    let (older, younger) = (config("older", 0, true), config("younger", 1, false));
+/// The calls of a look at `older`, which is deleted and has a webhook, while `younger` takes over with a policy. `present`: the objects of
+/// the policy that another program created, as answers to a GET.
+fn takeover(present: Option<&Value>) -> Vec<Call> {
     let [bindings, policies, webhooks, ..] = kinds();
     let applied = Answer::json(200, &json!({ "metadata": metadata("younger") }));
-    let objects = ["configmaps/peer-pods-cm", "secrets/peer-pods-secret"];
     let settings = || {
-        objects.map(|object| {
+        ["configmaps/peer-pods-cm", "secrets/peer-pods-secret"].map(|object| {
             let (kind, name) = object.split_once('/').unwrap();
             Call::get(format!("/api/v1/namespaces/{NAMESPACE}/{object}"))
                 .answer(Answer::not_found(kind, name))
@@ -203,18 +202,37 @@ async fn a_webhook_stays_until_api_servers_apply_the_policy_of_its_successor() {
     calls.extend(settings());
     calls.extend([list(&policies, &json!([])), list(&bindings, &json!([]))]);
     for kind in [&policies, &bindings] {
-        let missing = Answer::not_found(kind.rsplit('/').next().unwrap(), "peer-pods-younger");
-        calls.push(Call::get(format!("{kind}/peer-pods-younger")).answer(missing));
+        let missing = || Answer::not_found(kind.rsplit('/').next().unwrap_or_default(), "peer-pods-younger");
+        let answer = present.map_or_else(missing, |present| Answer::json(200, present));
+        calls.push(Call::get(format!("{kind}/peer-pods-younger")).answer(answer));
     }
-    calls.extend(
-        [&policies, &bindings]
-            .map(|kind| Call::patch(format!("{kind}/peer-pods-younger")).answer(applied.clone())),
-    );
-    // What the younger one requests of the nodes.
-    calls.extend(settings());
-    calls.push(status("older"));
-    let server = ApiServer::expecting(calls);
+    if present.is_none() {
+        let patch = |kind| Call::patch(format!("{kind}/peer-pods-younger")).answer(applied.clone());
+        calls.extend([&policies, &bindings].map(patch));
+        // What the younger one requests of the nodes.
+        calls.extend(settings());
+    }
+    calls
+}
+
+#[tokio::test]
+async fn a_webhook_stays_until_api_servers_apply_the_policy_of_its_successor() {
+    let (older, younger) = (config("older", 0, true), config("younger", 1, false));
+    let server = ApiServer::expecting(takeover(None).into_iter().chain([status("older")]));
     reconciler(&server, &[&older, &younger]).await.reconcile(&older).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_webhook_does_not_wait_for_a_policy_that_cannot_be_created() {
+    let (older, younger) = (config("older", 0, true), config("younger", 1, false));
+    let anothers = json!({ "metadata": { "name": "peer-pods-younger", "uid": "2", "resourceVersion": "1" } });
+    let [bindings, ..] = kinds();
+    let mut calls = takeover(Some(&anothers));
+    // Its removal begins.
+    calls.extend([Call::get(bindings).answer(Answer::error(500, "InternalError", "down")), status("older")]);
+    let server = ApiServer::expecting(calls);
+    let error = reconciler(&server, &[&older, &younger]).await.reconcile(&older).await.unwrap_err();
+    assert!(error.to_string().contains("down"), "{error}");
 }
 
 /// The status of a configuration. It is gone meanwhile, which is no error.
