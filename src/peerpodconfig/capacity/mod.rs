@@ -143,9 +143,12 @@ impl Capacity {
         let Some(nodes) = self.nodes.snapshot() else { return Ok(None) };
         let now = Instant::now();
         if self.is_first_of_term.swap(false, Ordering::Relaxed) {
-            // A predecessor may have written to any of them and not counted them again.
-            let marked = nodes.iter().filter(|node| node.mark().is_some());
-            recount.schedule(marked.map(|node| node.name().clone()), now);
+            // A predecessor may have written to any of them and not counted them again. One that lost its share has lost its mark.
+            let owners = owners(requests, &nodes);
+            let has_share =
+                |node: &Node| owners.get(&**node.name()).is_some_and(|request| request.shares_out());
+            let written = nodes.iter().filter(|node| node.mark().is_some() || has_share(node));
+            recount.schedule(written.map(|node| node.name().clone()), now);
         }
         let (mut in_use, due) = (recount.all(now), recount.due(now));
         let mut planned = plan(requests, &nodes, &in_use);
@@ -253,11 +256,15 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn all_marked_nodes_are_counted_once_after_another_process_may_have_written_to_them() {
+    async fn all_nodes_that_may_have_shares_are_counted_once_after_another_process_may_have_written_to_them()
+    {
         const PODS: &str = "/api/v1/pods";
         // Many nodes cost one list, as at any other count.
-        for (nodes, lists) in [(3, 3), (200, 1)] {
+        for (nodes, lists) in [(3, 4), (200, 1)] {
             let mut all: Vec<_> = (0..nodes).map(marked).collect();
+            // It has lost its share.
+            let labels = json!({ "node.kubernetes.io/worker": "" });
+            all.push(json!({ "metadata": { "name": "without", "uid": "without", "labels": labels } }));
             all.push(json!({ "metadata": { "name": "other", "uid": "other" } }));
             let mut calls = vec![list("/api/v1/nodes", &all)];
             calls.extend((0..2 * lists).map(|_| list(PODS, &[])));
