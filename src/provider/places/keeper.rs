@@ -174,16 +174,15 @@ impl Keeper {
             }
             return pause;
         };
-        let answer = Some(Answer { term: self.leadership.term(), endpoint, outcome });
+        let answer = Answer { term: self.leadership.term(), endpoint, outcome };
         self.answer.send_if_modified(|before| {
-            let news = *before != answer;
-            if news {
-                if let Some(Answer { outcome: Err(error), .. }) = &answer {
-                    warn!(places = self.name, "{}", error.message.for_log());
-                }
-                *before = answer;
+            // PeerPods that had such a failure try again by themselves.
+            let is_news = !before.as_ref().is_some_and(|it| *it == answer || it.fails_like(&answer));
+            if let (true, Err(error)) = (is_news, &answer.outcome) {
+                warn!(places = self.name, "{}", error.message.for_log());
             }
-            news
+            *before = Some(answer);
+            is_news
         });
         pause
     }

@@ -67,6 +67,15 @@ struct Answer {
     outcome: Result<Arc<KnownPlaces>, Error>,
 }
 
+impl Answer {
+    /// Whether both are failures of one kind. Their texts may differ, as each may name a request or the time that is left.
+    fn fails_like(&self, other: &Self) -> bool {
+        let class = |answer: &Self| answer.outcome.as_ref().err().map(|error| error.class.as_str());
+        class(self).is_some()
+            && (class(self), self.term, &self.endpoint) == (class(other), other.term, &other.endpoint)
+    }
+}
+
 /// Every place that a VM may be in.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct KnownPlaces {

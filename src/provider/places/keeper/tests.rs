@@ -5,7 +5,10 @@ use std::{
 
 use async_trait::async_trait;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use operator_kit::testing::{Answer as Reply, ApiServer, Call};
+use operator_kit::{
+    Message,
+    testing::{Answer as Reply, ApiServer, Call},
+};
 use prometheus_client::registry::Registry;
 use secrecy::SecretString;
 
@@ -324,6 +327,26 @@ async fn a_place_that_cannot_be_written_is_reported_once() {
     assert!(answer.borrow_and_update().is_some());
     stage.step(&mut term).await;
     assert!(!answer.has_changed().unwrap());
+}
+
+#[tokio::test]
+async fn a_cloud_that_keeps_failing_with_another_text_is_reported_once() {
+    let [_, there] = for_a_short_time();
+    let known = Records::default().naming("docker", endpoint(&there), None, Timestamp::now());
+    let server = ApiServer::expecting([]);
+    let (count, class) =
+        (AtomicU32::new(0), [ErrorClass::Unauthorized, ErrorClass::Unauthorized, ErrorClass::Invalid]);
+    let stage = Stage::of(&server, there, move || {
+        let number = count.fetch_add(1, Relaxed);
+        Err(Error::new(class[number as usize], Message::public(format!("request {number}"))))
+    });
+    let mut answer = stage.answer.clone();
+    let mut term = TermState { object: Some(object(&known)), ..TermState::default() };
+    for is_news in [true, false, true] {
+        stage.step(&mut term).await;
+        assert_eq!(answer.has_changed().unwrap(), is_news, "{:?}", stage.known());
+        answer.mark_unchanged();
+    }
 }
 
 #[tokio::test]
