@@ -113,7 +113,7 @@ fn without_finalizer(facts: Facts) -> Decision {
         // A late clean-up of a failed start may take the finalizer off the wrong PeerPod.
         VmState::Present(vm) => match sibling_order(&facts) {
             SiblingOrder::Newest => Decision::Nothing,
-            SiblingOrder::Superseded if !facts.clean_up.is_zero() => {
+            SiblingOrder::Superseded if !facts.developer_mode && !facts.clean_up.is_zero() => {
                 Decision::Wait(Wait::CleanUp(facts.clean_up))
             }
             SiblingOrder::Superseded => match delete(vm.clone(), facts) {

@@ -289,8 +289,11 @@ impl Index {
             cloud: cloud_label(peerpod.cloud_provider()),
             queued: needs_resync,
             deleted: delayed_since(peerpod).and_then(|it| NonZeroI64::new(it.as_second())),
-            counted_as: if has_reason(peerpod, Reason::WaitingForPod) {
-                CountedAs::WaitsForPod
+            counted_as: if [Reason::WaitingForPod, Reason::DeveloperMode]
+                .iter()
+                .any(|it| has_reason(peerpod, *it))
+            {
+                CountedAs::Waits
             } else if deleted.is_none() && has_reason(peerpod, Reason::AmbiguousSiblings) {
                 CountedAs::Ambiguous
             } else {

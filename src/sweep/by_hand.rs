@@ -59,16 +59,14 @@ impl ByHand {
 }
 
 fn shown(findings: &[UntrackedFinding], is_developer_mode: bool, dry_run: bool) -> Vec<Untracked> {
-    let deletion = if is_developer_mode {
-        "kept: developer mode is on"
-    } else if dry_run {
+    let deletion = if dry_run {
         "kept; without --dry-run, this command deletes it, up to --max; what it leaves gets a verdict of its own"
     } else {
         "this command deletes it, up to --max; what it leaves gets a verdict of its own"
     };
     let show = |it: &UntrackedFinding| {
-        let shown = Untracked::of(it, Mode::Delete);
-        if it.verdict == SweepVerdict::Delete {
+        let shown = Untracked::of(it, Mode::Delete, is_developer_mode);
+        if it.verdict == SweepVerdict::Delete && !is_developer_mode {
             Untracked { action: deletion.to_owned(), ..shown }
         } else {
             shown
@@ -122,7 +120,7 @@ mod tests {
     #[test]
     fn what_a_vm_leaves_is_not_promised_to_go_with_it() {
         let by_hand = [true, false].map(|dry_run| shown(&findings(), false, dry_run).remove(0));
-        let by_sweep = [Mode::Delete, Mode::Report].map(|mode| Untracked::of(&findings()[0], mode));
+        let by_sweep = [Mode::Delete, Mode::Report].map(|mode| Untracked::of(&findings()[0], mode, false));
         for untracked in by_hand.iter().chain(&by_sweep) {
             assert!(
                 untracked.action.ends_with("what it leaves gets a verdict of its own"),

@@ -90,7 +90,7 @@ impl CloudSnapshot {
     pub(super) fn show(
         &mut self,
         listed: Timestamp,
-        mode: Mode,
+        (mode, is_developer_mode): (Mode, bool),
         listing: &[Found],
         untracked: &[UntrackedFinding],
         mut lost: Vec<LostVm>,
@@ -98,7 +98,8 @@ impl CloudSnapshot {
         self.listed = Some(listed);
         self.vms = listing.iter().filter(|it| it.listed.kind == Resource::Vm).count();
         self.more_untracked = untracked.len().saturating_sub(MOST_SHOWN);
-        self.untracked = untracked.iter().take(MOST_SHOWN).map(|it| Untracked::of(it, mode)).collect();
+        self.untracked =
+            untracked.iter().take(MOST_SHOWN).map(|it| Untracked::of(it, mode, is_developer_mode)).collect();
         self.more_lost = lost.len().saturating_sub(MOST_SHOWN);
         lost.truncate(MOST_SHOWN);
         self.lost = lost;
@@ -106,7 +107,7 @@ impl CloudSnapshot {
 }
 
 impl Untracked {
-    pub(super) fn of(finding: &UntrackedFinding, mode: Mode) -> Self {
+    pub(super) fn of(finding: &UntrackedFinding, mode: Mode, is_developer_mode: bool) -> Self {
         let UntrackedFinding { found, since, verdict } = finding;
         Self {
             kind: found.listed.kind.as_str().to_owned(),
@@ -116,14 +117,15 @@ impl Untracked {
             pod: pod_of(found).map(str::to_owned),
             proof: found.proof.as_ref().map(ToString::to_string),
             verdict: verdict.as_str().to_owned(),
-            action: action(*verdict, mode).to_owned(),
+            action: action(*verdict, mode, is_developer_mode).to_owned(),
         }
     }
 }
 
 /// What happens to something untracked, and what a person can do. The proof of a VM, such as a tag, may be none of its addresses.
-const fn action(verdict: SweepVerdict, mode: Mode) -> &'static str {
+const fn action(verdict: SweepVerdict, mode: Mode, is_developer_mode: bool) -> &'static str {
     match (verdict, mode) {
+        (SweepVerdict::Delete, _) if is_developer_mode => "kept: developer mode is on",
         (SweepVerdict::Delete, Mode::Delete) => {
             "the sweep deletes it; what it leaves gets a verdict of its own"
         }

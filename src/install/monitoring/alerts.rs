@@ -47,8 +47,9 @@ fn of_peerpods() -> [Alert; 3] {
         },
         Alert {
             name: "PeerPodCloudFails",
-            expression: "sum by (provider) (rate(peerpod_operator_provider_errors_total[10m])) > 0 unless sum by (provider) \
-                         (rate(peerpod_operator_provider_calls_total{result=\"ok\"}[10m])) > 0"
+            // Of a cloud that the operator does not serve, it makes no call.
+            expression: "sum by (provider) (rate(peerpod_operator_provider_errors_total{class!=\"not_supported\"}[10m])) > 0 unless \
+                         sum by (provider) (rate(peerpod_operator_provider_calls_total{result=~\"ok|not_found|unsettled\"}[10m])) > 0"
                 .to_owned(),
             patience: "5m",
             meaning: "no call to the cloud succeeds",
@@ -109,7 +110,8 @@ fn of_sweep() -> [Alert; 4] {
             patience: "1h",
             meaning: "the cloud has VMs that are provably this cluster's and that no PeerPod tracks, and the sweep does not delete them",
             action: "with `--sweep=report`, check the list of `peerpod-operator status`, then delete them with `peerpod-operator sweep` or \
-                 run the operator with `--sweep=delete`; with `--sweep=delete`, the operator's log says why the deletion fails",
+                 run the operator with `--sweep=delete`; with `--sweep=delete`, the list says so if developer mode keeps them, and otherwise \
+                 the operator's log why the deletion fails",
         },
         Alert {
             name: "PeerPodVMsLost",

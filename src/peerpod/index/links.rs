@@ -33,15 +33,15 @@ pub(super) struct Totals {
     queued: usize,
     pub(super) pending: usize,
     pub(super) ambiguous: usize,
-    /// How many pending PeerPods that do not wait for their Pods were deleted in each second.
+    /// How many pending PeerPods whose VM is not to stay were deleted in each second.
     deleted: BTreeMap<i64, usize>,
 }
 
 /// As what a PeerPod counts in the totals, by its conditions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CountedAs {
-    /// It waits for its Pod.
-    WaitsForPod,
+    /// Its VM is to stay for now: it waits for its Pod, or developer mode keeps the VM.
+    Waits,
     /// Its Pod may run on its VM or on another one.
     Ambiguous,
     /// Anything else, or nothing.
@@ -240,7 +240,7 @@ impl Links {
 impl Entry {
     /// The second since when it should be deleted.
     fn overdue_since(&self) -> Option<i64> {
-        self.deleted.filter(|_| self.counted_as != CountedAs::WaitsForPod).map(NonZeroI64::get)
+        self.deleted.filter(|_| self.counted_as != CountedAs::Waits).map(NonZeroI64::get)
     }
 }
 

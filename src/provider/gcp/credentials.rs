@@ -80,7 +80,9 @@ impl Source {
     pub(super) fn new(document: Option<SecretString>) -> Self {
         let file = || Some(Proof::File(FILE, variable("GOOGLE_APPLICATION_CREDENTIALS")?));
         let advice = "set GCP_CREDENTIALS, or give the Pod an identity";
-        let missing = Some((ErrorClass::Unauthorized, "the node or the Pod has no service account"));
+        let missing =
+            "the node or the Pod has no service account: set GCP_CREDENTIALS, or give the Pod an identity";
+        let missing = Some((ErrorClass::Unauthorized, missing));
         let metadata = || Self::Metadata(Metadata::new(variable("GCE_METADATA_HOST"), missing, advice));
         document.map(Proof::Secret).or_else(file).map_or_else(metadata, Self::Document)
     }

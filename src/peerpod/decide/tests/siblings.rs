@@ -77,6 +77,7 @@ fn the_vm_of_a_peerpod_without_finalizer_is_deleted_where_a_newer_one_superseded
     assert_eq!(decide(accepted), Decision::Wait(Wait::VmDeletion(Duration::ZERO)));
     let left = Duration::from_secs(300);
     let late = Facts { clean_up: left, ..one.clone() };
+    assert_eq!(decide(Facts { developer_mode: true, ..late.clone() }), Decision::Nothing);
     assert_eq!(decide(late), Decision::Wait(Wait::CleanUp(left)), "another start may still return it");
     let claimed = Facts { claimed_by: Some("shop/web".into()), ..one.clone() };
     assert_eq!(decide(claimed), Decision::Refuse(Blocked::Claimed("shop/web".into())), "it is asked again");

@@ -154,9 +154,13 @@ fn queued_and_pending_peerpods_are_counted_through_every_change() {
     // A PeerPod that waits for its Pod is pending, and not overdue; only its status says that it waits.
     let waits = Condition { type_: "Reconciling".into(), reason: "WaitingForPod".into(), ..condition() };
     let idle = Condition { status: "False".into(), ..waits.clone() };
-    for (conditions, oldest) in
-        [(vec![waits.clone()], None), (vec![idle, condition()], Some(20)), (vec![waits], None)]
-    {
+    let kept = Condition { type_: "Stalled".into(), reason: "DeveloperMode".into(), ..condition() };
+    for (conditions, oldest) in [
+        (vec![waits.clone()], None),
+        (vec![idle, condition()], Some(20)),
+        (vec![waits], None),
+        (vec![kept], None),
+    ] {
         a.status = Some(PeerPodStatus { conditions, ..PeerPodStatus::default() });
         index.apply(&Event::Apply(a.clone()));
         shows(0, 1, oldest);

@@ -62,7 +62,7 @@ const LIBVIRT: (&str, &str) = ("provider", "libvirt");
 const B: (&str, &str) = ("pod", "b");
 
 /// Each alert, when it fires and when it does not. A test begins at time 0, so a timestamp is in seconds since its start.
-const CASES: [Case; 34] = [
+const CASES: [Case; 36] = [
     Case {
         alert: "PeerPodDeletionOverdue",
         series: &[("oldest_pending_deletion_timestamp_seconds", &[LIBVIRT, A], "0x60")],
@@ -122,6 +122,23 @@ const CASES: [Case; 34] = [
             ("provider_errors_total", &[LIBVIRT, ("class", "transient"), A], "0+1x60"),
             ("provider_calls_total", &[LIBVIRT, ("call", "describe"), ("result", "ok"), A], "0+1x60"),
         ],
+        quiet: &[20, 60],
+        fires: None,
+    },
+    // A call failed, and the next one found that the VM is gone.
+    Case {
+        alert: "PeerPodCloudFails",
+        series: &[
+            ("provider_errors_total", &[LIBVIRT, ("class", "transient"), A], "0+1x60"),
+            ("provider_calls_total", &[LIBVIRT, ("call", "describe"), ("result", "not_found"), A], "0+1x60"),
+        ],
+        quiet: &[20, 60],
+        fires: None,
+    },
+    // A PeerPod names a cloud that the operator does not serve.
+    Case {
+        alert: "PeerPodCloudFails",
+        series: &[("provider_errors_total", &[LIBVIRT, ("class", "not_supported"), A], "0+1x60")],
         quiet: &[20, 60],
         fires: None,
     },
