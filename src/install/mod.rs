@@ -9,6 +9,7 @@ mod jobs;
 pub mod limit;
 mod metadata;
 pub mod metrics_rights;
+pub mod mirror;
 pub mod monitoring;
 mod options;
 mod policies;
@@ -110,6 +111,9 @@ pub fn objects(options: &Options) -> Result<Vec<Manifest>, Error> {
     objects.extend(guard::objects()?);
     for object in [to_value(limit::policy())?, to_value(limit::binding(options))?] {
         objects.push(Manifest { file: "limit", object });
+    }
+    for object in [to_value(mirror::policy())?, to_value(mirror::binding())?] {
+        objects.push(Manifest { file: "mirror", object });
     }
     let removal = |object| Manifest { file: "removal", object };
     objects.push(removal(to_value(removal::policy(options))?));

@@ -20,7 +20,7 @@ use super::decide::Owner;
 const SANDBOX_READY: &str = "PodReadyToStartContainers";
 
 /// The annotation of a mirror Pod: the object by which a kubelet shows a Pod that its own files define.
-const MIRROR: &str = "kubernetes.io/config.mirror";
+pub(crate) const MIRROR: &str = "kubernetes.io/config.mirror";
 
 /// What an API server appends to `generateName`: so many of these characters.
 const SUFFIX: usize = 5;

@@ -5,6 +5,7 @@ mod guard;
 mod haste;
 pub mod helm;
 pub mod kustomize;
+mod mirror;
 mod monitoring;
 mod oldest_kubernetes;
 pub mod rights;

@@ -1,0 +1,59 @@
+//! Lets only kubelets create mirror Pods.
+//!
+//! A mirror Pod shows a static Pod, which runs on while its mirror Pod is deleted and created again, with another uid each time. So the
+//! operator keeps a VM while a mirror Pod of its Pod's name exists. Kubernetes lets any user create one: a tenant could keep the VM
+//! of a Pod that is gone for ever, outside limit and quota.
+
+use k8s_openapi::api::admissionregistration::v1::{
+    MatchCondition, NamedRuleWithOperations, ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding,
+    ValidatingAdmissionPolicySpec, Validation,
+};
+
+use super::{
+    Component,
+    policies::{binding_to, matching},
+};
+use crate::peerpod::pod::MIRROR;
+
+/// The name of the policy and of its binding.
+pub const NAME: &str = "peerpod-mirror";
+
+/// Who may create mirror Pods: who may write the status of nodes, as each kubelet may for its own. No annotation can be added later: the
+/// API server itself refuses that.
+pub fn policy() -> ValidatingAdmissionPolicy {
+    ValidatingAdmissionPolicy {
+        metadata: Component::Operator.cluster_scoped(NAME),
+        spec: Some(ValidatingAdmissionPolicySpec {
+            failure_policy: Some("Ignore".to_owned()),
+            match_constraints: Some(matching(vec![NamedRuleWithOperations {
+                api_groups: Some(vec![String::new()]),
+                api_versions: Some(vec!["v1".to_owned()]),
+                operations: Some(vec!["CREATE".to_owned()]),
+                resources: Some(vec!["pods".to_owned()]),
+                scope: Some("Namespaced".to_owned()),
+                resource_names: None,
+            }])),
+            match_conditions: Some(vec![MatchCondition {
+                name: "mirror".to_owned(),
+                expression: format!("'{MIRROR}' in object.metadata.?annotations.orValue({{}})"),
+            }]),
+            validations: Some(vec![Validation {
+                expression:
+                    "authorizer.group('').resource('nodes').subresource('status').check('patch').allowed()"
+                        .to_owned(),
+                message: Some(format!(
+                    "only a kubelet may create a Pod with the annotation {MIRROR}: the operator of peer pods takes it for a static Pod"
+                )),
+                reason: Some("Forbidden".to_owned()),
+                ..Validation::default()
+            }]),
+            ..ValidatingAdmissionPolicySpec::default()
+        }),
+        status: None,
+    }
+}
+
+/// Puts the policy in force, in every namespace.
+pub fn binding() -> ValidatingAdmissionPolicyBinding {
+    binding_to(Component::Operator.cluster_scoped(NAME), NAME, &["Deny"], None)
+}
