@@ -111,6 +111,28 @@ impl Reason {
             | Self::AmbiguousSiblings => true,
         }
     }
+
+    /// Whether the VM is to stay for now, so that its deletion is not overdue.
+    pub(super) const fn keeps_vm(self) -> bool {
+        match self {
+            Self::WaitingForPod | Self::DeveloperMode => true,
+            Self::DeletionSlow
+            | Self::CloudUnavailable
+            | Self::CloudThrottled
+            | Self::Unauthorized
+            | Self::CloudRefused
+            | Self::InvalidSettings
+            | Self::UnknownProvider
+            | Self::NoOwner
+            | Self::TooManyFinalizers
+            | Self::InvalidInstanceID
+            | Self::NotThisPodsVM
+            | Self::ClaimedByAnother
+            | Self::AmbiguousSiblings
+            | Self::VMGone
+            | Self::VMStopped => false,
+        }
+    }
 }
 
 impl LostState {

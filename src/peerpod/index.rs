@@ -289,11 +289,8 @@ impl Index {
             cloud: cloud_label(peerpod.cloud_provider()),
             queued: needs_resync,
             deleted: delayed_since(peerpod).and_then(|it| NonZeroI64::new(it.as_second())),
-            counted_as: if [Reason::WaitingForPod, Reason::DeveloperMode]
-                .iter()
-                .any(|it| has_reason(peerpod, *it))
-            {
-                CountedAs::Waits
+            counted_as: if Reason::ALL.iter().any(|it| it.keeps_vm() && has_reason(peerpod, *it)) {
+                CountedAs::VmStays
             } else if deleted.is_none() && has_reason(peerpod, Reason::AmbiguousSiblings) {
                 CountedAs::Ambiguous
             } else {

@@ -41,7 +41,7 @@ pub(super) struct Totals {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CountedAs {
     /// Its VM is to stay for now: it waits for its Pod, or developer mode keeps the VM.
-    Waits,
+    VmStays,
     /// Its Pod may run on its VM or on another one.
     Ambiguous,
     /// Anything else, or nothing.
@@ -240,7 +240,7 @@ impl Links {
 impl Entry {
     /// The second since when it should be deleted.
     fn overdue_since(&self) -> Option<i64> {
-        self.deleted.filter(|_| self.counted_as != CountedAs::Waits).map(NonZeroI64::get)
+        self.deleted.filter(|_| self.counted_as != CountedAs::VmStays).map(NonZeroI64::get)
     }
 }
 
