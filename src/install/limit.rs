@@ -7,13 +7,13 @@
 //! needs no rights to it, and never changes it.
 
 use k8s_openapi::api::admissionregistration::v1::{
-    MatchCondition, NamedRuleWithOperations, ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding,
+    MatchCondition, ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding,
     ValidatingAdmissionPolicySpec, Validation,
 };
 
 use super::{
     Component, Options,
-    policies::{binding_to, configurations, each_configuration, matching},
+    policies::{binding_to, configurations, each_configuration, new_pods},
 };
 use crate::{
     api::v1alpha1::{EXTENDED_RESOURCE, RUNTIME_CLASS},
@@ -35,14 +35,7 @@ pub fn policy() -> ValidatingAdmissionPolicy {
         spec: Some(ValidatingAdmissionPolicySpec {
             failure_policy: Some("Ignore".to_owned()),
             param_kind: Some(each_configuration()),
-            match_constraints: Some(matching(vec![NamedRuleWithOperations {
-                api_groups: Some(vec![String::new()]),
-                api_versions: Some(vec!["v1".to_owned()]),
-                operations: Some(vec!["CREATE".to_owned()]),
-                resources: Some(vec!["pods".to_owned()]),
-                scope: Some("Namespaced".to_owned()),
-                resource_names: None,
-            }])),
+            match_constraints: Some(new_pods()),
             match_conditions: Some(vec![
                 // Most Pods have no runtime class.
                 condition("runtime-class", format!("object.spec.?runtimeClassName.orValue('') == {class}")),

@@ -5,13 +5,13 @@
 //! of a Pod that is gone for ever, outside limit and quota.
 
 use k8s_openapi::api::admissionregistration::v1::{
-    MatchCondition, NamedRuleWithOperations, ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding,
+    MatchCondition, ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding,
     ValidatingAdmissionPolicySpec, Validation,
 };
 
 use super::{
     Component,
-    policies::{binding_to, matching},
+    policies::{binding_to, new_pods},
 };
 use crate::peerpod::pod::MIRROR;
 
@@ -25,14 +25,7 @@ pub fn policy() -> ValidatingAdmissionPolicy {
         metadata: Component::Operator.cluster_scoped(NAME),
         spec: Some(ValidatingAdmissionPolicySpec {
             failure_policy: Some("Ignore".to_owned()),
-            match_constraints: Some(matching(vec![NamedRuleWithOperations {
-                api_groups: Some(vec![String::new()]),
-                api_versions: Some(vec!["v1".to_owned()]),
-                operations: Some(vec!["CREATE".to_owned()]),
-                resources: Some(vec!["pods".to_owned()]),
-                scope: Some("Namespaced".to_owned()),
-                resource_names: None,
-            }])),
+            match_constraints: Some(new_pods()),
             match_conditions: Some(vec![MatchCondition {
                 name: "mirror".to_owned(),
                 expression: format!("'{MIRROR}' in object.metadata.?annotations.orValue({{}})"),

@@ -24,6 +24,18 @@ pub(super) fn matching(rules: Vec<NamedRuleWithOperations>) -> MatchResources {
     }
 }
 
+/// Each Pod that is created.
+pub(super) fn new_pods() -> MatchResources {
+    matching(vec![NamedRuleWithOperations {
+        api_groups: Some(vec![String::new()]),
+        api_versions: Some(vec!["v1".to_owned()]),
+        operations: Some(vec!["CREATE".to_owned()]),
+        resources: Some(vec!["pods".to_owned()]),
+        scope: Some("Namespaced".to_owned()),
+        resource_names: None,
+    }])
+}
+
 /// A policy with this is evaluated once for each `PeerPodConfig`, its `params`.
 pub(super) fn each_configuration() -> ParamKind {
     ParamKind {
