@@ -176,8 +176,12 @@ impl Keeper {
         };
         let answer = Answer { term: self.leadership.term(), endpoint, outcome };
         self.answer.send_if_modified(|before| {
+            // An equal answer stays as the object that it is: what was opened for it is used on.
+            if before.as_ref() == Some(&answer) {
+                return false;
+            }
             // PeerPods that had such a failure try again by themselves.
-            let is_news = !before.as_ref().is_some_and(|it| *it == answer || it.fails_like(&answer));
+            let is_news = !before.as_ref().is_some_and(|it| it.fails_like(&answer));
             if let (true, Err(error)) = (is_news, &answer.outcome) {
                 warn!(places = self.name, "{}", error.message.for_log());
             }
