@@ -87,17 +87,24 @@ reasons! {
     VMStopped => Stalled, Warning;
 }
 
+/// Who is to do something about a PeerPod.
+enum Concern {
+    /// Nobody for now: its VM stays on purpose.
+    VmStays,
+    /// Nobody: it ends by itself.
+    Passes,
+    /// Who gets the alert `PeerPodVMsLost`.
+    LostVm,
+    /// A person must act, or the deletion is slow.
+    NeedsHelp,
+}
+
 impl Reason {
-    /// Whether the alert `PeerPodsNeedHelp` counts PeerPods with it: a person must act, or the deletion is slow. Left out: what ends by
-    /// itself, what the user chose, and what the alert `PeerPodVMsLost` reports.
-    pub const fn needs_help(self) -> bool {
+    const fn concern(self) -> Concern {
         match self {
-            Self::WaitingForPod
-            | Self::CloudUnavailable
-            | Self::CloudThrottled
-            | Self::DeveloperMode
-            | Self::VMGone
-            | Self::VMStopped => false,
+            Self::WaitingForPod | Self::DeveloperMode => Concern::VmStays,
+            Self::CloudUnavailable | Self::CloudThrottled => Concern::Passes,
+            Self::VMGone | Self::VMStopped => Concern::LostVm,
             Self::DeletionSlow
             | Self::Unauthorized
             | Self::CloudRefused
@@ -108,30 +115,19 @@ impl Reason {
             | Self::InvalidInstanceID
             | Self::NotThisPodsVM
             | Self::ClaimedByAnother
-            | Self::AmbiguousSiblings => true,
+            | Self::AmbiguousSiblings => Concern::NeedsHelp,
         }
+    }
+
+    /// Whether the alert `PeerPodsNeedHelp` counts PeerPods with it: a person must act, or the deletion is slow. Left out: what ends by
+    /// itself, what the user chose, and what the alert `PeerPodVMsLost` reports.
+    pub const fn needs_help(self) -> bool {
+        matches!(self.concern(), Concern::NeedsHelp)
     }
 
     /// Whether the VM is to stay for now, so that its deletion is not overdue.
     pub(super) const fn keeps_vm(self) -> bool {
-        match self {
-            Self::WaitingForPod | Self::DeveloperMode => true,
-            Self::DeletionSlow
-            | Self::CloudUnavailable
-            | Self::CloudThrottled
-            | Self::Unauthorized
-            | Self::CloudRefused
-            | Self::InvalidSettings
-            | Self::UnknownProvider
-            | Self::NoOwner
-            | Self::TooManyFinalizers
-            | Self::InvalidInstanceID
-            | Self::NotThisPodsVM
-            | Self::ClaimedByAnother
-            | Self::AmbiguousSiblings
-            | Self::VMGone
-            | Self::VMStopped => false,
-        }
+        matches!(self.concern(), Concern::VmStays)
     }
 }
 

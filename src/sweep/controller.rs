@@ -232,7 +232,7 @@ impl Sweeper {
         memory.snapshot.show(now.by_day, (self.options.mode, is_developer_mode), &listing, &untracked, lost);
         // A round may take minutes. Meanwhile the settings may have turned on developer mode, or have taken back a proof.
         let are_in_force = || self.shared.clouds.has_settings(source, &target.settings);
-        if self.options.mode == Mode::Delete && !is_developer_mode && are_in_force() {
+        if self.options.mode == Mode::Delete && are_in_force() {
             let to_delete = memory.to_delete(&untracked, self.options.most);
             match self.search.delete(target, to_delete, &are_in_force).await {
                 Ok(tally) => memory.refused.extend(tally.refused),

@@ -13,6 +13,11 @@ use russh::keys::{self, Algorithm, HashAlg, PrivateKey, PublicKey};
 
 pub use tether::{Tether, Tethered, tie};
 
+/// A line of a key file with a single space between words, as the parsers of keys take it. OpenSSH takes any blanks.
+pub fn single_spaced(line: &str) -> String {
+    line.split_ascii_whitespace().collect::<Vec<_>>().join(" ")
+}
+
 /// A private key; `None` if there is no such file.
 pub async fn private_key(file: &Path) -> Result<Option<PrivateKey>, String> {
     let text = match tokio::fs::read_to_string(file).await {

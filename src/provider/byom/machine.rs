@@ -151,8 +151,8 @@ async fn host_keys(folder: &Path) -> Result<Vec<PublicKey>, String> {
         let file = fs::File::open(path).await.map_err(failed)?;
         // A file that is no text holds no key.
         let _ = file.take(LONGEST_KEY).read_to_string(&mut text).await;
-        let words = |line: &str| line.split_ascii_whitespace().collect::<Vec<_>>().join(" ");
-        keys.extend(text.lines().find_map(|line| PublicKey::from_openssh(&words(line)).ok()));
+        let mut lines = text.lines().map(ssh_login::single_spaced);
+        keys.extend(lines.find_map(|line| PublicKey::from_openssh(&line).ok()));
     }
     if keys.is_empty() {
         return Err(format!(

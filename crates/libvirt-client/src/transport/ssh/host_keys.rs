@@ -57,9 +57,7 @@ impl HostKeys {
             Server { host, port: PORT } => host.to_ascii_lowercase(),
             Server { host, port } => format!("[{}]:{port}", host.to_ascii_lowercase()),
         };
-        // The parser takes a single space between words, and OpenSSH any blanks.
-        let words = |line: &str| line.split_ascii_whitespace().collect::<Vec<_>>().join(" ");
-        let lines: Vec<_> = text.lines().map(words).collect();
+        let lines: Vec<_> = text.lines().map(ssh_login::single_spaced).collect();
         // Line by line: the list's own iterator would stop at an unreadable line.
         let entries = lines.iter().flat_map(|line| KnownHosts::new(line)).flatten();
         for entry in entries.filter(|entry| concerns(entry, &name)) {
