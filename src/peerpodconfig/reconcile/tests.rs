@@ -139,6 +139,14 @@ async fn a_finalizer_that_cannot_be_set_is_reported_and_nothing_is_created() {
     assert!(error.to_string().contains("denied by a policy"), "{error}");
 }
 
+/// There is neither the ConfigMap nor the Secret with the settings.
+fn no_settings() -> [Call; 2] {
+    [("configmaps", "peer-pods-cm"), ("secrets", "peer-pods-secret")].map(|(kind, name)| {
+        Call::get(format!("/api/v1/namespaces/{NAMESPACE}/{kind}/{name}"))
+            .answer(Answer::not_found(kind, name))
+    })
+}
+
 /// The metadata of an object of this configuration's admission.
 fn metadata(config: &str) -> Value {
     json!({
@@ -154,17 +162,15 @@ async fn the_successors_admission_is_written_before_the_deleted_one_is_removed()
     let there = json!([{ "metadata": metadata("older") }]);
     let not_found = |kind: &str| Answer::not_found(kind, "peer-pods-younger");
     let applied = Answer::json(200, &json!({ "metadata": metadata("younger") }));
-    let settings = format!("/api/v1/namespaces/{NAMESPACE}");
     let mut calls = listed();
     calls.extend([
         policies_are_supported(),
         // Does the configuration that is deleted have objects?
         list(&webhooks, &json!([])),
         list(&policies, &there),
-        Call::get(format!("{settings}/configmaps/peer-pods-cm"))
-            .answer(Answer::not_found("configmaps", "peer-pods-cm")),
-        Call::get(format!("{settings}/secrets/peer-pods-secret"))
-            .answer(Answer::not_found("secrets", "peer-pods-secret")),
+    ]);
+    calls.extend(no_settings());
+    calls.extend([
         // What is wanted comes first.
         list(&policies, &json!([])),
         list(&bindings, &json!([])),
@@ -190,16 +196,9 @@ async fn the_successors_admission_is_written_before_the_deleted_one_is_removed()
 fn takeover(present: Option<&Value>) -> Vec<Call> {
     let [bindings, policies, webhooks, ..] = kinds();
     let applied = Answer::json(200, &json!({ "metadata": metadata("younger") }));
-    let settings = || {
-        ["configmaps/peer-pods-cm", "secrets/peer-pods-secret"].map(|object| {
-            let (kind, name) = object.split_once('/').unwrap();
-            Call::get(format!("/api/v1/namespaces/{NAMESPACE}/{object}"))
-                .answer(Answer::not_found(kind, name))
-        })
-    };
     let mut calls = listed();
     calls.extend([policies_are_supported(), list(&webhooks, &json!([{ "metadata": metadata("older") }]))]);
-    calls.extend(settings());
+    calls.extend(no_settings());
     calls.extend([list(&policies, &json!([])), list(&bindings, &json!([]))]);
     for kind in [&policies, &bindings] {
         let missing = || Answer::not_found(kind.rsplit('/').next().unwrap_or_default(), "peer-pods-younger");
@@ -210,7 +209,7 @@ fn takeover(present: Option<&Value>) -> Vec<Call> {
         let patch = |kind| Call::patch(format!("{kind}/peer-pods-younger")).answer(applied.clone());
         calls.extend([&policies, &bindings].map(patch));
         // What the younger one requests of the nodes.
-        calls.extend(settings());
+        calls.extend(no_settings());
     }
     calls
 }
@@ -249,12 +248,6 @@ fn event(reason: &str) -> Call {
 #[tokio::test]
 async fn a_room_that_fails_is_reported_and_does_not_stop_the_others() {
     let config = config("config", 0, false);
-    let no_settings = || {
-        [("configmaps", "peer-pods-cm"), ("secrets", "peer-pods-secret")].map(|(kind, name)| {
-            Call::get(format!("/api/v1/namespaces/{NAMESPACE}/{kind}/{name}"))
-                .answer(Answer::not_found(kind, name))
-        })
-    };
     let mut calls = listed();
     // What it requests of the nodes depends on whether cloud-api-adaptor is deployed.
     calls.extend(no_settings());

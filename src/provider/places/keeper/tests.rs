@@ -330,6 +330,20 @@ async fn a_place_that_cannot_be_written_is_reported_once() {
 }
 
 #[tokio::test]
+async fn an_equal_answer_stays_the_same_object_so_that_the_provider_is_not_opened_again() {
+    let [here, _] = for_a_short_time();
+    let server = ApiServer::expecting([]);
+    let mut term = TermState { object: Some(object(&records(&here))), ..TermState::default() };
+    let stage = Stage::new(&server, here);
+    let mut known = Vec::new();
+    for _ in 0..2 {
+        stage.step(&mut term).await;
+        known.push(stage.answer.borrow().clone().unwrap().outcome.unwrap());
+    }
+    assert!(Arc::ptr_eq(&known[0], &known[1]));
+}
+
+#[tokio::test]
 async fn a_cloud_that_keeps_failing_with_another_text_is_reported_once() {
     let [_, there] = for_a_short_time();
     let known = Records::default().naming("docker", endpoint(&there), None, Timestamp::now());
