@@ -54,8 +54,8 @@ families! {
     settings_valid: Gauge = "settings_valid" ["settings"],
     /// Changes of the mounted settings, accepted or rejected.
     settings_reloads: Counter = "settings_reloads_total" ["settings", "result"],
-    /// VMs, and what came with them, that no PeerPod tracks, by what the sweep does about them. `spared`: a Pod of this name may run
-    /// on it.
+    /// VMs, and what came with them, that no PeerPod tracks, by what the sweep does about them, without those that it has deleted since
+    /// it listed them. `spared`: a Pod of this name may run on it.
     untracked: Gauge = "untracked_resources" ["provider", "kind", "verdict"],
     /// PeerPods of running Pods whose VM is gone or off.
     lost_vms: Gauge = "lost_vms" ["provider", "state"],

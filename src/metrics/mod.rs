@@ -152,9 +152,10 @@ impl Metrics {
         self.0.sweep_interval.remove([provider]);
     }
 
-    /// The sweep deleted something of this kind.
-    pub fn swept(&self, provider: &'static str, kind: &'static str) {
+    /// The sweep deleted something of this kind, which the newest listing had with this verdict. The next listing may be hours away.
+    pub fn swept(&self, provider: &'static str, kind: &'static str, verdict: &'static str) {
         self.0.swept.with([provider, kind]).inc();
+        self.0.untracked.with([provider, kind, verdict]).dec();
     }
 
     /// A PeerPod's finalizer was released `latency` after its deletion.

@@ -22,7 +22,7 @@ fn record_everything(metrics: &Metrics) {
     metrics.population("libvirt", &population);
     let untracked = [(("vm", "delete"), 2), (("disk", "by_hand"), 1)].into();
     metrics.listed("libvirt", &Listing { began: 1e9, untracked, lost: [("Gone", 1)].into() });
-    metrics.swept("libvirt", "vm");
+    metrics.swept("libvirt", "vm", "delete");
     metrics.released("libvirt", "deleted", Duration::from_secs(40));
     std::mem::forget(metrics.held("NotOurs"));
     metrics.expect_provider("libvirt", ["transient"]);
@@ -48,6 +48,7 @@ fn recorded_values_are_scraped_under_conventional_names() {
     for line in [
         concat!("build_info{version=\"", env!("CARGO_PKG_VERSION"), "\"} 1"),
         "leader{} 1",
+        "untracked_resources{provider=\"libvirt\",kind=\"vm\",verdict=\"delete\"} 1",
         "reconciles_total{controller=\"peerpod\",result=\"ok\"} 1",
         "reconcile_duration_seconds_count{controller=\"peerpod\"} 1",
         "reconcile_duration_seconds_bucket{le=\"0.005\",controller=\"peerpod\"} 1",

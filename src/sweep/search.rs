@@ -16,7 +16,7 @@ use operator_kit::{
 };
 use tracing::{info, warn};
 
-use super::plan::{Candidates, Found, Key};
+use super::plan::{Candidates, Found, Key, SweepVerdict};
 use crate::{
     api::v1alpha1::PeerPod,
     cluster::Cluster,
@@ -218,7 +218,7 @@ impl Search {
         if accepted.may_only_stop {
             return Err(Message::public("the cloud refuses the deletion while the VM is being stopped"));
         }
-        self.metrics.swept(target.cloud.name(), listed.kind.as_str());
+        self.metrics.swept(target.cloud.name(), listed.kind.as_str(), SweepVerdict::Delete.as_str());
         Ok(true)
     }
 }
