@@ -162,23 +162,24 @@ impl Objects {
     }
 
     /// Deletes all objects of these kinds that this operator created for the configuration, which wants none of them any more: in the
-    /// background, or each after all that it owns. Returns whether any was left.
+    /// background, or each after all that it owns. Returns what was left.
     pub(super) async fn clear(
         &self,
         config: &str,
         kinds: &[Kind],
         how: &DeleteParams,
-    ) -> Result<bool, ApiError> {
-        let mut any = false;
+    ) -> Result<Option<Left>, ApiError> {
+        let mut left = None;
         for kind in kinds {
             let of_kind = kind.api(&self.client);
             for object in api_call::bounded(of_kind.list(&of(config))).await?.into_iter().filter(is_ours) {
-                any = true;
+                let left = left.get_or_insert_with(Left::default);
+                left.kept = left.kept.take().or_else(|| kept(&object, &kind.resource.kind));
                 remove(&of_kind, &object, how.clone()).await?;
             }
             self.drifts.forget(config, &kind.resource.kind);
         }
-        Ok(any)
+        Ok(left)
     }
 
     /// The objects of these kinds that have the configuration's label and are not being deleted.
@@ -218,6 +219,22 @@ impl Objects {
         let removed = api_call::delete_as_read(&kind.api(&self.client), object).await;
         api_call::if_unchanged(&object.name_any(), removed).map(drop)
     }
+}
+
+/// Objects that were left, and that are being deleted.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Left {
+    /// One that a finalizer keeps, and this finalizer.
+    pub(super) kept: Option<String>,
+}
+
+/// What keeps an object that is being deleted, if that is another program.
+fn kept(object: &DynamicObject, kind: &str) -> Option<String> {
+    object.metadata.deletion_timestamp.as_ref()?;
+    // Kubernetes' own garbage collection.
+    let of_others = |it: &&String| !["foregroundDeletion", "orphan"].contains(&it.as_str());
+    let finalizer = object.finalizers().iter().find(of_others)?;
+    Some(format!("the {kind} {} has the finalizer {finalizer} of another program", object.name_any()))
 }
 
 /// The state of a wanted object.
@@ -328,7 +345,7 @@ mod tests {
         assert!(told("config").is_some_and(|message| message.contains("Service a")));
         let objects = Objects::new(server.client(), drifts.clone());
         let kinds = [Kind::namespaced::<Service>("ns")];
-        objects.clear("config", &kinds, &DeleteParams::background()).await.unwrap();
+        assert_eq!(objects.clear("config", &kinds, &DeleteParams::background()).await.unwrap(), None);
         let message = told("config").unwrap();
         assert!(!message.contains("Service a") && message.contains("Deployment a"), "{message}");
         assert!(told("other").is_some_and(|message| message.contains("Service a")));

@@ -146,7 +146,7 @@ impl Problems {
         let Some(leader) = self.unless(leader, "leader")? else {
             self.error(
                 "leader",
-                "no operator holds the Lease of --lease-name, so no operator acts".to_owned(),
+                "no operator holds the Lease of --lease-name: no operator acts, unless one runs with --leader-elect=false".to_owned(),
             );
             return None;
         };

@@ -8,6 +8,7 @@ use operator_kit::api_call::ApiError;
 
 use super::{
     super::{
+        apply::Left,
         findings::ReconcileError,
         resources,
         wanted::{Found, Kind, Wanted},
@@ -37,8 +38,8 @@ impl Adaptor {
         Ok(self.objects.adjust(&Wanted::of(&account)?).await?)
     }
 
-    /// Deletes the DaemonSet of a configuration after its Pods. Returns whether any is left.
-    pub(in super::super) async fn remove(&self, config: &PeerPodConfig) -> Result<bool, ApiError> {
+    /// Deletes the DaemonSet of a configuration after its Pods. Returns what is left.
+    pub(in super::super) async fn remove(&self, config: &PeerPodConfig) -> Result<Option<Left>, ApiError> {
         self.objects.clear(&config.name_any(), &[self.kind()], &DeleteParams::foreground()).await
     }
 

@@ -11,7 +11,7 @@ use operator_kit::api_call::ApiError;
 
 use super::{
     super::{
-        apply::Objects,
+        apply::{Left, Objects},
         findings::ReconcileError,
         resources::{CLASS_ANNOTATION, Names, Owner},
         wanted::{Found, Kind, Wanted},
@@ -86,8 +86,12 @@ impl Applier {
     }
 
     /// Removes the objects of these kinds, the last kind first: the registration of a webhook before its server, without which it
-    /// would refuse every peer pod. Returns whether any was left.
-    pub(super) async fn remove(&self, config: &PeerPodConfig, kinds: &[Kind]) -> Result<bool, ApiError> {
+    /// would refuse every peer pod. Returns what was left.
+    pub(super) async fn remove(
+        &self,
+        config: &PeerPodConfig,
+        kinds: &[Kind],
+    ) -> Result<Option<Left>, ApiError> {
         let kinds: Vec<_> = kinds.iter().rev().cloned().collect();
         self.objects.clear(&config.name_any(), &kinds, &DeleteParams::background()).await
     }

@@ -46,7 +46,7 @@ use self::{
     webhook_resources::WebhookResources,
 };
 use super::{
-    apply::Objects,
+    apply::{Left, Objects},
     conditions::Reason,
     drift::Drifts,
     findings::{Findings, ReconcileError},
@@ -203,12 +203,12 @@ impl Admission {
         Ok(admitted.findings(state))
     }
 
-    /// Removes the admission of one of `configs` that is being deleted. Returns whether anything was left.
+    /// Removes the admission of one of `configs` that is being deleted. Returns what was left.
     pub(super) async fn remove(
         &self,
         config: &PeerPodConfig,
         configs: &[Arc<PeerPodConfig>],
-    ) -> Result<bool, ReconcileError> {
+    ) -> Result<Option<Left>, ReconcileError> {
         // An object whose kind is unknown now would stay for ever.
         self.doubt_policies();
         self.propagation.forget(&config.name_any());
@@ -219,15 +219,15 @@ impl Admission {
         removed
     }
 
-    /// Writes the admission that replaces this one, then removes this one. Returns whether anything was left.
+    /// Writes the admission that replaces this one, then removes this one. Returns what was left.
     async fn tear_down(
         &self,
         config: &PeerPodConfig,
         configs: &[Arc<PeerPodConfig>],
-    ) -> Result<bool, ReconcileError> {
+    ) -> Result<Option<Left>, ReconcileError> {
         let observed = self.observer.observe(config, configs).await?;
         if self.apply_successor(config, &observed, configs).await?.is_some() {
-            return Ok(true);
+            return Ok(Some(Left::default()));
         }
         Ok(self.applier.remove(config, &kinds(&self.namespace, observed.supports_policies)).await?)
     }

@@ -174,7 +174,7 @@ fn pod(inputs: &Inputs) -> PodSpec {
 }
 
 /// Two cloud-api-adaptors on one node would share its socket and port. A change of its labels can select a node twice at any time, so
-/// the scheduler waits with the second Pod until the first has ended.
+/// the scheduler waits with the second Pod until the first has ended. If the second has a higher priority, it preempts the first.
 fn apart_from_others(config: &PeerPodConfig) -> PodAntiAffinity {
     let mut labels = Part::Adaptor.selector_labels(config);
     let own = labels.remove(CONFIG_LABEL);

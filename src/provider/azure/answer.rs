@@ -124,6 +124,10 @@ fn meaning(reply: &Reply) -> Error {
             "the resource group of the VM is gone: if the VM is, too, {}",
             release_advice()
         )),
+        "NotFound" => error.advising(&format!(
+            "Resource Manager may still list a resource that its region does not know: if this lasts and the resource is gone, {}",
+            release_advice()
+        )),
         "SubscriptionNotFound" | "InvalidAuthenticationTokenTenant" => error.advising(
             "the credentials are for another tenant than that of the VM's subscription, or the subscription is in another \
              cloud (AZURE_AUTHORITY_HOST)",

@@ -1,12 +1,18 @@
 //! Nothing is left of a deleted configuration.
 
-use std::{collections::BTreeMap, path::Path, process::Command, time::Duration};
+use std::{collections::BTreeMap, fmt::Debug, path::Path, process::Command, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
 use cluster::process::{Lifetime, Process};
-use k8s_openapi::api::core::v1::{Pod, Service, ServiceAccount};
+use k8s_openapi::{
+    NamespaceResourceScope,
+    api::{
+        apps::v1::DaemonSet,
+        core::v1::{Pod, Service, ServiceAccount},
+    },
+};
 use kube::{
-    Api, ResourceExt as _,
+    Api, Resource, ResourceExt as _,
     api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
 };
 use peerpod_operator::{
@@ -18,6 +24,7 @@ use peerpod_operator::{
     },
     webhook::certificates::rotation::{LEASE, SECRET},
 };
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use testbed::wait::{self, DEADLINE};
 
@@ -283,4 +290,55 @@ fn unwritable_nodes_delay_a_deletion_and_are_retried_ever_more_slowly() -> Resul
         stage.shares(&[None, None]).await?;
         stage.leave().await
     })
+}
+
+#[test]
+fn a_deletion_says_which_finalizer_of_another_program_it_waits_for() -> Result<()> {
+    configuring(async |alone| {
+        let stage = Stage::set(alone, 1).await?;
+        stage.configure("config", mode("Webhook")).await?;
+        stage.until("config", "AdaptorReady", "AdaptorRunning").await?;
+        let service = held::<Service>(&stage).await?;
+        let daemon_set = held::<DaemonSet>(&stage).await?;
+        stage.configs.delete("config", &DeleteParams::default()).await?;
+        names_hold(&stage, &format!("the Service {service} has the finalizer {HOLD}")).await?;
+        patch_finalizers::<Service>(&stage, &service, json!(null)).await?;
+        names_hold(&stage, &format!("the DaemonSet {daemon_set} has the finalizer {HOLD}")).await?;
+        patch_finalizers::<DaemonSet>(&stage, &daemon_set, json!(null)).await?;
+        wait::gone(&stage.configs, "config", DEADLINE).await?;
+        stage.leave().await
+    })
+}
+
+const HOLD: &str = "example.com/hold";
+
+/// Gives the object of the configuration another program's finalizer. Returns its name.
+async fn held<K>(stage: &Stage) -> Result<String>
+where
+    K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + Debug + DeserializeOwned,
+{
+    let api: Api<K> = Api::namespaced(stage.client.clone(), NAMESPACE);
+    let own = ListParams::default().labels(&format!("{CONFIG_LABEL}=config"));
+    let name = api.list(&own).await?.items.pop().context("the configuration has such an object")?.name_any();
+    patch_finalizers::<K>(stage, &name, json!([HOLD])).await?;
+    Ok(name)
+}
+
+async fn patch_finalizers<K>(stage: &Stage, name: &str, finalizers: Value) -> Result<()>
+where
+    K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + Debug + DeserializeOwned,
+{
+    let api: Api<K> = Api::namespaced(stage.client.clone(), NAMESPACE);
+    let patch = Patch::Merge(json!({ "metadata": { "finalizers": finalizers } }));
+    api.patch(name, &PatchParams::default(), &patch).await?;
+    Ok(())
+}
+
+async fn names_hold(stage: &Stage, text: &str) -> Result<()> {
+    wait::eventually("the status names the finalizer", DEADLINE, async || {
+        let message = stage.until("config", "Ready", "Deleting").await?;
+        ensure!(message.contains(text), "{message}");
+        Ok(())
+    })
+    .await
 }

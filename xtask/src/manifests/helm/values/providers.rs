@@ -20,9 +20,12 @@ pub(super) fn provider(_: &mut SchemaGenerator) -> Schema {
     json_schema!({ "type": "string", "enum": names })
 }
 
+/// The largest number that helm keeps exactly. It reads numbers as floating-point ones, and would change digits of longer ones silently.
+const EXACT: i64 = (1 << 53) - 1;
+
 /// A setting may be written without quotes, and with nothing after its colon.
 fn setting() -> Value {
-    json!({ "type": ["string", "number", "boolean", "null"] })
+    json!({ "type": ["string", "number", "boolean", "null"], "minimum": -EXACT, "maximum": EXACT })
 }
 
 /// Host keys, by the names of their files: keys of a Secret, with the ending that cloud-api-adaptor and the operator read.

@@ -8,8 +8,8 @@ use serde::Serialize;
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct Secrets {
     /// `create`: the chart creates the Secrets from these values. `reference`: you create the Secrets that are named
-    /// below. If the release was in the mode `create` before, helm deletes the Secrets that it created: give yours other names, or
-    /// annotate those first with `helm.sh/resource-policy=keep`.
+    /// below. If the release was in the mode `create` before, helm deletes the Secrets that it created: annotate those first with
+    /// `helm.sh/resource-policy=keep`, or give yours other names, which replaces the Pods of a PeerPodConfig's cloud-api-adaptor.
     mode: SecretsMode,
     /// The Secret with the credentials, if the mode is `reference`. If empty, `peer-pods-secret`.
     existing_secret_name: String,
