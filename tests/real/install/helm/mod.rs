@@ -185,6 +185,11 @@ fn wrong_values_are_refused_by_their_name() -> Result<()> {
                 ),
                 ("providerConfigs.amazon.A=b", "'amazon' not allowed"),
                 ("providerConfigs.aws.TAGS.a=b", "at '/providerConfigs/aws/TAGS'"),
+                // 2^53: a float has no odd number beyond it.
+                (
+                    "providerConfigs.aws.AWS_REGION=9007199254740992",
+                    "at '/providerConfigs/aws/AWS_REGION': maximum",
+                ),
                 ("webhook.replicas=0", "at '/webhook/replicas': minimum"),
                 ("daemonset.updateStrategy.maxSurge=3000000000", "at '/daemonset/updateStrategy/maxSurge'"),
                 ("drain.timeout=soon", "at '/drain/timeout'"),
