@@ -4,12 +4,9 @@ use std::{collections::BTreeMap, fmt::Debug, path::Path, process::Command, time:
 
 use anyhow::{Context as _, Result, ensure};
 use cluster::process::{Lifetime, Process};
-use k8s_openapi::{
-    NamespaceResourceScope,
-    api::{
-        apps::v1::DaemonSet,
-        core::v1::{Pod, Service, ServiceAccount},
-    },
+use k8s_openapi::api::{
+    apps::v1::DaemonSet,
+    core::v1::{Pod, Service, ServiceAccount},
 };
 use kube::{
     Api, Resource, ResourceExt as _,
@@ -37,6 +34,9 @@ use crate::support::{
     Alone, PROGRAM,
     refusal::{refuse_writes_to_nodes, take_writes_to_nodes},
 };
+
+/// The finalizer of another program.
+const HOLD: &str = "example.com/hold";
 
 #[test]
 fn deletion_leaves_no_trace_on_nodes_or_in_the_cluster() -> Result<()> {
@@ -224,8 +224,7 @@ fn a_restored_finalizer_is_removed_and_those_of_others_stay() -> Result<()> {
             configs.delete("config", &DeleteParams::default()).await?;
             let others = |config: &PeerPodConfig| config.finalizers() == ["example.com/other"];
             wait::present(configs, "config", "only the other finalizer is left", DEADLINE, others).await?;
-            let patch = json!({ "metadata": { "finalizers": null } });
-            configs.patch("config", &PatchParams::default(), &Patch::Merge(patch)).await?;
+            set_finalizers(configs, "config", json!(null)).await?;
             wait::gone(configs, "config", DEADLINE).await?;
         }
         stage.leave().await
@@ -242,9 +241,7 @@ fn nodes_are_reassigned_only_after_the_last_adaptor_pod_ended() -> Result<()> {
         let label = format!("{CONFIG_LABEL}=older");
         let pod = pods.list(&ListParams::default().labels(&label)).await?.items.pop().context("a Pod")?;
         // A Pod on a node that does not answer also ends late.
-        let finalized = |finalizers: Value| json!({ "metadata": { "finalizers": finalizers } });
-        let stuck = Patch::Merge(finalized(json!(["example.com/hold"])));
-        pods.patch(&pod.name_any(), &PatchParams::default(), &stuck).await?;
+        set_finalizers(&pods, &pod.name_any(), json!([HOLD])).await?;
         stage.configs.delete("older", &DeleteParams::default()).await?;
         let message = stage.until("older", "Ready", "Deleting").await?;
         wait::eventually("it waits for its Pod", DEADLINE, async || {
@@ -258,7 +255,7 @@ fn nodes_are_reassigned_only_after_the_last_adaptor_pod_ended() -> Result<()> {
         let message = stage.until("younger", "Conflict", "AnotherAdaptor").await?;
         ensure!(message.contains("of PeerPodConfig older"), "{message}");
         ensure!(!stage.has_daemon_set("younger").await?, "two would run on a node");
-        pods.patch(&pod.name_any(), &PatchParams::default(), &Patch::Merge(finalized(json!(null)))).await?;
+        set_finalizers(&pods, &pod.name_any(), json!(null)).await?;
         wait::gone(&stage.configs, "older", DEADLINE).await?;
         stage.until("younger", "Ready", "AllReady").await?;
         stage.clear("younger").await
@@ -298,37 +295,35 @@ fn a_deletion_says_which_finalizer_of_another_program_it_waits_for() -> Result<(
         let stage = Stage::set(alone, 1).await?;
         stage.configure("config", mode("Webhook")).await?;
         stage.until("config", "AdaptorReady", "AdaptorRunning").await?;
-        let service = held::<Service>(&stage).await?;
-        let daemon_set = held::<DaemonSet>(&stage).await?;
+        let services: Api<Service> = Api::namespaced(stage.client.clone(), NAMESPACE);
+        let daemon_sets: Api<DaemonSet> = Api::namespaced(stage.client.clone(), NAMESPACE);
+        let (service, daemon_set) = (held(&services).await?, held(&daemon_sets).await?);
         stage.configs.delete("config", &DeleteParams::default()).await?;
         names_hold(&stage, &format!("the Service {service} has the finalizer {HOLD}")).await?;
-        patch_finalizers::<Service>(&stage, &service, json!(null)).await?;
+        set_finalizers(&services, &service, json!(null)).await?;
         names_hold(&stage, &format!("the DaemonSet {daemon_set} has the finalizer {HOLD}")).await?;
-        patch_finalizers::<DaemonSet>(&stage, &daemon_set, json!(null)).await?;
+        set_finalizers(&daemon_sets, &daemon_set, json!(null)).await?;
         wait::gone(&stage.configs, "config", DEADLINE).await?;
         stage.leave().await
     })
 }
 
-const HOLD: &str = "example.com/hold";
-
 /// Gives the object of the configuration another program's finalizer. Returns its name.
-async fn held<K>(stage: &Stage) -> Result<String>
+async fn held<K>(api: &Api<K>) -> Result<String>
 where
-    K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + Debug + DeserializeOwned,
+    K: Resource + Clone + Debug + DeserializeOwned,
 {
-    let api: Api<K> = Api::namespaced(stage.client.clone(), NAMESPACE);
     let own = ListParams::default().labels(&format!("{CONFIG_LABEL}=config"));
     let name = api.list(&own).await?.items.pop().context("the configuration has such an object")?.name_any();
-    patch_finalizers::<K>(stage, &name, json!([HOLD])).await?;
+    set_finalizers(api, &name, json!([HOLD])).await?;
     Ok(name)
 }
 
-async fn patch_finalizers<K>(stage: &Stage, name: &str, finalizers: Value) -> Result<()>
+/// Replaces the finalizers of an object; `null` removes all.
+async fn set_finalizers<K>(api: &Api<K>, name: &str, finalizers: Value) -> Result<()>
 where
-    K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + Debug + DeserializeOwned,
+    K: Clone + Debug + DeserializeOwned,
 {
-    let api: Api<K> = Api::namespaced(stage.client.clone(), NAMESPACE);
     let patch = Patch::Merge(json!({ "metadata": { "finalizers": finalizers } }));
     api.patch(name, &PatchParams::default(), &patch).await?;
     Ok(())
