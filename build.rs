@@ -1,9 +1,6 @@
 //! Passes the layout of the released program to the linker.
 
-use std::env;
-use std::fs;
-use std::io;
-use std::path::Path;
+use std::{env, fs, io, path::Path};
 
 fn main() -> io::Result<()> {
     println!("cargo::rerun-if-changed=layout.ld");
