@@ -22,8 +22,8 @@ use crate::{
 pub(super) struct TermState {
     /// The `ConfigMap`, once it was read. An empty one without a version if it does not exist.
     pub(super) object: Option<ConfigMap>,
-    /// The version that the last write of this process replaced.
-    pub(super) superseded: Option<String>,
+    /// The versions that this process has replaced, and which the watch may still bring.
+    pub(super) superseded: Vec<String>,
     /// Why it cannot be read.
     pub(super) unreadable: Option<Error>,
     /// When to ask for the identity again: it may be another one than is recorded.
@@ -74,7 +74,8 @@ impl TermState {
 
     /// Takes in what this process wrote.
     pub(super) fn wrote(&mut self, object: ConfigMap) {
-        self.superseded = self.object.replace(object).and_then(|before| before.metadata.resource_version);
+        let before = self.object.replace(object);
+        self.superseded.extend(before.and_then(|before| before.metadata.resource_version));
     }
 
     /// Takes in what the watch brought.
@@ -83,10 +84,10 @@ impl TermState {
             Ok(object) => {
                 self.unreadable = None;
                 let object = object.unwrap_or_default();
-                // After two writes in a row the watch brings the first one late.
-                let is_late =
-                    self.superseded.is_some() && object.metadata.resource_version == self.superseded;
-                if !is_late {
+                // After several writes in a row the watch brings all but the last one late: many, if it was interrupted.
+                let version = object.metadata.resource_version.as_ref();
+                if !version.is_some_and(|version| self.superseded.contains(version)) {
+                    self.superseded.clear();
                     self.object = Some(object);
                 }
             }
@@ -154,11 +155,13 @@ mod tests {
         };
         assert_eq!(take(&mut term, None), None);
         assert_eq!(take(&mut term, Some(object("1"))).as_deref(), Some("1"));
-        term.wrote(object("2"));
-        term.wrote(object("3"));
-        assert_eq!(take(&mut term, Some(object("2"))).as_deref(), Some("3"));
-        assert_eq!(take(&mut term, Some(object("3"))).as_deref(), Some("3"));
-        assert_eq!(take(&mut term, Some(object("4"))).as_deref(), Some("4"), "another process wrote it");
+        for version in ["2", "3", "4"] {
+            term.wrote(object(version));
+        }
+        for late in ["1", "2", "3", "4"] {
+            assert_eq!(take(&mut term, Some(object(late))).as_deref(), Some("4"));
+        }
+        assert_eq!(take(&mut term, Some(object("5"))).as_deref(), Some("5"), "another process wrote it");
         assert_eq!(take(&mut term, None), None, "it was deleted");
     }
 }
