@@ -18,8 +18,10 @@ use kube::{
 };
 use operator_kit::{
     Leadership, Permission,
+    changes::changes,
     controller::{Attempts, shutdown_before_list},
 };
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::{Instrument, info, info_span};
 
@@ -69,8 +71,23 @@ pub async fn run(
     let configs = Configs::new(store.clone(), options.namespace.clone());
     let Configurations { changed, honoured_changed, removed } =
         watches::configurations(&client, writer, &configs);
-    let (rooms, changes) = Rooms::watch(&client, &Arc::new(options));
+    let (rooms, mut watched) = Rooms::watch(&client, &Arc::new(options));
     let rooms = Arc::new(rooms);
+    // A write that took longer than this process waited for it may make what was just removed.
+    let (made_late, late) = watch::channel(());
+    let advertised_late = made_late.clone();
+    let advertises_without = {
+        let (rooms, configs) = (rooms.clone(), configs.clone());
+        move || configs.honoured().is_empty() && rooms.capacity.nodes().any_marked()
+    };
+    watched.nodes = watched
+        .nodes
+        .inspect(move |()| {
+            if advertises_without() {
+                advertised_late.send_replace(());
+            }
+        })
+        .boxed();
     let led = leadership.changes().inspect({
         let rooms = rooms.clone();
         move |()| rooms.leadership_changed()
@@ -84,17 +101,20 @@ pub async fn run(
 
     // These futures are large, and they wait most of the time.
     let collector = GarbageCollector::new(client.clone(), rooms.clone(), &configs, leadership.clone());
-    let collecting = Box::pin(collector.run(stream::select(removed, leadership.changes())));
+    let asked = stream::select(stream::select(removed, changes(late)), leadership.changes());
+    let collecting = Box::pin(collector.run(asked));
     let showing = Box::pin(show_usage(rooms.clone(), configs.clone(), leadership.clone(), metrics.clone()));
     let all_seen = all_seen(store, rooms.clone(), synced);
 
-    let controller = watches::add(controller, &client, changes, &configs);
+    let controller = watches::add(controller, &client, watched, &configs);
     let reconciler = Reconciler::new(client, rooms, configs);
     let context = Arc::new(Context { reconciler, attempts: Attempts::new(leadership), metrics });
     let outcomes = controller.run(reconcile, |_, never, _| match *never {}, context.clone());
     let controller = outcomes.take_until(end).for_each(|outcome| {
         if let Err(controller::Error::ObjectNotFound(config)) = outcome {
             context.attempts.forget(*config);
+            // An object of it changed after it was removed.
+            made_late.send_replace(());
         }
         ready(())
     });

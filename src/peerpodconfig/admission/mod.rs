@@ -269,7 +269,10 @@ impl Admission {
         let desired = Desired::of(&successor, &observed, &self.namespace);
         let sources = Sources::read(&self.observer.client, &self.namespace, &successor).await?;
         match self.apply(&successor, &desired, sources.tls).await {
-            Err(error) if matches!(error, ReconcileError::Api(_)) && error.invalid().is_none() => Err(error),
+            // A refused object is of that configuration alone, and may need what this one is about to leave, such as room in a quota.
+            Err(ReconcileError::Api(error)) if !error.is_refusal_of_object() => {
+                Err(ReconcileError::Api(error))
+            }
             Err(error) => {
                 let name = successor.name_any();
                 warn!(%error, "the admission of PeerPodConfig {name}, which is to take over, cannot be set up");

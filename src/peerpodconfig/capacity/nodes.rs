@@ -80,6 +80,11 @@ impl Nodes {
         state.known.then(|| state.current.values().cloned().collect())
     }
 
+    /// Whether the operator made any of the nodes advertise something.
+    pub fn any_marked(&self) -> bool {
+        self.state().current.values().any(|node| node.mark().is_some())
+    }
+
     /// Waits until all nodes have been listed. The watch must be polled meanwhile.
     pub async fn wait_until_known(&self) {
         loop {

@@ -1,7 +1,10 @@
 //! Leftovers of configurations whose finalizer a user removed by force.
 
 use anyhow::{Result, ensure};
-use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
+use k8s_openapi::{
+    api::admissionregistration::v1::MutatingWebhookConfiguration,
+    apimachinery::pkg::apis::meta::v1::ObjectMeta,
+};
 use kube::{
     Api,
     api::{DeleteParams, Patch, PatchParams, PostParams},
@@ -10,6 +13,7 @@ use peerpod_operator::{
     api::v1alpha1::PeerPodConfig,
     peerpodconfig::{
         FINALIZER,
+        capacity::MARK,
         resources::{CONFIG_LABEL, MANAGED_BY, MANAGER},
     },
 };
@@ -18,7 +22,7 @@ use testbed::wait::{self, DEADLINE};
 
 use super::{
     snapshot::{everything, until_as},
-    stage::{Stage, configuring},
+    stage::{RESOURCE, Stage, configuring},
 };
 
 /// Removes a configuration by force, whatever finalizers it has.
@@ -101,6 +105,35 @@ fn objects_stay_while_a_configuration_of_that_name_exists_elsewhere() -> Result<
         stage.shares(&[Some(2)]).await?;
         // The operator runs when this configuration is removed.
         remove_by_force(&elsewhere, "config").await?;
+        until_as(&stage.client, &before).await?;
+        stage.leave().await
+    })
+}
+
+#[test]
+fn what_a_late_write_makes_after_the_deletion_is_removed() -> Result<()> {
+    configuring(async |alone| {
+        let stage = Stage::set(alone, 1).await?;
+        let before = everything(&stage.client).await?;
+        let webhooks: Api<MutatingWebhookConfiguration> = Api::all(stage.client.clone());
+        stage.configure("config", json!({ "limit": 2, "admission": { "mode": "Webhook" } })).await?;
+        stage.shares(&[Some(2)]).await?;
+        stage.until("config", "AdmissionReady", "WebhookStarting").await?;
+        let mut registration = webhooks.get("peer-pods-config").await?;
+        stage.delete("config").await?;
+        until_as(&stage.client, &before).await?;
+
+        // As if the API server had carried out these writes long after the operator ceased to wait for them.
+        let (name, labels) = (registration.metadata.name.take(), registration.metadata.labels.take());
+        registration.metadata = ObjectMeta { name, labels, ..ObjectMeta::default() };
+        let late = PatchParams::apply(MANAGER);
+        webhooks.patch("peer-pods-config", &late, &Patch::Apply(&registration)).await?;
+        until_as(&stage.client, &before).await?;
+        let share = json!({
+            "metadata": { "annotations": { MARK: RESOURCE } }, "status": { "capacity": { RESOURCE: "2" } },
+        });
+        let (nodes, node) = (stage.nodes.api(), &stage.nodes.names()[0]);
+        nodes.patch_status(node, &PatchParams::default(), &Patch::Merge(share)).await?;
         until_as(&stage.client, &before).await?;
         stage.leave().await
     })

@@ -169,6 +169,27 @@ fn a_younger_configuration_notices_by_itself_that_the_older_one_is_ready() -> Re
 }
 
 #[test]
+fn a_successor_whose_objects_are_refused_does_not_keep_a_deleted_configuration() -> Result<()> {
+    configuring(async |alone| {
+        let stage = Stage::set(alone, 1).await?;
+        forget_certificate(alone).await?;
+        two(&stage, "Webhook").await?;
+        // The namespace may have no further Deployment, so the successor's webhook cannot be made.
+        let hard = json!({ "count/deployments.apps": "0" });
+        stage
+            .make::<ResourceQuota>(json!({ "metadata": { "name": "full" }, "spec": { "hard": hard } }))
+            .await?;
+        let own = format!("--namespace={NAMESPACE}");
+        let counted = ["--for=jsonpath={.status.hard}", "resourcequota/full", &own, "--timeout=60s"];
+        Stage::kubectl(alone, &[&["wait"], &counted[..]].concat()).await?;
+        stage.delete("older").await?;
+        Stage::kubectl(alone, &["delete", "resourcequota", "full", &own]).await?;
+        stage.until("younger", "AdmissionReady", "WebhookStarting").await?;
+        stage.clear("younger").await
+    })
+}
+
+#[test]
 fn a_webhook_without_a_server_is_removed_at_once_and_the_next_one_starts() -> Result<()> {
     configuring(async |alone| {
         let stage = Stage::set(alone, 1).await?;
