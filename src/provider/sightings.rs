@@ -13,8 +13,12 @@ use tokio::time::Instant;
 
 use super::{Claim, Error, ErrorClass, InstanceId};
 
-/// The most VMs that are remembered of each kind. When full, the memory is cleared. A forgotten VM costs one more question.
+/// The most VMs that are remembered of each kind. When full, the memory of those that were seen or accepted is cleared: a forgotten one
+/// costs one more question. A missing one waits for room: if a larger crowd took the room from each other, none would be asked for twice.
 const MOST: usize = 10_000;
+
+/// A missing VM of which nobody asked again for this long makes room for others.
+const ABANDONED: Duration = Duration::from_secs(1800);
 
 /// A VM that was deleted within this time after its record is young.
 const YOUNG: Duration = Duration::from_secs(120);
@@ -34,15 +38,22 @@ struct Memory {
     hasher: RandomState,
     /// The cloud accepted the deletion of these. They are expected to be absent soon.
     leaving: HashSet<InstanceId>,
-    /// Since when the cloud says that these do not exist.
-    missing_since: HashMap<InstanceId, Instant>,
+    /// The cloud says that these do not exist.
+    missing: HashMap<InstanceId, Missing>,
+}
+
+/// A VM that the cloud denies.
+struct Missing {
+    since: Instant,
+    /// Whether its absence counts, so that nobody needs to ask again.
+    is_settled: bool,
 }
 
 impl Sightings {
     /// The VM is there.
     pub(super) fn seen(&self, id: &InstanceId, claim: &Claim) {
         let mut memory = self.lock();
-        memory.missing_since.remove(id);
+        memory.missing.remove(id);
         let sighting = memory.sighting(id, claim);
         remember(&mut memory.seen, sighting);
     }
@@ -69,12 +80,17 @@ impl Sightings {
         if is_old || memory.leaving.contains(id) {
             return Ok(());
         }
-        if memory.missing_since.len() >= MOST {
-            memory.missing_since.clear();
+        let (missing, now) = (&mut memory.missing, Instant::now());
+        let since = missing.get(id).map(|it| it.since);
+        if since.is_none() && missing.len() >= MOST {
+            missing.retain(|_, it| !it.is_settled && now.duration_since(it.since) < ABANDONED);
         }
-        let now = Instant::now();
-        let since = *memory.missing_since.entry(id.clone()).or_insert(now);
-        if asked.saturating_duration_since(since) >= RECHECK_AFTER {
+        let since = since.unwrap_or(now);
+        let is_settled = asked.saturating_duration_since(since) >= RECHECK_AFTER;
+        if missing.contains_key(id) || missing.len() < MOST {
+            missing.insert(id.clone(), Missing { since, is_settled });
+        }
+        if is_settled {
             return Ok(());
         }
         let check_again_after = RECHECK_AFTER.saturating_sub(now.saturating_duration_since(since));
@@ -174,6 +190,33 @@ mod tests {
         assert!(!sightings.has(&id(1), &Claim { pod: Some("web".to_owned()), ..first }), "another Pod");
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn a_crowd_that_is_larger_than_the_memory_settles() {
+        let (sightings, young) = (Sightings::default(), claim(0, 5));
+        let mut crowd: Vec<_> = (0..=2 * MOST).map(id).collect();
+        for left in [2 * MOST + 1, MOST + 1, 1, 0] {
+            // Each is asked for in turn, as the operator does.
+            crowd.retain(|id| sightings.ensure_settled(id, &young, Instant::now()).is_err());
+            assert_eq!(crowd.len(), left);
+            advance(RECHECK_AFTER).await;
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn missing_vms_that_nobody_asks_for_again_make_room() {
+        let (sightings, young) = (Sightings::default(), claim(0, 5));
+        let settles = |number| sightings.ensure_settled(&id(number), &young, Instant::now()).is_ok();
+        assert!((0..MOST).all(|number| !settles(number)));
+        for _ in 0..2 {
+            assert!(!settles(MOST), "there is no room");
+            advance(RECHECK_AFTER).await;
+        }
+        advance(ABANDONED).await;
+        assert!(!settles(MOST));
+        advance(RECHECK_AFTER).await;
+        assert!(settles(MOST));
+    }
+
     #[test]
     fn the_memory_is_bounded() {
         let sightings = Sightings::default();
@@ -183,8 +226,6 @@ mod tests {
             assert!(sightings.ensure_settled(&id(number), &claim(0, 1), Instant::now()).is_err());
         }
         let memory = sightings.lock();
-        assert!(
-            memory.seen.len() <= MOST && memory.missing_since.len() <= MOST && memory.leaving.len() <= MOST
-        );
+        assert!(memory.seen.len() <= MOST && memory.missing.len() <= MOST && memory.leaving.len() <= MOST);
     }
 }
