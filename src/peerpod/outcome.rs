@@ -131,8 +131,8 @@ impl Outcome<'_> {
             Self::Decided(_) => None,
             Self::Failed(error) => Some(error.message().map(|error| format!("{tried}: {error}"))),
             Self::Parked => Some(Message::public(
-                "the operator is busy with other VMs of that cloud; the cloud may hang, or take few requests a second; this VM waits \
-                 for its turn"
+                "the operator is busy with other VMs of that cloud; the cloud may hang, take few requests a second, or have asked for \
+                 fewer calls; this VM waits for its turn"
                     .to_owned(),
             )),
         }

@@ -8,7 +8,9 @@
 //! its connections, for its own reason: libvirt answers at most five calls at once on one connection.
 //!
 //! A cloud may take so few requests a second that fewer reconciles than there are slots keep it busy. No more than
-//! [it says](crate::provider::Provider::most_at_once) are under way then, those that have stalled included.
+//! [it says](crate::provider::Provider::most_at_once) are under way then, those that have stalled included. While it wants no calls,
+//! no parked PeerPod is called: thousands would come one after the other, and each write to its status that the cloud wants no calls.
+//! The few that the cloud refused return when the time is over, and have the others called.
 
 mod queue;
 
@@ -120,7 +122,7 @@ impl Parking {
             let others = clouds.iter_mut().filter(|(name, _)| **name != cloud);
             let mut next: Vec<_> = others.flat_map(|(_, at)| at.forget(key)).collect();
             let at = clouds.entry(cloud).or_insert_with(|| Slots::new(self.0.slots));
-            at.most = most.unwrap_or(usize::MAX).max(1);
+            at.most = most.unwrap_or(usize::MAX);
             let entered = at.enter(key, || metrics.peerpod_parked(cloud));
             // The cloud may take more than before.
             next.extend(at.call());
@@ -156,8 +158,9 @@ impl Slots {
         }
     }
 
-    fn has_room(&self) -> bool {
-        self.taken < self.all && self.taken + self.stalled < self.most
+    /// Whether there is a free slot, if at most so many may be under way.
+    fn has_room(&self, most: usize) -> bool {
+        self.taken < self.all && self.taken + self.stalled < most
     }
 
     /// Whether there is a slot for this PeerPod. Otherwise it is parked.
@@ -165,8 +168,8 @@ impl Slots {
         if self.called.remove(key) {
             return true;
         }
-        // No slot that is free is left to one that comes while others are parked.
-        if self.parked.is_empty() && self.has_room() {
+        // No slot that is free is left to one that comes while others are parked. One finds out from the cloud that it wants no calls.
+        if self.parked.is_empty() && self.has_room(self.most.max(1)) {
             self.taken += 1;
             return true;
         }
@@ -184,7 +187,7 @@ impl Slots {
     /// Gives the slots that are free to the next ones in the queue.
     fn call(&mut self) -> Vec<Key> {
         let mut next = Vec::new();
-        while self.has_room()
+        while self.has_room(self.most)
             && let Some(key) = self.parked.pop()
         {
             self.taken += 1;

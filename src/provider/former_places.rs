@@ -181,10 +181,10 @@ impl Provider for WithFormerPlaces {
         self.current.list(pages).await
     }
 
-    /// The former places are asked, too.
+    /// The former places are asked, too. One that wants no calls delays no VM that is in the current place.
     fn most_at_once(&self) -> Option<usize> {
-        let former = self.former.iter().filter_map(|former| former.provider.as_ref().ok());
-        former.chain([&self.current]).filter_map(|provider| provider.most_at_once()).min()
+        let former = self.former.iter().filter_map(|former| former.provider.as_ref().ok()?.most_at_once());
+        former.filter(|most| *most > 0).chain(self.current.most_at_once()).min()
     }
 
     async fn examine(&self) -> Result<Vec<Finding>, Error> {

@@ -122,7 +122,7 @@ impl Provider for Decorated {
     }
 
     fn most_at_once(&self) -> Option<usize> {
-        self.inner.most_at_once()
+        if self.limits.closed_for().is_some() { Some(0) } else { self.inner.most_at_once() }
     }
 
     async fn examine(&self) -> Result<Vec<Finding>, Error> {

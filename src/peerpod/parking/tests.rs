@@ -146,6 +146,34 @@ fn where_a_cloud_takes_few_requests_no_more_are_under_way_than_it_says() {
     assert_eq!(called().len(), 1, "when none is under way, the next one is called");
 }
 
+#[test]
+fn while_a_cloud_wants_no_calls_no_parked_peerpod_is_called() {
+    let (parking, mut called, _) = parking(2);
+    let keys: Vec<_> = (0..7).map(key).collect();
+    let turns: Vec<_> = keys[..5].iter().map(|key| parking.turn("aws", key)).collect();
+    let entered = turns.iter().filter(|turn| turn.enter(None)).count();
+    assert_eq!(entered, 2);
+    drop(turns);
+    let called_before = called();
+    assert_eq!(called_before, ["2", "3"]);
+    for key in &keys[2..4] {
+        assert!(parking.turn("aws", key).enter(Some(0)), "it has its slot already");
+    }
+    assert!(!parking.turn("aws", &keys[5]).enter(Some(0)), "others are parked");
+    assert!(called().is_empty());
+    // The time is over, and one that was refused returns.
+    assert!(!parking.turn("aws", &keys[2]).enter(None));
+    assert_eq!(called(), ["4", "5"]);
+    for key in &keys[4..6] {
+        drop(parking.turn("aws", key));
+    }
+    assert_eq!(called(), ["2"]);
+    drop(parking.turn("aws", &keys[2]));
+    let first = parking.turn("aws", &keys[6]);
+    assert!(first.enter(Some(0)), "where none is parked, one finds out that the cloud wants no calls");
+    assert!(!parking.turn("aws", &keys[0]).enter(Some(0)), "one at a time");
+}
+
 proptest! {
     /// Whatever happens to PeerPods, in the end all slots are free again, and the queue is empty.
     #[test]
@@ -170,6 +198,10 @@ proptest! {
             }
         }
         drop(turns);
+        // Both clouds take calls again.
+        for cloud in ["aws", "libvirt"] {
+            parking.turn(cloud, &keys[0]).enter(None);
+        }
         // Each PeerPod that is called takes its turn, and then needs no slot any more.
         loop {
             let names = called();

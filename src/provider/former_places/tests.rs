@@ -22,9 +22,12 @@ impl Provider for Answers {
         Ok(())
     }
 
-    /// One that has a VM takes few requests.
+    /// One that has a VM takes few requests, and one that throttles takes none.
     fn most_at_once(&self) -> Option<usize> {
-        self.0.is_ok().then_some(7)
+        match &self.0 {
+            Ok(_) => Some(7),
+            Err(error) => matches!(error.class, ErrorClass::Throttled { .. }).then_some(0),
+        }
     }
 
     async fn examine(&self) -> Result<Vec<Finding>, Error> {
@@ -99,8 +102,13 @@ async fn the_places_are_named_in_the_log_alone() {
 #[test]
 fn the_limits_of_all_places_hold() {
     assert_eq!(after(None, vec![former(None, Err(gone()))]).most_at_once(), None);
-    let limited = [Err(gone()), Ok(vm())].map(|answer| former(None, answer));
-    assert_eq!(after(None, limited.into()).most_at_once(), Some(7));
+    let paused = Error::new(ErrorClass::Throttled { retry_after: None }, "slow down");
+    let limited = [Err(gone()), Ok(vm()), Err(paused)].map(|answer| former(None, answer));
+    assert_eq!(
+        after(None, limited.into()).most_at_once(),
+        Some(7),
+        "a former place that is paused delays none here"
+    );
 }
 
 #[tokio::test]

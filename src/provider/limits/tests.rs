@@ -47,8 +47,11 @@ impl Provider for Scripted {
 
 #[test]
 fn the_limit_of_a_cloud_holds_within_the_limits() {
-    let (provider, _) = within(&Limits::default(), &Scripted::default());
+    let limits = Limits::default();
+    let (provider, _) = within(&limits, &Scripted::default());
     assert_eq!(provider.most_at_once(), Some(7));
+    limits.close_for(Duration::from_secs(60));
+    assert_eq!(provider.most_at_once(), Some(0));
 }
 
 fn within(limits: &Limits, scripted: &Scripted) -> (Arc<dyn Provider>, Registry) {

@@ -1,17 +1,24 @@
-//! Two clouds, one of which hangs. The operator runs in this process, embedded as another program would embed it, and the clouds
+//! Clouds that hang or want no calls. The operator runs in this process, embedded as another program would embed it, and the clouds
 //! are in memory.
 
 use std::{
+    collections::HashSet,
     fs,
     path::Path,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
     time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, Result, ensure};
+use async_trait::async_trait;
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use kube::{
     Api, Client, ResourceExt as _,
     api::{DeleteParams, ListParams, PostParams},
+    runtime::{WatchStreamExt as _, watcher},
 };
 use operator_kit::Leadership;
 use peerpod_operator::{
@@ -19,7 +26,10 @@ use peerpod_operator::{
     api::v1alpha1::PeerPod,
     metrics::Metrics,
     peerpod::{self, PeerPods},
-    provider::{CloudSettings, Openers, Provider, contract::memory::Memory},
+    provider::{
+        Accepted, Claim, CloudSettings, Error, ErrorClass, Finding, InstanceId, Openers, OwnVm, Pages,
+        Provider, Vm, contract::memory::Memory,
+    },
     settings::{self, Catalogue, Endpoint, Folders, Schema},
 };
 use prometheus_client::registry::Registry;
@@ -34,6 +44,8 @@ const HUNG: usize = 1000;
 const HEALTHY: usize = 100;
 /// Objects made or deleted at the same time.
 const CONCURRENCY: usize = 32;
+/// Longer than a crowd takes to be refused one after the other.
+const PAUSE: Duration = Duration::from_secs(8);
 /// A delay without effect on users. The operator gives up a call that hangs only after a minute.
 const SOON: Duration = Duration::from_secs(15);
 
@@ -50,15 +62,19 @@ const fn schema(cloud: &'static str) -> Schema {
 }
 
 /// The operator for these clouds, until it is dropped.
-async fn operator(client: &Client, dir: &Path, clouds: [(&'static str, Memory); 2]) -> Result<JoinSet<()>> {
+async fn operator<P: Provider + Clone + 'static>(
+    client: &Client,
+    dir: &Path,
+    clouds: &[(&'static str, P)],
+) -> Result<JoinSet<()>> {
     let metrics = Metrics::new(&mut Registry::default());
     let (stop, leadership, mut tasks) = (CancellationToken::new(), Leadership::unlimited(), JoinSet::new());
-    let openers = clouds.iter().fold(Openers::default(), |openers, (name, memory)| {
-        let memory = memory.clone();
-        openers.with(name, move |_, _| Ok(Box::new(memory.clone()) as Box<dyn Provider>))
+    let openers = clouds.iter().fold(Openers::default(), |openers, (name, provider)| {
+        let provider = provider.clone();
+        openers.with(name, move |_, _| Ok(Box::new(provider.clone()) as Box<dyn Provider>))
     });
     let mut sources = Vec::new();
-    for (name, _) in &clouds {
+    for (name, _) in clouds {
         let folder = dir.join(name);
         fs::create_dir(&folder)?;
         fs::write(folder.join("CLOUD_PROVIDER"), name)?;
@@ -70,6 +86,36 @@ async fn operator(client: &Client, dir: &Path, clouds: [(&'static str, Memory); 
     let controller = PeerPods::new(client.clone(), sources, openers, leadership, metrics, &options);
     tasks.spawn(controller.run(|| (), stop));
     Ok(tasks)
+}
+
+/// A cloud that wants no calls for [`PAUSE`] when it is first asked for a VM.
+#[derive(Clone, Default)]
+struct Pauses {
+    memory: Memory,
+    has_paused: Arc<AtomicBool>,
+}
+
+#[async_trait]
+impl Provider for Pauses {
+    async fn describe(&self, id: &InstanceId, claim: &Claim) -> Result<Vm, Error> {
+        if !self.has_paused.swap(true, Ordering::Relaxed) {
+            let class = ErrorClass::Throttled { retry_after: Some(PAUSE) };
+            return Err(Error::new(class, "it wants no calls"));
+        }
+        self.memory.describe(id, claim).await
+    }
+
+    async fn delete(&self, vm: &OwnVm) -> Result<Accepted, Error> {
+        self.memory.delete(vm).await
+    }
+
+    async fn list(&self, pages: Pages<'_>) -> Result<(), Error> {
+        self.memory.list(pages).await
+    }
+
+    async fn examine(&self) -> Result<Vec<Finding>, Error> {
+        self.memory.examine().await
+    }
 }
 
 /// So many VMs of Pods that are gone, each with its PeerPod.
@@ -127,8 +173,8 @@ fn two_operators_in_one_process_delete_everything_once() -> Result<()> {
         let clouds = [("docker", Memory::default()), ("vsphere", Memory::default())];
         let client = testbed.client();
         let api: Api<PeerPod> = Api::namespaced(client.clone(), &testbed.namespace("twice").await?);
-        let _one = operator(&client, dirs[0].path(), clouds.clone()).await?;
-        let _other = operator(&client, dirs[1].path(), clouds.clone()).await?;
+        let _one = operator(&client, dirs[0].path(), &clouds).await?;
+        let _other = operator(&client, dirs[1].path(), &clouds).await?;
         for (cloud, memory) in &clouds {
             dangling(&api, cloud, memory, HEALTHY).await?;
         }
@@ -150,8 +196,8 @@ fn a_thousand_on_a_cloud_that_hangs_do_not_delay_a_hundred_on_another_one() -> R
         let (hangs, healthy) = (Memory::default(), Memory::default());
         let client = testbed.client();
         let api: Api<PeerPod> = Api::namespaced(client.clone(), &testbed.namespace("clouds").await?);
-        let _operator =
-            operator(&client, dir.path(), [("docker", hangs.clone()), ("vsphere", healthy.clone())]).await?;
+        let clouds = [("docker", hangs.clone()), ("vsphere", healthy.clone())];
+        let _operator = operator(&client, dir.path(), &clouds).await?;
 
         dangling(&api, "vsphere", &healthy, HEALTHY).await?;
         let alone = healthy_ones_go(&api, &healthy).await?;
@@ -164,6 +210,49 @@ fn a_thousand_on_a_cloud_that_hangs_do_not_delay_a_hundred_on_another_one() -> R
         println!("100 deletions: {alone:.2?} alone, {beside:.2?} beside 1,000 that hang");
         ensure!(beside < SOON, "it took {beside:?}, and {alone:?} before");
         ensure!(hangs.count() == HUNG, "{} VMs of the hung cloud are left", hangs.count());
+        Ok(())
+    })
+}
+
+/// Notes the names of the PeerPods to whose status the operator writes that the cloud asked for fewer calls.
+async fn note_throttled(api: Api<PeerPod>, names: Arc<Mutex<HashSet<String>>>) {
+    let changes = watcher(api, watcher::Config::default()).default_backoff().touched_objects();
+    let throttled = changes.filter_map(async |peerpod| {
+        let peerpod = peerpod.ok()?;
+        let mut conditions = peerpod.status.iter().flat_map(|status| &status.conditions);
+        conditions.any(|condition| condition.reason == "CloudThrottled").then(|| peerpod.name_any())
+    });
+    throttled
+        .for_each(async |name| {
+            names.lock().unwrap().insert(name);
+        })
+        .await;
+}
+
+#[test]
+fn a_pause_that_a_cloud_wants_reaches_few_of_a_crowd_and_all_go_on_after_it() -> Result<()> {
+    const CROWD: usize = 600;
+    without_operator(async |testbed| {
+        let dir = tempfile::tempdir()?;
+        let pauses = Pauses::default();
+        let (client, namespace) = (testbed.client(), testbed.namespace("pause").await?);
+        let api: Api<PeerPod> = Api::namespaced(client.clone(), &namespace);
+        dangling(&api, "docker", &pauses.memory, CROWD).await?;
+        delete(&api, "docker", CROWD).await?;
+        let throttled = Arc::<Mutex<HashSet<String>>>::default();
+        let mut tasks = JoinSet::new();
+        tasks.spawn(note_throttled(api.clone(), throttled.clone()));
+        let _operator = operator(&client, dir.path(), &[("docker", pauses.clone())]).await?;
+        wait::eventually("the crowd is gone", 2 * DEADLINE, async || {
+            let left = api.list_metadata(&ListParams::default()).await?.items.len();
+            let vms = pauses.memory.count();
+            ensure!(left == 0 && vms == 0, "{left} PeerPods and {vms} VMs are left");
+            Ok(())
+        })
+        .await?;
+        let refused = throttled.lock().unwrap().len();
+        // No more than are under way when the cloud says so.
+        ensure!((1..CROWD / 2).contains(&refused), "{refused} of {CROWD} were refused");
         Ok(())
     })
 }

@@ -67,6 +67,13 @@ impl Failure {
         matches!(self, Self::Refused(status) if is_absence(status, name))
     }
 
+    /// Whether it means that the namespace is being deleted.
+    fn is_terminating(&self) -> bool {
+        let Self::Refused(status) = self else { return false };
+        let causes = status.details.iter().flat_map(|details| &details.causes);
+        causes.into_iter().any(|cause| cause.reason == "NamespaceTerminating")
+    }
+
     /// A write's answer, in which `gone` means that the Lease differs from the one to replace.
     fn or_outdated(self, gone: bool) -> Self {
         if self.status() == Some(CONFLICT) || gone { Self::Outdated } else { self }
@@ -160,6 +167,9 @@ impl Store {
     pub(super) fn advice(&self, failure: &Failure) -> String {
         let Self { namespace, name, .. } = self;
         match failure.status() {
+            Some(FORBIDDEN) if failure.is_terminating() => {
+                format!("; the namespace {namespace} is being deleted, so it can have no new Lease")
+            }
             Some(FORBIDDEN) => {
                 let create = if self.creator.is_none() {
                     "`create` on `leases` (coordination.k8s.io), and "
@@ -207,6 +217,8 @@ impl Backoff for EveryRetryPeriod {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
     use crate::testing::{Answer, ApiServer, Call};
 
@@ -226,5 +238,20 @@ mod tests {
             let failure = store.write(Record::default(), deadline).await.unwrap_err();
             assert_eq!(store.advice(&failure), advice);
         }
+    }
+
+    #[tokio::test]
+    async fn in_a_namespace_that_is_being_deleted_no_right_is_missing() {
+        let server = ApiServer::expecting([]);
+        let store = Store::new(server.client(), "shop", "widgets");
+        let refused = |cause: &str| {
+            let status = json!({ "code": FORBIDDEN, "details": { "causes": [{ "reason": cause }] } });
+            store.advice(&Failure::Refused(serde_json::from_value(status).unwrap()))
+        };
+        assert_eq!(
+            refused("NamespaceTerminating"),
+            "; the namespace shop is being deleted, so it can have no new Lease"
+        );
+        assert!(refused("Other").starts_with("; grant this ServiceAccount"));
     }
 }
