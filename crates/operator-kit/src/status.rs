@@ -9,7 +9,7 @@ use std::{
 use json_patch::{Patch as JsonPatch, PatchOperation, ReplaceOperation, TestOperation, jsonptr::PointerBuf};
 use kube::{
     Client, Resource, ResourceExt,
-    api::{Patch, PatchParams},
+    api::{ObjectMeta, Patch, PatchParams},
     core::{Request, object::HasStatus},
     runtime::events::{Event, EventType, Recorder},
 };
@@ -48,6 +48,13 @@ impl Published {
     }
 }
 
+/// The last write of a status.
+struct Last {
+    hash: u64,
+    /// The resource version of the copy that the status was written for; `None` until the write has succeeded.
+    of: Option<String>,
+}
+
 /// Writes the status and the events of a controller's objects.
 ///
 /// It needs the rights to `patch` their subresource `status`, and to `create` and `patch` `events` of the group `events.k8s.io`.
@@ -57,8 +64,8 @@ pub struct Publisher {
     /// For events.
     whole: Client,
     published: Mutex<Published>,
-    /// The hash of the status that was written last, by the uid of the object.
-    written: Mutex<HashMap<String, u64>>,
+    /// What was written last, by the uid of the object.
+    written: Mutex<HashMap<String, Last>>,
     field_manager: &'static str,
     /// What the controller does with them, for its events.
     action: &'static str,
@@ -140,27 +147,35 @@ impl Publisher {
     where
         K: Resource<DynamicType = ()> + HasStatus<Status: Serialize + PartialEq> + DeserializeOwned,
     {
-        if object.status() == Some(status) && !self.wrote_another(object, status) {
+        let (metadata, hash) = (object.meta(), hash(status));
+        if self.has_written(metadata, hash).unwrap_or(object.status() == Some(status)) {
             return Ok(());
         }
-        self.remember(object, status);
-        self.status(object, status).await
+        self.remember(metadata, Last { hash, of: None });
+        self.status(object, status).await?;
+        self.remember(metadata, Last { hash, of: metadata.resource_version.clone() });
+        Ok(())
     }
 
-    /// Whether this process wrote another status than this one, which the object has, and the object was read before that.
-    fn wrote_another<K: Resource>(&self, object: &K, status: &impl Serialize) -> bool {
+    /// Whether the status with this hash was written last, and for this copy of the object: then the cache does not show the result yet.
+    /// `None` if only the copy tells whether a write is due.
+    fn has_written(&self, metadata: &ObjectMeta, hash: u64) -> Option<bool> {
         let written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
-        let uid = object.meta().uid.as_deref().unwrap_or_default();
-        written.get(uid).is_some_and(|last| *last != hash(status))
+        match written.get(metadata.uid.as_deref().unwrap_or_default()) {
+            // The copy may have this status because it was read before another one was written.
+            Some(last) if last.hash != hash => Some(false),
+            Some(last) if last.of.is_some() && last.of == metadata.resource_version => Some(true),
+            _ => None,
+        }
     }
 
-    fn remember<K: Resource>(&self, object: &K, status: &impl Serialize) {
+    fn remember(&self, metadata: &ObjectMeta, last: Last) {
         let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
         if written.len() >= REMEMBERED_STATUSES {
             // Of objects that were deleted since, no cache shows anything.
             *written = HashMap::new();
         }
-        written.insert(object.meta().uid.clone().unwrap_or_default(), hash(status));
+        written.insert(metadata.uid.clone().unwrap_or_default(), last);
     }
 
     /// The recorder for one more event. It cannot forget one event alone: with another note the memory of all begins anew.
@@ -331,6 +346,23 @@ mod tests {
         // Then the watch brings what the first write left.
         widget.status = Some(WidgetStatus { size: Some(3) });
         assert!(publisher.status_if_changed(&widget, &WidgetStatus { size: Some(3) }).await.is_ok());
+    }
+
+    #[tokio::test]
+    async fn a_status_is_not_written_again_before_the_cache_shows_it() {
+        let failed = || apply().answer(Answer::error(500, "InternalError", "no"));
+        let server =
+            ApiServer::expecting([failed(), apply().answer(applied(&json!({ "size": 2 }))), failed()]);
+        let publisher = Publisher::new(&server.client(), &WIDGET, "kit", "Making");
+        let mut widget = Widget::new("a", WidgetSpec::default());
+        widget.metadata.namespace = Some("shop".into());
+        widget.metadata.uid = Some("u".into());
+        // The first write fails. After the second one, the copy is the same, and then another one without that status.
+        for (version, is_written) in [("1", false), ("1", true), ("1", true), ("2", false)] {
+            widget.metadata.resource_version = Some(version.into());
+            let written = publisher.status_if_changed(&widget, &WidgetStatus { size: Some(2) }).await;
+            assert_eq!(written.is_ok(), is_written, "{version}");
+        }
     }
 
     const EVENTS: &str = "/apis/events.k8s.io/v1/namespaces/shop/events";
