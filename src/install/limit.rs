@@ -73,9 +73,10 @@ pub fn binding(options: &Options) -> ValidatingAdmissionPolicyBinding {
     binding_to(Component::Operator.cluster_scoped(NAME), NAME, &["Deny"], Some(configurations(options)))
 }
 
-/// Whether the configuration's own admission was set up as the present spec says. It need not be ready: a webhook that does not answer
-/// refuses the Pods that it must see.
+/// Whether the configuration's own admission was set up as the present spec says, or the operator failed to do so. It need not be ready: a
+/// webhook that does not answer refuses the Pods that it must see. After a failure, the former webhook may still run.
 fn in_force() -> String {
+    let failures = [Reason::InvalidAdmission, Reason::AdmissionFailed];
     let reasons = [
         Reason::WebhookStarting,
         Reason::WebhookRunning,
@@ -83,12 +84,17 @@ fn in_force() -> String {
         Reason::PolicyStarting,
         Reason::PolicyInForce,
     ];
-    let reasons = reasons.map(|reason| format!("'{}'", reason.as_str()));
+    let list = |reasons: &[Reason]| {
+        let quoted = reasons.iter().map(|reason| format!("'{}'", reason.as_str()));
+        quoted.collect::<Vec<_>>().join(", ")
+    };
     format!(
         "!has(params.metadata.deletionTimestamp) && params.?status.?conditions.orValue([]).exists(it, \
-         it.type == '{}' && it.reason in [{}] && it.?observedGeneration.orValue(0) == params.metadata.generation)",
+         it.type == '{}' && it.?observedGeneration.orValue(0) == params.metadata.generation && \
+         (it.reason in [{}] || it.reason in [{}] && params.?spec.?admission.?mode.orValue('') != 'None'))",
         ConditionType::AdmissionReady.as_str(),
-        reasons.join(", ")
+        list(&reasons),
+        list(&failures)
     )
 }
 

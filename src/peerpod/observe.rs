@@ -54,8 +54,8 @@ pub(super) struct Observer {
 
 /// Why there are no facts to decide on.
 pub(super) enum Interrupted {
-    /// All slots of the cloud are taken: the PeerPod is parked.
-    Parked,
+    /// All slots of the cloud are taken, or it wants no calls for this time: the PeerPod is parked.
+    Parked { paused_for: Option<Duration> },
     /// The API server failed.
     Failed(ApiError),
 }
@@ -232,7 +232,9 @@ impl Observation<'_> {
     /// Takes a slot at the cloud, unless this turn has one. A cloud that cannot be asked answers at once and needs no slot.
     fn enter(&self) -> Result<(), Interrupted> {
         let Ok(provider) = self.provider else { return Ok(()) };
-        if self.turn.enter(provider.most_at_once()) { Ok(()) } else { Err(Interrupted::Parked) }
+        let paused_for = provider.paused_for();
+        let most = if paused_for.is_some() { Some(0) } else { provider.most_at_once() };
+        if self.turn.enter(most) { Ok(()) } else { Err(Interrupted::Parked { paused_for }) }
     }
 
     /// What the decision depends on of the Pod.

@@ -10,7 +10,7 @@
 //! A cloud may take so few requests a second that fewer reconciles than there are slots keep it busy. No more than
 //! [it says](crate::provider::Provider::most_at_once) are under way then, those that have stalled included. While it wants no calls,
 //! no parked PeerPod is called: thousands would come one after the other, and each write to its status that the cloud wants no calls.
-//! The few that the cloud refused return when the time is over, and have the others called.
+//! Those that the cloud refused, and those that were parked meanwhile, return after that time, and the first has the others called.
 
 mod queue;
 
@@ -200,7 +200,7 @@ impl Slots {
 
 impl Turn<'_> {
     /// Whether there is a slot at the cloud, from now until the end of this turn. Otherwise the PeerPod is parked. `most`: how many
-    /// may be under way there, if the cloud limits it.
+    /// may be under way there, if the cloud limits it; zero while it wants no calls.
     pub(super) fn enter(&self, most: Option<usize>) -> bool {
         let mut state = self.lock();
         if let State::Unasked = *state {

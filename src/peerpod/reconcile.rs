@@ -49,8 +49,8 @@ impl Context {
         let facts = match self.observer.observe(peerpod, &provider, turn).await {
             Ok(facts) => facts,
             Err(Interrupted::Failed(error)) => return Err(error),
-            Err(Interrupted::Parked) => {
-                let again = self.trackers.requeue_policy.parked(self.index.unfinished());
+            Err(Interrupted::Parked { paused_for }) => {
+                let again = self.trackers.requeue_policy.parked(self.index.unfinished(), paused_for);
                 self.report_outcome(peerpod, &Outcome::Parked, again).await;
                 return Ok(Action::requeue(again));
             }

@@ -28,6 +28,9 @@ const REFUSED_RESYNC: Duration = Duration::from_secs(30);
 /// to the API server and none to the cloud. With up to 3,000 unfinished PeerPods there are at most 10 of them a second.
 const PARKED_SHARE: Duration = Duration::from_millis(100);
 
+/// PeerPods that were parked while a cloud wanted no calls return within this much for each unfinished one: at most 100 a second.
+const RETURN_SHARE: Duration = Duration::from_millis(10);
+
 /// The least delay after a cloud asked for fewer calls.
 const LEAST_PAUSE: Duration = Duration::from_secs(1);
 
@@ -201,10 +204,15 @@ impl RequeuePolicy {
         }
     }
 
-    /// The delay for a parked PeerPod, while this many PeerPods are unfinished. It is called earlier if a slot is free.
-    pub(super) fn parked(&self, unfinished: usize) -> Duration {
-        let share = PARKED_SHARE.saturating_mul(u32::try_from(unfinished).unwrap_or(u32::MAX));
-        self.spread(share.clamp(POD_RESYNC, SLOW_RESYNC))
+    /// The delay for a parked PeerPod, while this many PeerPods are unfinished. It is called earlier if a slot is free. While the cloud
+    /// wants no calls, none is called, so the delay ends soon after that time: of the PeerPods that are parked meanwhile, the first one that
+    /// returns has the others called.
+    pub(super) fn parked(&self, unfinished: usize, paused_for: Option<Duration>) -> Duration {
+        let unfinished = u32::try_from(unfinished).unwrap_or(u32::MAX);
+        let delay = self.spread(PARKED_SHARE.saturating_mul(unfinished).clamp(POD_RESYNC, SLOW_RESYNC));
+        let Some(pause) = paused_for.map(|pause| pause.max(LEAST_PAUSE)) else { return delay };
+        let period = pause.max(RETURN_SHARE.saturating_mul(unfinished));
+        delay.min(pause + self.failures.jitter(period))
     }
 
     /// The delay after a call to the API server that failed, or that found the object changed.
@@ -361,8 +369,22 @@ mod tests {
     #[test]
     fn parked_peerpods_are_reconciled_soon_but_not_thousands_at_once() {
         for (unfinished, least) in [(0, 60), (600, 60), (1000, 100), (3000, 300), (usize::MAX, 300)] {
-            let pause = RequeuePolicy::default().parked(unfinished).as_secs();
+            let pause = RequeuePolicy::default().parked(unfinished, None).as_secs();
             assert!((least..=least * 5 / 4).contains(&pause), "{pause} s with {unfinished}");
+        }
+    }
+
+    #[test]
+    fn peerpods_that_are_parked_in_a_pause_return_after_it_but_not_thousands_at_once() {
+        for (unfinished, pause, least, most) in
+            [(0, 5, 5, 10), (0, 0, 1, 2), (20_000, 5, 5, 205), (20_000, 60, 60, 260), (0, 600, 60, 75)]
+        {
+            let policy = RequeuePolicy::default();
+            let paused_for = Some(Duration::from_secs(pause));
+            let delays: Vec<_> = (0..1000).map(|_| policy.parked(unfinished, paused_for)).collect();
+            let all = Duration::from_secs(least)..=Duration::from_secs(most);
+            assert!(delays.iter().all(|delay| all.contains(delay)), "{delays:?}");
+            assert!(delays.iter().max() > Some(&all.end().mul_f64(0.9)), "they return together");
         }
     }
 

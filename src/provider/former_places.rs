@@ -1,7 +1,7 @@
 //! When a VM counts as absent: the cloud says so, twice if it settles late, and every place that the settings named before says so,
 //! too.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use futures::future::join_all;
@@ -181,10 +181,15 @@ impl Provider for WithFormerPlaces {
         self.current.list(pages).await
     }
 
-    /// The former places are asked, too. One that wants no calls delays no VM that is in the current place.
+    /// The former places are asked, too.
     fn most_at_once(&self) -> Option<usize> {
-        let former = self.former.iter().filter_map(|former| former.provider.as_ref().ok()?.most_at_once());
-        former.filter(|most| *most > 0).chain(self.current.most_at_once()).min()
+        let former = self.former.iter().filter_map(|former| former.provider.as_ref().ok());
+        former.chain([&self.current]).filter_map(|provider| provider.most_at_once()).min()
+    }
+
+    /// A former place that wants no calls delays no VM that is in the current one.
+    fn paused_for(&self) -> Option<Duration> {
+        self.current.paused_for()
     }
 
     async fn examine(&self) -> Result<Vec<Finding>, Error> {

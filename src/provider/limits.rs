@@ -122,7 +122,11 @@ impl Provider for Decorated {
     }
 
     fn most_at_once(&self) -> Option<usize> {
-        if self.limits.closed_for().is_some() { Some(0) } else { self.inner.most_at_once() }
+        self.inner.most_at_once()
+    }
+
+    fn paused_for(&self) -> Option<Duration> {
+        self.limits.closed_for()
     }
 
     async fn examine(&self) -> Result<Vec<Finding>, Error> {

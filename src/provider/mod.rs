@@ -334,8 +334,12 @@ pub trait Provider: Send + Sync {
     }
 
     /// The most VMs to work on at once. With more of them requests would wait long, as the cloud takes few a second. `None`: no limit.
-    /// Zero while the cloud wants no calls, which [`decorate`] adds.
     fn most_at_once(&self) -> Option<usize> {
+        None
+    }
+
+    /// For how much longer the cloud wants no calls, if it named a time: [`decorate`] keeps it.
+    fn paused_for(&self) -> Option<Duration> {
         None
     }
 

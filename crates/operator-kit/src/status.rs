@@ -4,6 +4,7 @@ use std::{
     collections::HashMap,
     hash::{DefaultHasher, Hash, Hasher},
     sync::{Mutex, PoisonError},
+    time::{Duration, Instant},
 };
 
 use json_patch::{Patch as JsonPatch, PatchOperation, ReplaceOperation, TestOperation, jsonptr::PointerBuf};
@@ -34,6 +35,9 @@ const REMEMBERED_EVENTS: usize = 1000;
 /// Of how many objects the last written status is remembered.
 const REMEMBERED_STATUSES: usize = 4096;
 
+/// A cache shows a write within less time. One that still shows the copy from before it shows a cluster that was restored from a backup.
+const CACHE_LAG: Duration = Duration::from_secs(60);
+
 /// The events that were published, as far as they are remembered.
 struct Published {
     recorder: Recorder,
@@ -51,8 +55,8 @@ impl Published {
 /// The last write of a status.
 struct Last {
     hash: u64,
-    /// The resource version of the copy that the status was written for; `None` until the write has succeeded.
-    of: Option<String>,
+    /// The resource version of the copy that the status was written for, and when; `None` until the write has succeeded.
+    of: Option<(String, Instant)>,
 }
 
 /// Writes the status and the events of a controller's objects.
@@ -153,7 +157,8 @@ impl Publisher {
         }
         self.remember(metadata, Last { hash, of: None });
         self.status(object, status).await?;
-        self.remember(metadata, Last { hash, of: metadata.resource_version.clone() });
+        let of = metadata.resource_version.clone().map(|version| (version, Instant::now()));
+        self.remember(metadata, Last { hash, of });
         Ok(())
     }
 
@@ -164,7 +169,11 @@ impl Publisher {
         match written.get(metadata.uid.as_deref().unwrap_or_default()) {
             // The copy may have this status because it was read before another one was written.
             Some(last) if last.hash != hash => Some(false),
-            Some(last) if last.of.is_some() && last.of == metadata.resource_version => Some(true),
+            Some(Last { of: Some((of, at)), .. })
+                if metadata.resource_version.as_ref() == Some(of) && at.elapsed() < CACHE_LAG =>
+            {
+                Some(true)
+            }
             _ => None,
         }
     }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::ConfigMap;
+use k8s_openapi::{api::core::v1::ConfigMap, apimachinery::pkg::apis::meta::v1::ObjectMeta};
 use operator_kit::metrics::Description;
 use serde_json::{Error, Value, json};
 
@@ -219,8 +219,11 @@ fn legend(labels: &[&str]) -> String {
 /// as JSON.
 pub fn dashboard(options: &Options) -> Result<ConfigMap, Error> {
     let text = serde_json::to_string_pretty(&Dashboard::new().model())?;
+    // Flux would replace Grafana's variables in it by nothing.
+    let unchanged = ("kustomize.toolkit.fluxcd.io/substitute".to_owned(), "disabled".to_owned());
+    let metadata = Component::Operator.namespaced(&format!("{NAME}-dashboard"), options);
     Ok(ConfigMap {
-        metadata: Component::Operator.namespaced(&format!("{NAME}-dashboard"), options),
+        metadata: ObjectMeta { annotations: Some([unchanged].into()), ..metadata },
         data: Some(BTreeMap::from([(format!("{NAME}.json"), text)])),
         ..ConfigMap::default()
     })

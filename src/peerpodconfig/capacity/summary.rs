@@ -19,6 +19,10 @@ use crate::{
     },
 };
 
+/// Tolerations and selectors are part of the template of cloud-api-adaptor's Pods: a change replaces them on every node.
+const BEFORE_A_CHANGE: &str =
+    "if peer pods run, set adaptor.updateStrategy.type to OnDelete in the same change";
+
 /// The state of one configuration's nodes.
 ///
 /// An *own node* of a configuration is one that it selects and that no older configuration selects.
@@ -242,7 +246,7 @@ impl Summary {
         Some(format!(
             "{} of {} selected nodes have taints that cloud-api-adaptor's Pods do not tolerate, for \
              example {node} with {taint}; tolerate the taints in adaptor.tolerations, or change the \
-             selectors",
+             selectors ({BEFORE_A_CHANGE})",
             self.tainted.len(),
             self.nodes
         ))
@@ -258,7 +262,7 @@ impl Summary {
         (!others.is_empty()).then(|| {
             format!(
                 "of {} selected nodes, {} belong to older PeerPodConfigs: {}; change the selectors so that \
-                 no node is selected twice",
+                 no node is selected twice ({BEFORE_A_CHANGE})",
                 self.nodes,
                 self.taken_by_older.values().sum::<usize>(),
                 others.join(", ")

@@ -22,12 +22,13 @@ impl Provider for Answers {
         Ok(())
     }
 
-    /// One that has a VM takes few requests, and one that throttles takes none.
+    /// One that has a VM takes few requests, and none for a while.
     fn most_at_once(&self) -> Option<usize> {
-        match &self.0 {
-            Ok(_) => Some(7),
-            Err(error) => matches!(error.class, ErrorClass::Throttled { .. }).then_some(0),
-        }
+        self.0.is_ok().then_some(7)
+    }
+
+    fn paused_for(&self) -> Option<Duration> {
+        self.0.is_ok().then_some(Duration::from_secs(60))
     }
 
     async fn examine(&self) -> Result<Vec<Finding>, Error> {
@@ -102,13 +103,10 @@ async fn the_places_are_named_in_the_log_alone() {
 #[test]
 fn the_limits_of_all_places_hold() {
     assert_eq!(after(None, vec![former(None, Err(gone()))]).most_at_once(), None);
-    let paused = Error::new(ErrorClass::Throttled { retry_after: None }, "slow down");
-    let limited = [Err(gone()), Ok(vm()), Err(paused)].map(|answer| former(None, answer));
-    assert_eq!(
-        after(None, limited.into()).most_at_once(),
-        Some(7),
-        "a former place that is paused delays none here"
-    );
+    let limited = [Err(gone()), Ok(vm())].map(|answer| former(None, answer));
+    let provider = after(None, limited.into());
+    assert_eq!(provider.most_at_once(), Some(7));
+    assert_eq!(provider.paused_for(), None, "only a former place wants no calls");
 }
 
 #[tokio::test]

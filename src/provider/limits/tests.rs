@@ -49,9 +49,9 @@ impl Provider for Scripted {
 fn the_limit_of_a_cloud_holds_within_the_limits() {
     let limits = Limits::default();
     let (provider, _) = within(&limits, &Scripted::default());
-    assert_eq!(provider.most_at_once(), Some(7));
+    assert_eq!((provider.most_at_once(), provider.paused_for()), (Some(7), None));
     limits.close_for(Duration::from_secs(60));
-    assert_eq!(provider.most_at_once(), Some(0));
+    assert!(provider.paused_for().is_some_and(|left| left > Duration::from_secs(50)));
 }
 
 fn within(limits: &Limits, scripted: &Scripted) -> (Arc<dyn Provider>, Registry) {

@@ -11,8 +11,11 @@ use uuid::Uuid;
 use super::CLOUD;
 use crate::provider::{Error, InstanceId, Listed, POD_VM, ownership::stem_of, single_flight::SingleFlight};
 
-/// The most VMs without a known UUID whose names are kept. Each has 80 characters at most.
+/// The most VMs without a known UUID whose names are kept.
 const MOST_UNKNOWN: usize = 1_000;
+
+/// How vCenter calls a VM of which it knows neither the name nor the file at present.
+const UNNAMED: &str = "Unknown";
 
 /// How long a caller waits for another one's list, and may still make its own.
 const LONGEST_WAIT: Duration = Duration::from_secs(20);
@@ -32,16 +35,21 @@ impl Shown {
     pub(super) fn note(&mut self, vm: &Listed) {
         match Uuid::try_parse(&vm.id) {
             Ok(id) => _ = self.ids.insert(id),
-            Err(_) if !vm.name.contains(POD_VM) => {}
+            Err(_) if !vm.name.contains(POD_VM) && !vm.name.starts_with(UNNAMED) => {}
             Err(_) if self.unknown.len() == MOST_UNKNOWN => self.has_more_unknown = true,
             Err(_) => self.unknown.push(vm.name.clone()),
         }
     }
 
-    /// Whether one of the VMs without a known UUID may be of the Pod with this name. A VM may have the path of its file as its name.
+    /// Whether one of the VMs without a known UUID may be of the Pod with this name. A VM may have the path of its file as its name, cut
+    /// where vCenter's limit of 80 characters for a name ends.
     pub(super) fn may_hide(&self, pod: Option<&str>) -> bool {
         let stem = pod.map_or_else(|| POD_VM.to_owned(), |pod| stem_of(pod, CLOUD.name_limit));
-        self.has_more_unknown || self.unknown.iter().any(|name| name.contains(&stem))
+        let fits = |name: &str| name.starts_with(&stem) || stem.starts_with(name);
+        let may_be_it = |name: &String| {
+            name.starts_with(UNNAMED) || name.match_indices(POD_VM).any(|(at, _)| fits(&name[at..]))
+        };
+        self.has_more_unknown || self.unknown.iter().any(may_be_it)
     }
 
     /// Whether no VM has this UUID.
@@ -176,6 +184,16 @@ mod tests {
             (true, true)
         );
         assert_eq!(shown(&[another, ("vm-42", "podvm-web-1a2b3c4d")]), (true, false), "another Pod's");
+        assert_eq!(shown(&[another, ("vm-42", "Unknown")]), (true, true), "it may be any VM");
+        assert_eq!(shown(&[("0dd2f0c5-6a3d-44a7-9b5e-2f7a6c2f9a13", "Unknown")]), (true, false));
+    }
+
+    #[test]
+    fn a_name_that_is_cut_may_hide_each_pod_that_it_fits() {
+        let mut shown = Shown::default();
+        shown.note(&Listed::new(Resource::Vm, "vm-42", "%2fvmfs%2fvolumes%2f5f1e-0a%2fpodvm-web-7d9c5b6f4"));
+        assert!(shown.may_hide(Some("web-7d9c5b6f4-x2x5k")) && shown.may_hide(Some("web-7d9c5b6f4d")));
+        assert!(!shown.may_hide(Some("web-8")) && !shown.may_hide(Some("database")));
     }
 
     #[test]

@@ -94,6 +94,17 @@ fn a_peer_pod_in_a_namespace_that_others_excluded_from_the_webhook_must_request_
             created(alone, namespace, peer(RUNTIME_CLASS, json!({}))).await?;
         }
 
+        // While the operator fails to change the admission, the former webhook runs.
+        let admission = json!({
+            "mode": "Webhook", "excludedNamespaces": ["excluded"], "webhookLabels": { "label": "not valid" },
+        });
+        stage.configure("config", json!({ "limit": 2, "admission": admission })).await?;
+        stage.until("config", "AdmissionReady", "InvalidAdmission").await?;
+        wait::eventually("the policy refuses the Pod", DEADLINE, async || {
+            refusal(create(RUNTIME_CLASS, json!({})).await).map(drop)
+        })
+        .await?;
+
         // Of a configuration without an admission, nothing is known of what adds the request.
         stage.configure("config", mode("None")).await?;
         stage.until("config", "AdmissionReady", "AdmissionElsewhere").await?;

@@ -105,8 +105,8 @@ pub(super) struct Switch {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct Drain {
     /// Whether `helm uninstall` waits. If there are PeerPods of Pods that still exist, it fails and changes nothing. If false,
-    /// delete every PeerPodConfig first (`kubectl -n NAMESPACE delete peerpodconfigs --all`): while one exists, helm cannot
-    /// delete the operator.
+    /// delete every PeerPodConfig first (`kubectl -n NAMESPACE delete peerpodconfigs --all`): while one
+    /// exists, `helm uninstall` fails, and a second one deletes the operator, which alone can clean up the nodes.
     enabled: bool,
     /// Time limit, such as `4m` or `1h 30m`, up to `24h`. helm's own `--timeout` must be a minute longer.
     #[schemars(schema_with = "drain_timeout")]
