@@ -150,7 +150,8 @@ pub fn peerpod_object(pod: &Pod, provider: &str, instance: &str) -> Value {
     })
 }
 
-/// A machine's name for a Pod of this name, in a sandbox with a random id.
+/// A machine's name for a Pod of this name, in a sandbox with a random id. It begins with a letter: the operator leaves the machine of a
+/// sandbox whose eight digits are a date.
 pub fn vm_name(pod: &str) -> String {
     let replaced: String = pod
         .to_lowercase()
@@ -158,7 +159,7 @@ pub fn vm_name(pod: &str) -> String {
         .map(|c| if c.is_ascii_lowercase() || c.is_ascii_digit() { c } else { '-' })
         .take(VM_NAME_LIMIT - "podvm--12345678".len())
         .collect();
-    format!("podvm-{replaced}-{}", random(b"0123456789abcdef", 8))
+    format!("podvm-{replaced}-{}{}", random(b"abcdef", 1), random(b"0123456789abcdef", 7))
 }
 
 fn random(alphabet: &[u8], length: usize) -> String {
