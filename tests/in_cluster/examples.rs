@@ -12,6 +12,10 @@ use testbed::{
 
 use crate::support::{Installation, PROGRAM, beside_others};
 
+/// Where the right to name an owner is enforced, an API server may take 30 seconds until it knows a new kind as an owner, and the operator's
+/// next attempt may then be two minutes away.
+const OWNER_IS_KNOWN: &str = "--timeout=180s";
+
 /// The node cannot pull the images of the samples. Pods of namespaces with this label run an image that the node has.
 const LABEL: &str = "tests/tiny-image";
 
@@ -123,7 +127,7 @@ fn podset_runs_the_pods_of_its_sample_on_the_real_node() -> Result<()> {
     with("podset", async |example| {
         example.create_sample().await?;
         let three = "--for=jsonpath={.status.availableReplicas}=3";
-        example.here(&["wait", three, "podset/podset-sample", "--timeout=60s"]).await?;
+        example.here(&["wait", three, "podset/podset-sample", OWNER_IS_KNOWN]).await?;
         let ready = ["wait", "--for=condition=Ready", "pod", "--selector=app=podset-sample", "--timeout=60s"];
         let ready = example.here(&ready).await?;
         ensure!(ready.lines().count() == 3, "{ready}");
@@ -144,7 +148,7 @@ fn ptemplate_runs_the_consumer_of_its_sample_on_the_real_node_and_says_so() -> R
         example.kubectl(&["patch", "node", node::NAME, "--subresource=status", "--patch", &devices]).await?;
         example.create_sample().await?;
         let (object, applied) = ("ptemplate/ptemplate-sample", "--for=condition=ConsumerApplied");
-        example.here(&["wait", applied, object, "--timeout=60s"]).await?;
+        example.here(&["wait", applied, object, OWNER_IS_KNOWN]).await?;
         let module = example.status(object, ".conditions[?(@.type=='ModuleApplied')].reason").await?;
         ensure!(module == "KmmNotInstalled", "{module}");
         ensure!(example.status(object, ".consumers").await?.is_empty(), "no node is meant so far");
