@@ -6,11 +6,12 @@ use anyhow::{Context as _, Result, ensure};
 use cluster::progress::Progress;
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{ConfigMap, Pod};
 use kube::{
     Api,
     api::{ListParams, ObjectMeta, PostParams},
 };
+use operator_kit::metadata::controlled_by;
 use podset::{
     api::{PodSet, PodSetSpec},
     plan,
@@ -80,11 +81,16 @@ async fn memory(stage: &Stage) -> Result<f64> {
     Ok(usage::memory(stage.operator_pid().await)?.0)
 }
 
-/// How long a plain client takes to create the Pods.
+/// How long a plain client takes to create the same Pods. They have an owner, as the operator's have: the API server checks the right to
+/// name it, and the garbage collector takes note of it. It is none that the operator knows.
 async fn by_client(stage: &Stage) -> Result<Duration> {
     let namespace = stage.namespace().await?;
+    let maps: Api<ConfigMap> = Api::namespaced(stage.client(), &namespace);
+    let metadata = ObjectMeta { name: Some("client".to_owned()), ..ObjectMeta::default() };
+    let owner = maps.create(&PostParams::default(), &ConfigMap { metadata, ..ConfigMap::default() }).await?;
     let api: Api<Pod> = Api::namespaced(stage.client(), &namespace);
-    let pod = plan::pod(&PodSet::new("client", PodSetSpec { replicas: REPLICAS }));
+    let mut pod = plan::pod(&PodSet::new("client", PodSetSpec { replicas: REPLICAS }));
+    pod.metadata.owner_references = controlled_by(&owner);
     let start = Instant::now();
     let created = (0..PODS).map(|_| {
         let (api, pod) = (&api, &pod);
