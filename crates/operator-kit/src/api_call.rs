@@ -92,7 +92,7 @@ impl ApiError {
 
     /// Whether nothing can be created in the namespace because it is being deleted.
     pub fn is_of_terminating_namespace(&self) -> bool {
-        self.causes().iter().any(|cause| cause.reason == "NamespaceTerminating")
+        self.status().is_some_and(is_of_terminating_namespace)
     }
 
     /// Whether a JSON patch was refused because one of its tests failed. An object that the schema refuses is answered
@@ -149,9 +149,12 @@ impl ApiError {
     }
 
     fn causes(&self) -> &[StatusCause] {
-        let details = self.status().and_then(|status| status.details.as_ref());
-        details.map(|details| details.causes.as_slice()).unwrap_or_default()
+        self.status().map(causes).unwrap_or_default()
     }
+}
+
+fn causes(status: &Status) -> &[StatusCause] {
+    status.details.as_ref().map(|details| details.causes.as_slice()).unwrap_or_default()
 }
 
 /// How a write ended.
@@ -184,6 +187,11 @@ pub fn if_unchanged<T>(name: &str, answer: Result<T, ApiError>) -> Result<Option
         Err(error) if error.is_absence_of(name) || error.is_conflict() => Ok(None),
         answer => answer.map(Some),
     }
+}
+
+/// Whether this answer means that nothing can be created in the namespace because it is being deleted.
+pub(crate) fn is_of_terminating_namespace(status: &Status) -> bool {
+    causes(status).iter().any(|cause| cause.reason == "NamespaceTerminating")
 }
 
 /// Whether this answer means that the object of this name does not exist.

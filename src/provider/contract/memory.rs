@@ -40,6 +40,8 @@ struct State {
     vms: HashMap<(String, String), Machine>,
     made: u32,
     behavior: Option<(Behavior, (String, String))>,
+    /// For how long it wants no calls when it is next asked for a VM.
+    pause: Option<Duration>,
 }
 
 struct Machine {
@@ -60,6 +62,11 @@ impl Memory {
     /// From now on no call is answered.
     pub fn hang(&self) {
         self.lock().behavior = Some((Behavior::Hangs, (String::new(), String::new())));
+    }
+
+    /// When it is next asked for a VM, it wants no calls for this time.
+    pub fn pause_once(&self, time: Duration) {
+        self.lock().pause = Some(time);
     }
 
     /// How many VMs are there.
@@ -102,6 +109,10 @@ impl Memory {
 
     /// Fails, or never ends, as the cloud behaves to this VM.
     async fn answer(&self, key: Option<&(String, String)>) -> Result<(), Error> {
+        let pause = key.and_then(|_| self.lock().pause.take());
+        if let Some(time) = pause {
+            return Err(throttled(time));
+        }
         let behavior = self.lock().behavior.clone();
         let Some((behavior, _)) = behavior.filter(|(behavior, to)| {
             // Faults of the cloud as a whole affect all VMs, and every fault affects a list.
@@ -111,10 +122,7 @@ impl Memory {
         };
         match behavior {
             Behavior::Hangs => pending().await,
-            Behavior::Throttled => {
-                let class = ErrorClass::Throttled { retry_after: Some(RETRY_AFTER) };
-                Err(Error::new(class, "it asks for fewer calls"))
-            }
+            Behavior::Throttled => Err(throttled(RETRY_AFTER)),
             Behavior::Unauthorized => Err(Error::new(ErrorClass::Unauthorized, "it refuses the credentials")),
             _ => Ok(()),
         }
@@ -165,6 +173,10 @@ fn parse_id(raw: &str) -> Result<ParsedId, IdProblem> {
 fn key(id: &str) -> (String, String) {
     let (scope, id) = id.split_once('/').unwrap_or((HERE, id));
     (scope.to_owned(), id.to_owned())
+}
+
+fn throttled(time: Duration) -> Error {
+    Error::new(ErrorClass::Throttled { retry_after: Some(time) }, "it asks for fewer calls")
 }
 
 fn not_found() -> Error {

@@ -5,15 +5,11 @@ use std::{
     collections::HashSet,
     fs,
     path::Path,
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, Mutex},
     time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, Result, ensure};
-use async_trait::async_trait;
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use kube::{
     Api, Client, ResourceExt as _,
@@ -26,10 +22,7 @@ use peerpod_operator::{
     api::v1alpha1::PeerPod,
     metrics::Metrics,
     peerpod::{self, PeerPods},
-    provider::{
-        Accepted, Claim, CloudSettings, Error, ErrorClass, Finding, InstanceId, Openers, OwnVm, Pages,
-        Provider, Vm, contract::memory::Memory,
-    },
+    provider::{CloudSettings, Openers, Provider, contract::memory::Memory},
     settings::{self, Catalogue, Endpoint, Folders, Schema},
 };
 use prometheus_client::registry::Registry;
@@ -62,16 +55,12 @@ const fn schema(cloud: &'static str) -> Schema {
 }
 
 /// The operator for these clouds, until it is dropped.
-async fn operator<P: Provider + Clone + 'static>(
-    client: &Client,
-    dir: &Path,
-    clouds: &[(&'static str, P)],
-) -> Result<JoinSet<()>> {
+async fn operator(client: &Client, dir: &Path, clouds: &[(&'static str, Memory)]) -> Result<JoinSet<()>> {
     let metrics = Metrics::new(&mut Registry::default());
     let (stop, leadership, mut tasks) = (CancellationToken::new(), Leadership::unlimited(), JoinSet::new());
-    let openers = clouds.iter().fold(Openers::default(), |openers, (name, provider)| {
-        let provider = provider.clone();
-        openers.with(name, move |_, _| Ok(Box::new(provider.clone()) as Box<dyn Provider>))
+    let openers = clouds.iter().fold(Openers::default(), |openers, (name, memory)| {
+        let memory = memory.clone();
+        openers.with(name, move |_, _| Ok(Box::new(memory.clone()) as Box<dyn Provider>))
     });
     let mut sources = Vec::new();
     for (name, _) in clouds {
@@ -86,36 +75,6 @@ async fn operator<P: Provider + Clone + 'static>(
     let controller = PeerPods::new(client.clone(), sources, openers, leadership, metrics, &options);
     tasks.spawn(controller.run(|| (), stop));
     Ok(tasks)
-}
-
-/// A cloud that wants no calls for [`PAUSE`] when it is first asked for a VM.
-#[derive(Clone, Default)]
-struct Pauses {
-    memory: Memory,
-    has_paused: Arc<AtomicBool>,
-}
-
-#[async_trait]
-impl Provider for Pauses {
-    async fn describe(&self, id: &InstanceId, claim: &Claim) -> Result<Vm, Error> {
-        if !self.has_paused.swap(true, Ordering::Relaxed) {
-            let class = ErrorClass::Throttled { retry_after: Some(PAUSE) };
-            return Err(Error::new(class, "it wants no calls"));
-        }
-        self.memory.describe(id, claim).await
-    }
-
-    async fn delete(&self, vm: &OwnVm) -> Result<Accepted, Error> {
-        self.memory.delete(vm).await
-    }
-
-    async fn list(&self, pages: Pages<'_>) -> Result<(), Error> {
-        self.memory.list(pages).await
-    }
-
-    async fn examine(&self) -> Result<Vec<Finding>, Error> {
-        self.memory.examine().await
-    }
 }
 
 /// So many VMs of Pods that are gone, each with its PeerPod.
@@ -234,18 +193,19 @@ fn a_pause_that_a_cloud_wants_reaches_few_of_a_crowd_and_all_go_on_after_it() ->
     const CROWD: usize = 600;
     without_operator(async |testbed| {
         let dir = tempfile::tempdir()?;
-        let pauses = Pauses::default();
+        let pauses = Memory::default();
         let (client, namespace) = (testbed.client(), testbed.namespace("pause").await?);
         let api: Api<PeerPod> = Api::namespaced(client.clone(), &namespace);
-        dangling(&api, "docker", &pauses.memory, CROWD).await?;
+        dangling(&api, "docker", &pauses, CROWD).await?;
         delete(&api, "docker", CROWD).await?;
         let throttled = Arc::<Mutex<HashSet<String>>>::default();
         let mut tasks = JoinSet::new();
         tasks.spawn(note_throttled(api.clone(), throttled.clone()));
+        pauses.pause_once(PAUSE);
         let _operator = operator(&client, dir.path(), &[("docker", pauses.clone())]).await?;
         wait::eventually("the crowd is gone", 2 * DEADLINE, async || {
             let left = api.list_metadata(&ListParams::default()).await?.items.len();
-            let vms = pauses.memory.count();
+            let vms = pauses.count();
             ensure!(left == 0 && vms == 0, "{left} PeerPods and {vms} VMs are left");
             Ok(())
         })

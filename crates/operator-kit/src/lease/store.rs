@@ -16,7 +16,7 @@ use super::{
     candidate::{RETRY_PERIOD, Record},
     record,
 };
-use crate::api_call::is_absence;
+use crate::api_call::{is_absence, is_of_terminating_namespace};
 
 const FORBIDDEN: u16 = 403;
 const CONFLICT: u16 = 409;
@@ -69,9 +69,7 @@ impl Failure {
 
     /// Whether it means that the namespace is being deleted.
     fn is_terminating(&self) -> bool {
-        let Self::Refused(status) = self else { return false };
-        let causes = status.details.iter().flat_map(|details| &details.causes);
-        causes.into_iter().any(|cause| cause.reason == "NamespaceTerminating")
+        matches!(self, Self::Refused(status) if is_of_terminating_namespace(status))
     }
 
     /// A write's answer, in which `gone` means that the Lease differs from the one to replace.
