@@ -3,7 +3,7 @@
 use anyhow::{Context as _, Result, ensure};
 use futures::future::try_join_all;
 use jiff::Timestamp;
-use kube::{ResourceExt as _, api::DeleteParams};
+use kube::ResourceExt as _;
 use testbed::{Vm, wait};
 use uuid::Uuid;
 
@@ -73,9 +73,7 @@ fn a_first_start_that_is_recorded_last_replaces_nothing() -> Result<()> {
 #[test]
 fn a_slow_start_of_an_earlier_pod_of_the_same_name_replaces_nothing() -> Result<()> {
     beside_others(async |scene| {
-        scene.pods.run("web-0").await?;
-        // At once: the deletion by a kubelet may come twice, and would end the second Pod.
-        scene.pods.api().delete("web-0", &DeleteParams::default().grace_period(0)).await?;
+        scene.pods.come_and_go("web-0").await?;
         scene.pods.run("web-0").await?;
         let pod = scene.pods.sandbox_is_lost("web-0").await?;
         let vm = scene.caa.start_vm(&pod, scene.host).await?;

@@ -14,6 +14,9 @@ use crate::wait::{self, DEADLINE};
 /// The fake node of the Pods.
 const NODE: &str = "fake-0";
 
+/// A node that is not there.
+const NO_NODE: &str = "none";
+
 /// Pods of one namespace on a fake node. They run at once, and end as soon as they are deleted.
 #[derive(Clone, Debug)]
 pub struct Pods {
@@ -69,6 +72,15 @@ impl Pods {
             .delete(name, &DeleteParams::background())
             .await
             .with_context(|| format!("deleting the Pod {name}"))?;
+        wait::gone(&self.api, name, DEADLINE).await
+    }
+
+    /// Makes a Pod and removes it. No kubelet sees it: kwok deletes by name what is being deleted, also when another Pod already has the name.
+    pub async fn come_and_go(&self, name: &str) -> Result<()> {
+        let created = self.api.create(&PostParams::default(), &pod(name, NO_NODE, 0)?).await;
+        created.with_context(|| format!("creating the Pod {name}"))?;
+        let at_once = DeleteParams::default().grace_period(0);
+        self.api.delete(name, &at_once).await.with_context(|| format!("deleting the Pod {name}"))?;
         wait::gone(&self.api, name, DEADLINE).await
     }
 
