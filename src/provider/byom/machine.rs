@@ -12,7 +12,7 @@ use russh::{
     client::{self, AuthResult},
     keys::{HashAlg, PublicKey, PublicKeyOrCertificate, key::PrivateKeyWithHashAlg},
 };
-use russh_sftp::client::SftpSession;
+use russh_sftp::client::{self as sftp, SftpSession};
 use ssh_login::Tether;
 use tokio::{
     fs,
@@ -103,7 +103,9 @@ impl Access {
         self.authenticate(&mut handle).await?;
         let channel = handle.channel_open_session().await?;
         channel.request_subsystem(true, "sftp").await?;
-        let sftp = SftpSession::new(channel.into_stream()).await?;
+        // The caller bounds all of it. The default ends each request after 10 s.
+        let config = sftp::Config { request_timeout_secs: PATIENCE.as_secs(), ..sftp::Config::default() };
+        let sftp = SftpSession::new_with_config(channel.into_stream(), config).await?;
         Ok(Session { sftp, _handle: handle, _tether: tether, begun })
     }
 

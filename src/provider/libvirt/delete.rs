@@ -6,7 +6,12 @@ use futures::future::join4;
 use libvirt_client::{Domain, DomainState, ErrorCode, UndefineFlags};
 use operator_kit::Message;
 
-use super::{Libvirt, definition::Definition, parse, uuid, volumes::Found};
+use super::{
+    Libvirt,
+    definition::Definition,
+    parse, uuid,
+    volumes::{Found, ensure_absent},
+};
 use crate::provider::{Error, ErrorClass, InstanceId, Vm, error::release_advice};
 
 /// What a domain is right before its deletion.
@@ -65,9 +70,10 @@ impl Libvirt {
         let is_known = all.belongings == known.belongings;
         let found = if is_known { found } else { self.find_volumes(&all.belongings).await };
         self.turn_off(&domain).await?;
+        let found = self.delete_volumes(found).await;
         // If the pool shows no volume, an administrator is to undefine the domain.
         let is_pool_empty = found.iter().any(|found| matches!(found, Ok(Found::EmptyPool(_))));
-        let deleted = self.delete_volumes(found, "undefine the domain").await;
+        let deleted = ensure_absent(found, "undefine the domain");
         self.remains.note(&all, deleted.is_err() && !is_pool_empty);
         deleted?;
         self.undefine(&domain).await?;
@@ -124,7 +130,7 @@ impl Libvirt {
 
     /// Deletes the volumes of a domain that is gone. Volumes that are left are remembered, as nothing else leads to them.
     async fn delete_remains(&self, vm: &Vm, found: Vec<Result<Found, Error>>) -> Result<(), Error> {
-        let deleted = self.delete_volumes(found, &release_advice()).await;
+        let deleted = ensure_absent(self.delete_volumes(found).await, &release_advice());
         self.remains.note(vm, deleted.is_err());
         deleted
     }

@@ -58,28 +58,28 @@ impl Libvirt {
         join_all(paths.iter().map(|path| self.find_volume(path))).await
     }
 
-    /// Deletes all volumes that were found, at once. Then returns the first problem of finding or deleting. A volume that does
-    /// not exist counts as deleted. `if_deleted`: what to do if the volumes of an empty pool were deleted.
-    pub(super) async fn delete_volumes(
-        &self,
-        found: Vec<Result<Found, Error>>,
-        if_deleted: &str,
-    ) -> Result<(), Error> {
-        let deleted = found.into_iter().map(async |found| {
-            let volume = match found? {
-                Found::There(volume) => volume,
-                Found::Absent => return Ok(()),
-                Found::EmptyPool(doing) => return Err(empty_pool(&doing, if_deleted)),
-            };
-            match self.client.volume_delete(&volume).await {
-                Err(error) if error.code() != Some(ErrorCode::NoStorageVolume) => {
-                    let doing = format!("deleting the volume {}", volume.key);
-                    Err(self.explain(Message::new("deleting a volume of the VM", doing), &error))
-                }
-                _ => Ok(()),
-            }
+    /// Deletes all volumes that were found, at once. Returns what is at each path then.
+    pub(super) async fn delete_volumes(&self, found: Vec<Result<Found, Error>>) -> Vec<Result<Found, Error>> {
+        let deleted = found.into_iter().map(async |found| match found? {
+            Found::There(volume) => self.delete_volume(&volume).await,
+            not_there => Ok(not_there),
         });
-        join_all(deleted).await.into_iter().collect()
+        join_all(deleted).await
+    }
+
+    /// Deletes one volume. Returns what is at its path then.
+    async fn delete_volume(&self, volume: &Volume) -> Result<Found, Error> {
+        match self.client.volume_delete(volume).await {
+            Ok(()) => Ok(Found::Absent),
+            // Another program deleted it, or a refresh of its pool has failed since it was found.
+            Err(error) if error.code() == Some(ErrorCode::NoStorageVolume) => {
+                self.find_volume(&volume.key).await
+            }
+            Err(error) => {
+                let doing = format!("deleting the volume {}", volume.key);
+                Err(self.explain(Message::new("deleting a volume of the VM", doing), &error))
+            }
+        }
     }
 
     /// The volume at `path`. An inactive pool knows none of its volumes, and no answer shows a volume that an access rule hides.
@@ -89,7 +89,7 @@ impl Libvirt {
     /// otherwise. No pool is refreshed for that, because a pool whose refresh fails becomes inactive. A refresh that libvirt itself
     /// begins, after an upload, leaves the pool active if it fails, with few volumes or none; so may one whose file system is not
     /// mounted. cloud-api-adaptor needs its base volume in the pool. So an empty pool proves nothing. A pool that lacks only some of
-    /// its volumes is not recognised.
+    /// its volumes is not recognised. A pool that was empty for a moment shows the volume at the second look.
     pub(super) async fn find_volume(&self, path: &str) -> Result<Found, Error> {
         match self.client.volume_lookup_by_path(path).await {
             Ok(volume) => return Ok(Found::There(volume)),
@@ -117,13 +117,32 @@ impl Libvirt {
             });
             return Err(Error::new(ErrorClass::Invalid, message));
         }
-        match self.client.volume_lookup_by_name(&pool, name).await {
-            Err(error) if error.code() == Some(ErrorCode::NoStorageVolume) => {}
-            found => return found.map(Found::There).map_err(explain),
+        let look = async || match self.client.volume_lookup_by_name(&pool, name).await {
+            Err(error) if error.code() == Some(ErrorCode::NoStorageVolume) => Ok(None),
+            found => found.map(Some).map_err(explain),
+        };
+        if let Some(volume) = look().await? {
+            return Ok(Found::There(volume));
         }
-        let count = self.client.pool_volume_count(&pool).await.map_err(explain)?;
-        Ok(if count == 0 { Found::EmptyPool(doing) } else { Found::Absent })
+        if self.client.pool_volume_count(&pool).await.map_err(explain)? == 0 {
+            return Ok(Found::EmptyPool(doing));
+        }
+        Ok(look().await?.map_or(Found::Absent, Found::There))
     }
+}
+
+/// Fails unless all volumes are absent. `if_deleted`: what to do if the volumes of an empty pool were deleted.
+pub(super) fn ensure_absent(found: Vec<Result<Found, Error>>, if_deleted: &str) -> Result<(), Error> {
+    found.into_iter().try_for_each(|found| match found? {
+        Found::Absent => Ok(()),
+        Found::EmptyPool(doing) => Err(empty_pool(&doing, if_deleted)),
+        Found::There(volume) => {
+            let public =
+                "a volume of the VM is there, although libvirt did not find it when it was to delete it";
+            let full = format!("{public}: {}", volume.key);
+            Err(Error::new(ErrorClass::Transient, Message::new(public, full)))
+        }
+    })
 }
 
 /// The error of looking for a volume in a pool that shows none.

@@ -191,6 +191,27 @@ fn volumes_that_an_access_rule_hides_are_not_taken_for_deleted() -> Result<()> {
 }
 
 #[test]
+fn a_volume_that_libvirt_does_not_find_when_it_deletes_it_is_not_taken_for_deleted() -> Result<()> {
+    run(async {
+        let peer = Peer::start().await?;
+        let (host, name) = (peer.libvirtd.host(), vm_name("web"));
+        let vm = host.start_pod_vm(&name).await?;
+        let (relay, provider) = peer.relayed()?;
+        let own = proven(&provider, vm.domain.uuid).await?;
+        // As of a pool whose refresh fails after the volume was found. A later refresh shows the volume again.
+        relay.refuse(STORAGE_VOL_DELETE, &[], NO_STORAGE_VOL);
+        let error = provider.delete(&own).await.err().context("it was deleted")?;
+        ensure!(error.class == ErrorClass::Transient, "{error:?}");
+        ensure!(error.message.for_log().contains(&vm.root.key), "{error:?}");
+        ensure!(host.virsh().domains().await?.contains(&name), "{name} is gone");
+
+        relay.refuse_none();
+        provider.delete(&own).await?;
+        peer.vanished(&vm).await
+    })
+}
+
+#[test]
 fn a_pool_that_shows_no_volume_at_all_does_not_prove_that_those_of_the_vm_are_gone() -> Result<()> {
     run(async {
         let peer = Peer::start().await?;

@@ -39,6 +39,9 @@ const RELEASED: Duration = DEADLINE.saturating_add(LOOK_AFTER);
 /// The answer to the first look at a machine that is available.
 const AVAILABLE: ErrorClass = ErrorClass::Unsettled { check_again_after: LOOK_AFTER };
 
+/// The folder that the machine serves by SFTP, within that of a test.
+const ROOT: &str = "machine";
+
 /// A machine, and a pool on the cluster.
 struct Stand {
     sshd: Sshd,
@@ -50,9 +53,23 @@ struct Stand {
 impl Stand {
     /// Starts one machine, and adds to the pool so many addresses where no machine listens.
     async fn start(testbed: &Testbed, dir: &Path, further: u8) -> Result<Self> {
-        let root = dir.join("machine");
+        let options = sshd::Options { sftp: Some(dir.join(ROOT)), ..sshd::Options::default() };
+        Self::start_as(testbed, dir, further, options).await
+    }
+
+    /// The same, with a machine whose SFTP answers this late.
+    async fn start_late(testbed: &Testbed, dir: &Path, late: Duration) -> Result<Self> {
+        let (root, late) = (dir.join(ROOT), late.as_secs());
+        let subsystem =
+            format!("Subsystem sftp sleep {late}; exec /usr/lib/openssh/sftp-server -d {}", root.display());
+        let options = sshd::Options { configuration: subsystem, ..sshd::Options::default() };
+        Self::start_as(testbed, dir, 0, options).await
+    }
+
+    async fn start_as(testbed: &Testbed, dir: &Path, further: u8, options: sshd::Options) -> Result<Self> {
+        let root = dir.join(ROOT);
         fs::create_dir_all(root.join("cidata"))?;
-        let options = sshd::Options { sftp: Some(root.clone()), port: Some(22), ..sshd::Options::default() };
+        let options = sshd::Options { port: Some(22), ..options };
         let sshd = Sshd::start(&dir.join("sshd"), &options).await?;
         let objects: Api<ConfigMap> = Api::namespaced(testbed.client(), NAMESPACE);
         if objects.get_opt(POOL).await?.is_some() {

@@ -140,3 +140,17 @@ fn a_machine_that_cannot_be_restarted_returns_to_the_pool_soon() -> Result<()> {
         Ok(())
     })
 }
+
+#[test]
+fn a_machine_that_takes_longer_than_the_sftp_library_allows_is_told_to_restart() -> Result<()> {
+    without_operator(async |testbed| {
+        let dir = tempfile::tempdir()?;
+        // By its default, the library ends a request after 10 s.
+        let stand = Stand::start_late(testbed, dir.path(), Duration::from_secs(12)).await?;
+        let provider = stand.settings().open_in(testbed.client(), None)?;
+        stand.give("slow").await?;
+        reap(&*provider, &stand.address(), "slow").await?;
+        ensure!(stand.told()?.as_deref() == Some("reboot"), "it was not told");
+        Ok(())
+    })
+}
