@@ -53,7 +53,7 @@ pub struct ApplyArgs {
     /// File with one PeerPodConfig, as YAML or JSON
     pub file: PathBuf,
 
-    /// Time limit, such as 5m, 90s or 1h 30m
+    /// Time limit, from 1s to 24h, such as 1h 30m
     #[arg(
         long,
         value_name = "DURATION",

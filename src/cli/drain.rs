@@ -64,7 +64,7 @@ const CONFIRM_PATIENCE: Duration = Duration::from_secs(10);
 /// Arguments of `drain`.
 #[derive(Clone, Debug, Args)]
 pub struct DrainArgs {
-    /// Time limit, such as 5m, 90s or 1h 30m
+    /// Time limit, from 1s to 24h, such as 1h 30m
     #[arg(
         long,
         value_name = "DURATION",

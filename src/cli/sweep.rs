@@ -51,11 +51,11 @@ pub struct SweepArgs {
     pub dry_run: bool,
 
     /// Leave out what is younger by the cloud's clock. A cloud without such a clock (libvirt) counts from the first listing: there,
-    /// give a shorter time
+    /// give a shorter time. From 1s to 24h
     #[arg(long, value_name = "DURATION", env = "PEERPOD_OPERATOR_GRACE", default_value = "30m", value_parser = patience)]
     pub grace: Duration,
 
-    /// The time between the two listings
+    /// The time between the two listings, from 1s to 24h
     #[arg(long, value_name = "DURATION", env = "PEERPOD_OPERATOR_PAUSE", default_value = "10s", value_parser = patience)]
     pub pause: Duration,
 

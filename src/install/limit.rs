@@ -57,7 +57,7 @@ pub fn policy() -> ValidatingAdmissionPolicy {
                 message_expression: Some(format!(
                     "'a Pod with the runtime class ' + {class} + ' must request one ' + {resource} + ', which the admission of the \
                      PeerPodConfig ' + params.metadata.name + ' adds: another webhook or policy set the runtime class after \
-                     that admission ran, or excluded the namespace from it'"
+                     that admission ran, or excluded the namespace from it, or the condition AdmissionReady says why it does not work'"
                 )),
                 reason: Some("Forbidden".to_owned()),
                 ..Validation::default()
@@ -73,10 +73,15 @@ pub fn binding(options: &Options) -> ValidatingAdmissionPolicyBinding {
     binding_to(Component::Operator.cluster_scoped(NAME), NAME, &["Deny"], Some(configurations(options)))
 }
 
-/// Whether the configuration's own admission was set up as the present spec says, or the operator failed to do so. It need not be ready: a
-/// webhook that does not answer refuses the Pods that it must see. After a failure, the former webhook may still run.
+/// Whether the configuration's own admission was set up as the present spec says, or the operator could not do so. It need not be ready: a
+/// webhook that does not answer refuses the Pods that it must see. After a failure, the former webhook may still run, or nothing.
 fn in_force() -> String {
-    let failures = [Reason::InvalidAdmission, Reason::AdmissionFailed];
+    let failures = [
+        Reason::AdmissionWithheld,
+        Reason::PolicyUnsupported,
+        Reason::InvalidAdmission,
+        Reason::AdmissionFailed,
+    ];
     let reasons = [
         Reason::WebhookStarting,
         Reason::WebhookRunning,

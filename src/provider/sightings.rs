@@ -3,6 +3,7 @@
 use std::{
     collections::{HashMap, HashSet},
     hash::{BuildHasher, Hash, RandomState},
+    mem,
     sync::{Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -13,8 +14,8 @@ use tokio::time::Instant;
 
 use super::{Claim, Error, ErrorClass, InstanceId};
 
-/// The most VMs that are remembered of each kind. When full, the memory of those that were seen or accepted is cleared: a forgotten one
-/// costs one more question. A missing one waits for room: if a larger crowd took the room from each other, none would be asked for twice.
+/// The most VMs that are remembered of each kind. Of those that were seen or accepted, the oldest are forgotten then. A missing one waits
+/// for room: if a larger crowd took the room from each other, none would be asked for twice.
 const MOST: usize = 10_000;
 
 /// A missing VM of which nobody asked again for this long makes room for others.
@@ -34,12 +35,19 @@ pub(super) struct Sightings(Mutex<Memory>);
 struct Memory {
     /// The hashes of VMs that were seen here, so that they are in no other place, each as one PeerPod claims it: some clouds give an
     /// identifier to another VM later. A claim may contain long texts, which a hash does not keep.
-    seen: HashSet<u64>,
+    seen: Recent<u64>,
     hasher: RandomState,
     /// The cloud accepted the deletion of these. They are expected to be absent soon.
-    leaving: HashSet<InstanceId>,
+    leaving: Recent<InstanceId>,
     /// The cloud says that these do not exist.
     missing: HashMap<InstanceId, Missing>,
+}
+
+/// The last of many, in two generations: at least half of [`MOST`]. A VM that was seen, and that the operator deletes, must not be
+/// forgotten before it is absent, whatever else is seen meanwhile.
+struct Recent<T> {
+    younger: HashSet<T>,
+    older: HashSet<T>,
 }
 
 /// A VM that the cloud denies.
@@ -55,12 +63,12 @@ impl Sightings {
         let mut memory = self.lock();
         memory.missing.remove(id);
         let sighting = memory.sighting(id, claim);
-        remember(&mut memory.seen, sighting);
+        memory.seen.insert(sighting);
     }
 
     /// The cloud accepted the deletion of the VM.
     pub(super) fn leaves(&self, id: &InstanceId) {
-        remember(&mut self.lock().leaving, id.clone());
+        self.lock().leaving.insert(id.clone());
     }
 
     /// Whether the VM was there.
@@ -78,6 +86,7 @@ impl Sightings {
             Duration::try_from(until.duration_since(claim.recorded)).is_ok_and(|lived| lived >= YOUNG);
         let mut memory = self.lock();
         if is_old || memory.leaving.contains(id) {
+            memory.missing.remove(id);
             return Ok(());
         }
         let (missing, now) = (&mut memory.missing, Instant::now());
@@ -110,11 +119,23 @@ impl Memory {
     }
 }
 
-fn remember<T: Eq + Hash>(all: &mut HashSet<T>, one: T) {
-    if all.len() >= MOST {
-        all.clear();
+impl<T> Default for Recent<T> {
+    fn default() -> Self {
+        Self { younger: HashSet::new(), older: HashSet::new() }
     }
-    all.insert(one);
+}
+
+impl<T: Eq + Hash> Recent<T> {
+    fn insert(&mut self, one: T) {
+        self.younger.insert(one);
+        if self.younger.len() >= MOST / 2 {
+            self.older = mem::take(&mut self.younger);
+        }
+    }
+
+    fn contains(&self, one: &T) -> bool {
+        self.younger.contains(one) || self.older.contains(one)
+    }
 }
 
 #[cfg(test)]
@@ -131,6 +152,12 @@ mod tests {
             created: at(recorded),
             deleted: Some(at(deleted)),
             contested: false,
+        }
+    }
+
+    impl<T> Recent<T> {
+        fn len(&self) -> usize {
+            self.younger.len() + self.older.len()
         }
     }
 
@@ -227,5 +254,14 @@ mod tests {
         }
         let memory = sightings.lock();
         assert!(memory.seen.len() <= MOST && memory.missing.len() <= MOST && memory.leaving.len() <= MOST);
+    }
+
+    #[test]
+    fn a_vm_that_was_seen_is_remembered_while_many_others_are_seen() {
+        let (sightings, young) = (Sightings::default(), claim(0, 1));
+        for number in 0..3 * MOST {
+            sightings.seen(&id(number), &young);
+            assert!(sightings.has(&id(number.saturating_sub(MOST / 2 - 1)), &young), "{number}");
+        }
     }
 }

@@ -43,6 +43,9 @@ pub async fn add<K: Resource<DynamicType = ()>>(
 /// Removes the finalizer, if the object is still the one that was read and its finalizers are unchanged since. It does not matter
 /// which program set the finalizer, and by which field manager. An object without the finalizer costs no call.
 ///
+/// After [`Written::Outdated`], requeue the object soon: the change of another finalizer changes no generation, so a controller that the
+/// generation alone triggers does not reconcile the object again.
+///
 /// The object must have been read with its finalizers, as the caches of a [`Host`](crate::controller::Host) have them. A
 /// [`Projection`](crate::projection::Projection) for another cache must name them: an object that was read without them counts as one
 /// without the finalizer, and so would stay.

@@ -56,7 +56,7 @@ impl Published {
 struct Last {
     hash: u64,
     /// The resource version of the copy that the status was written for, and when; `None` until the write has succeeded.
-    of: Option<(String, Instant)>,
+    done: Option<(Option<String>, Instant)>,
 }
 
 /// Writes the status and the events of a controller's objects.
@@ -155,10 +155,10 @@ impl Publisher {
         if self.has_written(metadata, hash).unwrap_or(object.status() == Some(status)) {
             return Ok(());
         }
-        self.remember(metadata, Last { hash, of: None });
+        self.remember(metadata, Last { hash, done: None });
         self.status(object, status).await?;
-        let of = metadata.resource_version.clone().map(|version| (version, Instant::now()));
-        self.remember(metadata, Last { hash, of });
+        let done = Some((metadata.resource_version.clone(), Instant::now()));
+        self.remember(metadata, Last { hash, done });
         Ok(())
     }
 
@@ -167,14 +167,15 @@ impl Publisher {
     fn has_written(&self, metadata: &ObjectMeta, hash: u64) -> Option<bool> {
         let written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
         match written.get(metadata.uid.as_deref().unwrap_or_default()) {
-            // The copy may have this status because it was read before another one was written.
-            Some(last) if last.hash != hash => Some(false),
-            Some(Last { of: Some((of, at)), .. })
-                if metadata.resource_version.as_ref() == Some(of) && at.elapsed() < CACHE_LAG =>
-            {
-                Some(true)
+            None => None,
+            // The copy may have this status because it was read before another one was written. A write that failed may have changed it.
+            Some(last) if last.hash != hash || last.done.is_none() => Some(false),
+            Some(Last { done, .. }) => {
+                let is_same = |(of, at): &(Option<String>, Instant)| {
+                    of.is_some() && *of == metadata.resource_version && at.elapsed() < CACHE_LAG
+                };
+                done.as_ref().is_some_and(is_same).then_some(true)
             }
-            _ => None,
         }
     }
 
@@ -355,6 +356,28 @@ mod tests {
         // Then the watch brings what the first write left.
         widget.status = Some(WidgetStatus { size: Some(3) });
         assert!(publisher.status_if_changed(&widget, &WidgetStatus { size: Some(3) }).await.is_ok());
+    }
+
+    #[tokio::test]
+    async fn a_failed_write_is_repeated_although_an_old_copy_has_the_status() {
+        let apply = |size: u32, answer: Option<Answer>| {
+            let status = json!({ "size": size });
+            let call = Call::patch(format!("{STATUS}?force=true&fieldManager=kit"));
+            call.body_with(json!({ "status": status })).answer(answer.unwrap_or_else(|| applied(&status)))
+        };
+        let failed = Answer::error(500, "InternalError", "no");
+        let server = ApiServer::expecting([apply(3, None), apply(2, Some(failed)), apply(2, None)]);
+        let publisher = Publisher::new(&server.client(), &WIDGET, "kit", "Making");
+        let mut widget = Widget::new("a", WidgetSpec::default());
+        widget.metadata.namespace = Some("shop".into());
+        widget.metadata.uid = Some("u".into());
+        widget.metadata.resource_version = Some("1".into());
+        widget.status = Some(WidgetStatus { size: Some(2) });
+        // The copy is the one before the first write all the time.
+        for (size, is_written) in [(3, true), (2, false), (2, true), (2, true)] {
+            let written = publisher.status_if_changed(&widget, &WidgetStatus { size: Some(size) }).await;
+            assert_eq!(written.is_ok(), is_written, "{size}");
+        }
     }
 
     #[tokio::test]

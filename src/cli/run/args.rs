@@ -153,7 +153,7 @@ pub struct RunArgs {
     )]
     pub concurrency: u16,
 
-    /// How long a deletion may take before a condition, an event and the log say what it waits for, such as 5m, 90s or 1h 30m
+    /// How long a deletion may take before a condition, an event and the log say what it waits for, from 1s to 24h, such as 1h 30m
     #[arg(
         long,
         value_name = "DURATION",

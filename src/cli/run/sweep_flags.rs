@@ -16,7 +16,7 @@ pub struct SweepFlags {
     #[arg(long, value_name = "MODE", env = "PEERPOD_OPERATOR_SWEEP", value_enum, default_value = "report")]
     pub sweep: Mode,
 
-    /// The time between two listings of a cloud
+    /// The time between two listings of a cloud, from 1s to 24h
     #[arg(
         long,
         value_name = "DURATION",
@@ -27,7 +27,7 @@ pub struct SweepFlags {
     pub sweep_interval: Duration,
 
     /// How old a resource that no PeerPod tracks must be before it is reported. Before it is deleted, this process must also have seen it
-    /// for this time
+    /// for this time. From 1s to 24h
     #[arg(
         long,
         value_name = "DURATION",

@@ -28,6 +28,7 @@ use serde_json::{Value, json};
 use testbed::wait::{self, DEADLINE};
 
 use super::{
+    limit::{exclude_from_webhook, until_refused},
     shared::{forget_certificate, secrets},
     stage::{RESOURCE, RUNTIME_CLASS, Stage, configuring, operator},
 };
@@ -270,6 +271,8 @@ fn unsupported_policies_are_reported_and_a_working_webhook_stays() -> Result<()>
         stage.configure("config", mode("Policy")).await?;
         let message = stage.until("config", "AdmissionReady", "PolicyUnsupported").await?;
         assert!(message.contains("use the mode Webhook"), "{message}");
+        exclude_from_webhook(alone).await?;
+        until_refused(alone).await?;
         // The operator keeps the working admission, and still repairs it.
         Stage::kubectl(alone, &["delete", "deployment", "config-webhook"]).await?;
         wait::eventually("all of it is there", DEADLINE, async || {

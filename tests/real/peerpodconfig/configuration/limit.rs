@@ -57,6 +57,29 @@ fn refusal(outcome: kube::Result<Pod>) -> Result<String> {
     Ok(refused)
 }
 
+/// Another program excludes the Pods of this namespace from the webhook of the configuration `config`.
+pub async fn exclude_from_webhook(alone: &Alone<'_>) -> Result<()> {
+    let namespaces: Api<Namespace> = Api::all(alone.testbed.client());
+    let label = Patch::Merge(json!({ "metadata": { "labels": { EXCLUDED: "true" } } }));
+    namespaces.patch(&alone.namespace, &PatchParams::default(), &label).await?;
+    let webhooks: Api<MutatingWebhookConfiguration> = Api::all(alone.testbed.client());
+    let expression = json!({ "key": EXCLUDED, "operator": "NotIn", "values": ["true"] });
+    let path = "/webhooks/0/namespaceSelector/matchExpressions/-";
+    let add = json!([{ "op": "add", "path": path, "value": expression }]);
+    let add = Patch::<()>::Json(serde_json::from_value(add)?);
+    webhooks.patch("peer-pods-config", &PatchParams::default(), &add).await?;
+    Ok(())
+}
+
+/// Waits until the policy refuses a peer pod that requests no VM. Before, the webhook may refuse the Pod, as nothing answers for it.
+pub async fn until_refused(alone: &Alone<'_>) -> Result<String> {
+    let peer = || pod(Some(RUNTIME_CLASS), &json!({}), &json!({}));
+    wait::eventually("the policy refuses the Pod", DEADLINE, async || {
+        refusal(created(alone, &alone.namespace, peer()).await)
+    })
+    .await
+}
+
 #[test]
 fn a_peer_pod_in_a_namespace_that_others_excluded_from_the_webhook_must_request_a_vm() -> Result<()> {
     configuring(async |alone| {
@@ -64,25 +87,14 @@ fn a_peer_pod_in_a_namespace_that_others_excluded_from_the_webhook_must_request_
         forget_certificate(alone).await?;
         let admission = json!({ "mode": "Webhook", "excludedNamespaces": ["excluded"] });
         stage.configure("config", json!({ "limit": 2, "admission": admission })).await?;
-        let webhooks: Api<MutatingWebhookConfiguration> = Api::all(stage.client.clone());
         let namespaces: Api<Namespace> = Api::all(stage.client.clone());
-        let label = Patch::Merge(json!({ "metadata": { "labels": { EXCLUDED: "true" } } }));
-        namespaces.patch(&alone.namespace, &PatchParams::default(), &label).await?;
         let peer = |class, requests| pod(Some(class), &json!({}), &requests);
         let create = async |class, requests| created(alone, &alone.namespace, peer(class, requests)).await;
 
         trust(&stage.client).await?;
         stage.until("config", "AdmissionReady", "WebhookRunning").await?;
-        let expression = json!({ "key": EXCLUDED, "operator": "NotIn", "values": ["true"] });
-        let path = "/webhooks/0/namespaceSelector/matchExpressions/-";
-        let add = json!([{ "op": "add", "path": path, "value": expression }]);
-        let add = Patch::<()>::Json(serde_json::from_value(add)?);
-        webhooks.patch("peer-pods-config", &PatchParams::default(), &add).await?;
-        // Until then the webhook refuses the Pod, as nothing answers for it.
-        let refused = wait::eventually("the policy refuses the Pod", DEADLINE, async || {
-            refusal(create(RUNTIME_CLASS, json!({})).await)
-        })
-        .await?;
+        exclude_from_webhook(alone).await?;
+        let refused = until_refused(alone).await?;
         ensure!(refused.contains(RUNTIME_CLASS) && refused.contains("PeerPodConfig config"), "{refused}");
         refusal(create(RUNTIME_CLASS, json!({ RESOURCE: "0" })).await)?;
         refusal(create(RUNTIME_CLASS, json!({ "example.com/vm": "1" })).await)?;
@@ -100,10 +112,7 @@ fn a_peer_pod_in_a_namespace_that_others_excluded_from_the_webhook_must_request_
         });
         stage.configure("config", json!({ "limit": 2, "admission": admission })).await?;
         stage.until("config", "AdmissionReady", "InvalidAdmission").await?;
-        wait::eventually("the policy refuses the Pod", DEADLINE, async || {
-            refusal(create(RUNTIME_CLASS, json!({})).await).map(drop)
-        })
-        .await?;
+        until_refused(alone).await?;
 
         // Of a configuration without an admission, nothing is known of what adds the request.
         stage.configure("config", mode("None")).await?;
