@@ -22,7 +22,8 @@
 //! # In another operator
 //!
 //! The host owns the async runtime, tracing, the metrics registry and leadership (its own, or a
-//! [`operator_kit::lease::Election`]); a controller is a future:
+//! [`operator_kit::lease::Election`]); a controller is a future. Make the client with [`operator_kit::client`]: kube's own repeats each
+//! request that an API server answers with 429, so the reason does not reach a status:
 //!
 //! ```no_run
 //! # async fn example(client: kube::Client) -> Result<(), Box<dyn std::error::Error>> {

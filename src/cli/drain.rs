@@ -134,13 +134,12 @@ async fn stop(client: &Client, namespace: &str, retry: &mut Retry, deadline: Ins
         return Ok(());
     }
     let pods: Api<Metadata<Pod>> = Api::namespaced(client.clone(), namespace);
-    let is_operator = |pod: &Metadata<Pod>| {
-        let has = |label, value| pod.labels().get(label).is_some_and(|it| it == value);
-        has(NAME_LABEL, OPERATOR) && has(COMPONENT_LABEL, OPERATOR_COMPONENT)
-    };
+    // An evicted Pod stays although its Deployment has no replicas.
+    let running = paged()
+        .labels(&format!("{NAME_LABEL}={OPERATOR},{COMPONENT_LABEL}={OPERATOR_COMPONENT}"))
+        .fields("status.phase!=Succeeded,status.phase!=Failed");
     let deadline = deadline.min(Instant::now() + END_PATIENCE);
-    let mut left = until(pods, retry, deadline, |pod| !is_operator(pod)).await?;
-    left.retain(|pod| is_operator(pod));
+    let left = until_of(pods, running, retry, deadline, |_| false).await?;
     match left.as_slice() {
         [] => print_progress("The operators have ended."),
         // Not on a node that is lost, for one.
@@ -247,9 +246,23 @@ async fn delete_configurations(
     ))
 }
 
-/// Watches the objects until all of them are `settled`, or until the deadline. Returns the objects that exist then.
+/// Watches all objects until all of them are `settled`, or until the deadline. Returns the objects that exist then.
 async fn until<K>(
     api: Api<K>,
+    retry: &mut Retry,
+    deadline: Instant,
+    settled: impl Fn(&K) -> bool,
+) -> Result<Vec<Arc<K>>, String>
+where
+    K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + Sync + 'static,
+{
+    until_of(api, paged(), retry, deadline, settled).await
+}
+
+/// The same for those that this watch selects.
+async fn until_of<K>(
+    api: Api<K>,
+    watched: watcher::Config,
     retry: &mut Retry,
     deadline: Instant,
     settled: impl Fn(&K) -> bool,
@@ -271,7 +284,7 @@ where
         return Ok(Vec::new());
     }
     let (store, writer) = reflector::store();
-    let changes = watcher(api, paged()).default_backoff().reflect(writer);
+    let changes = watcher(api, watched).default_backoff().reflect(writer);
     let mut changes = pin!(changes.chain(futures::stream::once(pending())));
     let (mut seen, mut problem) = (false, "the API server does not answer".to_owned());
     while let Ok(Some(change)) = timeout_at(deadline, changes.next()).await {

@@ -143,8 +143,8 @@ pub fn mutate<'p>(pod: &'p Pod<'p>, options: &'p Options) -> Result<Mutation<'p>
 
 // Clients show 256 characters of a warning. A webhook sees limits and quotas only by the values that they fill in. A namespace
 // whose Pods must request cpu usually has defaults, too: in all other namespaces a warning would only disturb.
-const REFILLED: &str = "a LimitRange or another webhook added resources again that had moved to the VM; they were removed, \
-     and do not count. A LimitRange with min, max or ratio of them, or a ResourceQuota of cpu or memory, rejects peer pods: \
+const REFILLED: &str = "a LimitRange or another webhook added resources again that had moved to the VM; this webhook removed them, \
+     and they do not count. A LimitRange with min, max or ratio of them, or a ResourceQuota of cpu or memory, rejects peer pods: \
      use another namespace";
 
 const ONE_ALONE: &str = "this peer pod requests only one of cpu and memory: a cloud with instance types ignores it and uses \

@@ -14,7 +14,8 @@ use serde::de::DeserializeOwned;
 
 use crate::{Message, text::cut};
 
-/// The client itself retries for minutes if an API server is overloaded. A reconcile does not wait for that.
+/// kube's own client retries for minutes if an API server is overloaded. A reconcile does not wait for that. Such a retry also hides why
+/// the API server refuses an eviction: the clients of this crate do not retry.
 const DEADLINE: Duration = Duration::from_secs(20);
 
 /// How much of the API server's text about a quota is shown, in bytes.

@@ -2,12 +2,16 @@
 
 use anyhow::{Context as _, Result, ensure};
 use cluster::Component;
-use k8s_openapi::api::admissionregistration::v1::ValidatingWebhookConfiguration;
+use k8s_openapi::api::{admissionregistration::v1::ValidatingWebhookConfiguration, core::v1::Pod};
 use kube::{
     Api,
-    api::{DeleteParams, PostParams},
+    api::{DeleteParams, Patch, PatchParams, PostParams},
 };
-use peerpod_operator::{NAMESPACE, api::v1alpha1::PeerPodConfig};
+use peerpod_operator::{
+    NAMESPACE,
+    api::v1alpha1::PeerPodConfig,
+    names::{COMPONENT_LABEL, NAME_LABEL, OPERATOR_COMPONENT},
+};
 use serde_json::json;
 use tokio::{
     io::{AsyncBufReadExt as _, BufReader},
@@ -16,7 +20,7 @@ use tokio::{
 
 use crate::{
     cli::apply::{PATIENCE, start, succeeds},
-    support::alone,
+    support::{alone, without_operator},
 };
 
 #[test]
@@ -61,6 +65,35 @@ fn an_api_server_that_is_away_or_refuses_for_a_while_is_waited_for() -> Result<(
         webhooks.delete("nobody", &DeleteParams::default()).await?;
         succeeds(drain).await?;
         ensure!(configs.get_opt("config").await?.is_none());
+        Ok(())
+    })
+}
+
+#[test]
+fn a_pod_of_the_operator_that_was_evicted_is_not_waited_for() -> Result<()> {
+    without_operator(async |testbed| {
+        let cluster = testbed.cluster();
+        let here = ["--namespace", NAMESPACE];
+        let create = ["create", "deployment", "peerpod-operator", "--image=any", "--replicas=0"];
+        cluster.kubectl(&[&create[..], &here[..]].concat()).await?;
+        let pods: Api<Pod> = Api::namespaced(testbed.client(), NAMESPACE);
+        // No scheduler gives it a node, whose kubelet would say that it runs.
+        let pod = json!({
+            "metadata": { "name": "evicted", "labels": { NAME_LABEL: "peerpod-operator", COMPONENT_LABEL: OPERATOR_COMPONENT } },
+            "spec": {
+                "schedulerName": "none", "automountServiceAccountToken": false,
+                "containers": [{ "name": "main", "image": "any" }],
+            },
+        });
+        pods.create(&PostParams::default(), &serde_json::from_value(pod)?).await?;
+        let failed = Patch::Merge(json!({ "status": { "phase": "Failed", "reason": "Evicted" } }));
+        pods.patch_status("evicted", &PatchParams::default(), &failed).await?;
+
+        let drained = start(testbed, &["drain", "--stop"])?.wait_with_output().await?;
+        let told = String::from_utf8(drained.stdout)?;
+        ensure!(drained.status.success() && told.contains("The operators have ended."), "{told}");
+        pods.delete("evicted", &DeleteParams::default().grace_period(0)).await?;
+        cluster.kubectl(&[&["delete", "deployment", "peerpod-operator"], &here[..]].concat()).await?;
         Ok(())
     })
 }

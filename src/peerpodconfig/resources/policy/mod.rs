@@ -130,7 +130,8 @@ const CLASS_BY_OTHERS: Unsupported = Unsupported {
 /// A webhook that is invoked again after the policy fills the containers in again, and nothing looks at the Pod after it.
 const RESOURCES_BY_OTHERS: Unsupported = Unsupported {
     webhook: "counts resources that a MutatingAdmissionPolicy sets for a container, or another webhook, if the name \
-         of that webhook's configuration sorts before its own",
+         of that webhook's configuration sorts before its own; of another one it removes them, unless that has the \
+         reinvocationPolicy IfNeeded",
     policy: "does not count those of a webhook, nor always those of another policy; if that webhook has the \
          reinvocationPolicy IfNeeded, they stay with the container and are charged to the node",
 };
