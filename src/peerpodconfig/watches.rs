@@ -36,8 +36,8 @@ use super::{
 };
 use crate::api::v1alpha1::{CRDS, PeerPodConfig};
 
-/// The fields of a configuration that the operator reads: whole, as what is left out would count as unset, such as the limit. Only
-/// administrators write configurations, and no API server accepts a larger one.
+/// The fields of a configuration that the operator reads: all, as what is left out would count as unset, such as the limit. Only
+/// administrators write configurations, and no API server accepts a larger one. Of an annotation of more than 32 KiB it reads an empty text.
 pub(super) static CONFIG: Projection = Projection {
     metadata: &[("finalizers", Part::All)],
     rest: &[("spec", Part::All), ("status", Part::All)],

@@ -116,7 +116,7 @@ fn env(name: &str) -> Result<()> {
     writeln!(
         stdout(),
         // A kubectl of another version may be on the PATH. The cluster is on this machine, whatever proxy the environment names.
-        "export KUBECONFIG={} PATH={}:\"$PATH\" NO_PROXY={}${{NO_PROXY:+,$NO_PROXY}}",
+        "export KUBECONFIG={} PATH={}:\"$PATH\" NO_PROXY={},\"${{NO_PROXY:-${{no_proxy:-}}}}\"",
         quote(&cluster.kubeconfig()),
         quote(programs),
         cluster.server_ip(),

@@ -105,11 +105,12 @@ pub(crate) fn deploy(task: &Deploy) -> Result<()> {
 
 /// Drains the installation, then deletes it.
 pub(crate) fn undeploy(task: &Deploy) -> Result<()> {
+    // A misspelt provider must drain nothing.
+    let folder = kustomization(task)?;
     let operator = ["exec", "deploy/peerpod-operator", "--", "peerpod-operator", "drain"];
     let drained = kubectl(&[&["--namespace", peerpod_operator::NAMESPACE], &operator[..]].concat());
     drained.context("the installation was not drained, and nothing was deleted")?;
     kubectl(&["annotate", "--overwrite", "crd,namespace", "-l", REMOVABLE, ALLOW_REMOVAL])?;
-    let folder = kustomization(task)?;
     kubectl(&["delete", "--ignore-not-found", "-k", &folder.display().to_string()])
 }
 

@@ -52,6 +52,9 @@ enum Action {
 }
 
 impl Example {
+    /// All of them.
+    pub(crate) const ALL: [Self; 2] = [Self::Podset, Self::Ptemplate];
+
     /// The name of the package, and of the folder in `examples/`.
     pub(crate) fn name(self) -> &'static str {
         match self {
@@ -68,8 +71,13 @@ impl Example {
         }?)
     }
 
+    /// The folder of the files that install it.
+    pub(crate) fn manifests(self) -> PathBuf {
+        repository::root().join("examples").join(self.name()).join("manifests")
+    }
+
     fn definition(self) -> PathBuf {
-        repository::root().join("examples").join(self.name()).join("manifests/crd.yaml")
+        self.manifests().join("crd.yaml")
     }
 }
 

@@ -6,7 +6,7 @@ use std::{
 };
 
 use k8s_openapi::{
-    api::core::v1::{Node as FullNode, Taint},
+    api::core::v1::Node as FullNode,
     apimachinery::pkg::{api::resource::Quantity, apis::meta::v1::ObjectMeta},
 };
 use kube::Resource;
@@ -37,7 +37,7 @@ const LONGEST_DOMAIN: usize = qualified::LONGEST_DOMAIN - "requests.".len();
 pub(super) static NODE: Projection = Projection {
     metadata: &[("annotations", Part::Only(&[(MARK, Part::All)])), ("labels", Part::All)],
     rest: &[
-        ("spec", Part::Only(&[("taints", Part::All)])),
+        ("spec", Part::Only(&[("taints", TAINT)])),
         (
             "status",
             Part::Only(&[("allocatable", Part::All), ("capacity", Part::All), ("conditions", CONDITION)]),
@@ -45,6 +45,9 @@ pub(super) static NODE: Projection = Projection {
     ],
     most: 128 << 10,
 };
+
+/// The fields of a taint. Its time is not among them: one that cannot be read would keep all nodes from being read.
+const TAINT: Part = Part::Only(&[("key", Part::All), ("value", Part::All), ("effect", Part::All)]);
 
 /// The part of a Node that is decoded.
 #[derive(Clone, Debug, Default, Resource, Deserialize)]
@@ -62,7 +65,15 @@ pub(super) struct NodeView {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct SpecView {
-    pub(super) taints: Vec<Taint>,
+    pub(super) taints: Vec<TaintView>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct TaintView {
+    pub(super) key: String,
+    pub(super) value: Option<String>,
+    pub(super) effect: String,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]

@@ -1,7 +1,9 @@
 //! Taints that keep cloud-api-adaptor off a node. Pure *(no client)*.
 
-use k8s_openapi::api::core::v1::{Taint, Toleration};
+use k8s_openapi::api::core::v1::Toleration;
 use operator_kit::text::non_empty;
+
+use super::node::TaintView;
 
 /// How the keys of passing taints begin: of those that Kubernetes, its cloud providers and autoscalers set on nodes that are unhealthy,
 /// new or about to be removed. DaemonSets tolerate most of Kubernetes' own, and a node keeps its share meanwhile.
@@ -13,8 +15,8 @@ const PASSING: [&str; 4] = [
 ];
 
 /// A taint as kubectl writes it, `key=value:effect`; `None` for one that keeps no Pod off, or not for long.
-pub(super) fn text(taint: &Taint) -> Option<String> {
-    let Taint { key, value, effect, .. } = taint;
+pub(super) fn text(taint: &TaintView) -> Option<String> {
+    let TaintView { key, value, effect } = taint;
     let keeps_off = ["NoSchedule", "NoExecute"].contains(&effect.as_str());
     let lasts = !PASSING.iter().any(|begin| key.starts_with(begin));
     (keeps_off && lasts).then(|| match value.as_deref().unwrap_or_default() {

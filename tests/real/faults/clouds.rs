@@ -126,7 +126,7 @@ async fn healthy_ones_go(api: &Api<PeerPod>, memory: &Memory) -> Result<Duration
 }
 
 #[test]
-fn two_operators_in_one_process_delete_everything_once() -> Result<()> {
+fn two_operators_in_one_process_delete_everything() -> Result<()> {
     without_operator(async |testbed| {
         let dirs = [tempfile::tempdir()?, tempfile::tempdir()?];
         let clouds = [("docker", Memory::default()), ("vsphere", Memory::default())];

@@ -1,11 +1,20 @@
 //! The operator is killed at the worst moment.
 
-use anyhow::{Result, ensure};
-use kube::ResourceExt as _;
-use serde_json::json;
-use testbed::wait::{self, DEADLINE};
+use std::{cell::OnceCell, path::Path, time::Duration};
 
-use crate::support::{Alone, alone};
+use anyhow::{Context as _, Result, anyhow, ensure};
+use kube::ResourceExt as _;
+use peers::libvirt::{Libvirtd, Relay};
+use serde_json::json;
+use testbed::{
+    Operator, OperatorOptions, Settings, Testbed,
+    wait::{self, DEADLINE},
+};
+
+use crate::{
+    peerpod::deletion::{STORAGE_VOL_DELETE, dropped::call_of},
+    support::{Alone, PROGRAM, alone, alone_with},
+};
 
 /// Whether the operator may patch PeerPods: Kubernetes' own answer. It needs that to release finalizers.
 async fn may_patch(alone: &Alone<'_>) -> Result<bool> {
@@ -69,15 +78,31 @@ const WITHOUT_PATCH: &str =
 
 #[test]
 fn an_operator_killed_while_the_cloud_deletes_finishes_after_its_restart() -> Result<()> {
-    alone(async |alone| {
+    let relay = OnceCell::new();
+    let start = async |testbed: &Testbed, dir: &Path, libvirtd: &Libvirtd| {
+        let relay = relay.get_or_init(|| Relay::start(libvirtd.host(), dir, Duration::ZERO));
+        let relay = relay.as_ref().map_err(|problem| anyhow!("{problem:#}"))?;
+        let settings = Settings::libvirt(&relay.uri().to_string());
+        Operator::start(testbed, &OperatorOptions::new(PROGRAM, dir.join("operator"), settings)).await
+    };
+    alone_with(start, async |alone| {
+        let relay = relay.get().and_then(|relay| relay.as_ref().ok()).context("it was started")?;
         let vms = [alone.scene().pod_with_vm("a").await?, alone.scene().pod_with_vm("b").await?];
-        alone.libvirtd.pause()?;
+        relay.lose([call_of(STORAGE_VOL_DELETE)]);
         for pod in ["a", "b"] {
             alone.scene().pods.delete(pod).await?;
         }
-        alone.operator.calls().await?;
+        for vm in &vms {
+            let name = &vm.machine.domain.name;
+            wait::eventually("the operator has turned the VM off", DEADLINE, async || {
+                let state = alone.libvirtd.host().virsh().run(&["domstate", name]).await?;
+                ensure!(state.trim() == "shut off", "{name} is {state}");
+                Ok(())
+            })
+            .await?;
+        }
         alone.operator.kill().await?;
-        alone.libvirtd.resume()?;
+        relay.lose_none();
         alone.operator.start_again()?;
         alone.operator.ready().await?;
         for vm in &vms {

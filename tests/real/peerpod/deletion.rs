@@ -1,7 +1,7 @@
 //! Machines that change or disappear between their proof and their deletion.
 
 mod domain;
-mod dropped;
+pub mod dropped;
 mod volumes;
 
 use std::time::Duration;
@@ -17,7 +17,7 @@ use uuid::Uuid;
 /// libvirt's procedures, and errors that it may answer with.
 const DOMAIN_DEFINE_XML: i32 = 11;
 const DOMAIN_UNDEFINE_FLAGS: i32 = 231;
-const STORAGE_VOL_DELETE: i32 = 94;
+pub const STORAGE_VOL_DELETE: i32 = 94;
 const STORAGE_VOL_LOOKUP_BY_NAME: i32 = 95;
 const STORAGE_VOL_LOOKUP_BY_PATH: i32 = 97;
 const INVALID_ARG: i32 = 8;

@@ -1,7 +1,7 @@
 //! The PeerPod controller deletes VMs, and only those that it may delete.
 
 mod crowd;
-mod deletion;
+pub mod deletion;
 mod developer_mode;
 mod far_times;
 mod garbage_collection;

@@ -129,7 +129,7 @@ fn ambiguous_answers_do_not_count_as_absence() -> Result<()> {
             Ok(())
         };
         for (what, status, body, class) in [
-            ("an empty list", 200, "<DescribeInstancesResponse/>", ErrorClass::Transient),
+            ("no list", 200, "<DescribeInstancesResponse/>", ErrorClass::Transient),
             ("no answer of EC2", 200, "<html>hello", ErrorClass::Transient),
             ("JSON", 200, "{}", ErrorClass::Transient),
             ("no tags yet", 200, &*untagged, ErrorClass::Refused),
@@ -150,17 +150,22 @@ fn ambiguous_answers_do_not_count_as_absence() -> Result<()> {
             aws.answer(status, body);
             doubted(what, class).await?;
         }
+        // Nothing else of the instance is left, so only this answer keeps it from counting as absent.
+        let answer = |status, body: &str| Does::Answer { status, headers: Vec::new(), body: body.to_owned() };
+        let empty = "<DescribeInstancesResponse><reservationSet/></DescribeInstancesResponse>";
+        let another = untagged.replace(&id, "i-0fffffffffffffff0");
+        for (what, body) in [("an empty list", empty), ("another instance", &*another)] {
+            aws.relay.rule(|seen| seen.body.contains("DescribeInstances"), answer(200, body));
+            doubted(what, ErrorClass::Transient).await?;
+        }
         aws.relay.rule(|seen| seen.body.contains("DescribeInstances"), Does::CutOff);
         doubted("half an answer", ErrorClass::Transient).await?;
         // EC2 does not find the instance, and the provider does not know whether anything is left of it.
-        let answer = Does::Answer { status: 400, headers: Vec::new(), body: NOT_FOUND.to_owned() };
-        aws.relay.rule(|seen| seen.body.contains("DescribeInstances"), answer);
+        aws.relay.rule(|seen| seen.body.contains("DescribeInstances"), answer(400, NOT_FOUND));
         aws.relay.rule(|seen| seen.body.contains("DescribeTags"), Does::CutOff);
         doubted("remains that are not known", ErrorClass::Transient).await?;
-        let answer = |status, body: &str| Does::Answer { status, headers: Vec::new(), body: body.to_owned() };
         aws.relay.rule(|seen| seen.body.contains("DescribeInstances"), answer(400, NOT_FOUND));
-        let another = "<DescribeInstancesResponse><reservationSet/></DescribeInstancesResponse>";
-        aws.relay.rule(|seen| seen.body.contains("DescribeTags"), answer(200, another));
+        aws.relay.rule(|seen| seen.body.contains("DescribeTags"), answer(200, empty));
         doubted("the answer to another action", ErrorClass::Transient).await?;
         // Credentials of another account cannot see a live instance.
         let here = format!("{REGION} http://{}", aws.relay.address());

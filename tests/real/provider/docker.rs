@@ -24,9 +24,10 @@ use super::{
 use crate::support::{alone_beside, run};
 
 struct Stand {
-    dir: TempDir,
     podman: Podman,
     relay: HttpRelay,
+    /// Last: podman ends before its folder is removed.
+    dir: TempDir,
 }
 
 impl Stand {
@@ -34,7 +35,7 @@ impl Stand {
         let dir = tempfile::tempdir()?;
         let podman = Podman::start(dir.path()).await?;
         let relay = HttpRelay::start(podman.address()).await?;
-        Ok(Self { dir, podman, relay })
+        Ok(Self { podman, relay, dir })
     }
 
     fn settings(&self) -> Settings {

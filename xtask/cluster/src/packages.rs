@@ -2,7 +2,8 @@
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
-use std::path::Path;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::sleep;
@@ -11,9 +12,20 @@ use std::time::{Duration, Instant};
 use crate::progress::Progress;
 use anyhow::{Context as _, Result, bail, ensure};
 
-/// Keeps apt and the packages' scripts from asking questions, from starting services, and from translating [`LOCKED`].
-const QUIET: [(&str, &str); 3] =
-    [("DEBIAN_FRONTEND", "noninteractive"), ("RUNLEVEL", "1"), ("LC_ALL", "C.UTF-8")];
+/// Keeps apt and the packages' scripts from asking questions, and from translating [`LOCKED`].
+const QUIET: [(&str, &str); 2] = [("DEBIAN_FRONTEND", "noninteractive"), ("LC_ALL", "C.UTF-8")];
+
+/// The programs by which the packages' scripts start and enable services. The machine's own services are not needed: sshd, for one, would
+/// serve at its usual port for good.
+const SERVICE_PROGRAMS: [&str; 4] =
+    ["deb-systemd-helper", "deb-systemd-invoke", "invoke-rc.d", "update-rc.d"];
+/// The folder of programs that do nothing in their place.
+const STUBS: &str = "/run/peerpod-operator-no-services";
+/// Where the scripts find programs otherwise.
+const SCRIPTS_PATH: &str = "/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// What apt-get says if the packages conflict with installed ones.
+const REMOVES: &str = "remove is disabled";
 
 /// The message of apt-get while another program has one of its locks. By `DPkg::Lock::Timeout` it would wait for dpkg's lock alone.
 const LOCKED: &str = "Could not get lock";
@@ -33,18 +45,29 @@ fn installed() -> MutexGuard<'static, BTreeSet<String>> {
     INSTALLED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Those of `packages` that are not installed.
+/// Those of `packages` that are not installed. A package that provides another one, as Docker's containerd.io does runc, counts as both.
 pub fn missing<'a>(packages: &[&'a str]) -> Result<Vec<&'a str>> {
     let output = Command::new("dpkg-query")
-        .args(["--show", "--showformat=${Package} ${db:Status-Status}\n"])
-        .args(packages)
+        .args(["--show", "--showformat=${db:Status-Status}, ${Package}, ${Provides}\n"])
         .output()
         .context("asking dpkg-query which packages are installed (this needs Debian or a relative of it)")?;
-    // dpkg-query also fails if it does not know one of them. Its output is right all the same.
     let answer = String::from_utf8_lossy(&output.stdout);
-    let installed =
-        |package: &&str| answer.lines().any(|line| line.split_once(' ') == Some((*package, "installed")));
-    Ok(packages.iter().copied().filter(|package| !installed(package)).collect())
+    let there: BTreeSet<_> = answer.lines().flat_map(provided).collect();
+    Ok(packages.iter().copied().filter(|package| !there.contains(package)).collect())
+}
+
+/// The package of this line, and those that it provides; none if it is not installed.
+fn provided(line: &str) -> impl Iterator<Item = &str> {
+    let names = line.strip_prefix("installed, ").unwrap_or_default().split(", ");
+    // A version may follow: `runc (= 1.2)`.
+    names.filter_map(|name| name.split_whitespace().next())
+}
+
+/// The path of a program of a package. Another package that provides that one may have the program in the other folder.
+pub fn program(name: &str) -> Result<PathBuf> {
+    let folders = ["/usr/sbin", "/usr/bin"].map(Path::new);
+    let found = folders.map(|folder| folder.join(name)).into_iter().find(|path| path.exists());
+    found.with_context(|| format!("there is no {name} in /usr/sbin or /usr/bin"))
 }
 
 /// Makes sure that all `packages` are installed. As root on Debian it installs the missing ones; else it fails with the command that
@@ -77,9 +100,31 @@ fn install_missing(packages: &[&str]) -> Result<()> {
     progress.step("apt-get update");
     apt_get(&mut progress, &["update", "--quiet"])?;
     progress.step(format!("installing {}", missing.join(" ")));
-    let install = ["install", "--quiet", "--yes", "--no-install-recommends"];
-    apt_get(&mut progress, &[&install, missing.as_slice()].concat())?;
+    make_stubs()?;
+    let path = format!("DPkg::Path={STUBS}:{SCRIPTS_PATH}");
+    let install =
+        ["install", "--quiet", "--yes", "--no-install-recommends", "--no-remove", "--option", &path];
+    let installed = apt_get(&mut progress, &[&install, missing.as_slice()].concat());
+    installed.map_err(|error| {
+        let removes = error.to_string().contains(REMOVES);
+        let advice =
+            "nothing was installed, as that would remove packages of this machine: use another machine";
+        if removes { error.context(advice) } else { error }
+    })?;
     progress.finish();
+    Ok(())
+}
+
+/// Makes the [`STUBS`].
+fn make_stubs() -> Result<()> {
+    let folder = Path::new(STUBS);
+    fs::create_dir_all(folder).with_context(|| format!("creating {STUBS}"))?;
+    for program in SERVICE_PROGRAMS {
+        let stub = folder.join(program);
+        let written = fs::write(&stub, "#!/bin/sh\n");
+        let usable = written.and_then(|()| fs::set_permissions(&stub, fs::Permissions::from_mode(0o755)));
+        usable.with_context(|| format!("creating {}", stub.display()))?;
+    }
     Ok(())
 }
 
@@ -133,6 +178,15 @@ mod tests {
     fn an_unknown_package_is_missing_and_installed_ones_are_not() {
         let missing = missing(&["dpkg", "no-such-package-as-this", "coreutils"]).unwrap();
         assert_eq!(missing, ["no-such-package-as-this"]);
+    }
+
+    #[test]
+    fn a_package_that_provides_another_one_counts_as_both_while_it_is_installed() {
+        let names = |line| provided(line).collect::<Vec<_>>();
+        let line = "installed, containerd.io, containerd, runc (= 1.2)";
+        assert_eq!(names(line), ["containerd.io", "containerd", "runc"]);
+        assert_eq!(names("installed, git, "), ["git"]);
+        assert!(names("config-files, runc, ").is_empty());
     }
 
     #[test]

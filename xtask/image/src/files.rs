@@ -44,11 +44,6 @@ impl Files {
         self.insert(path, content.into(), 0o755)
     }
 
-    /// Adds the content of a file of this machine, at this absolute path.
-    pub fn copy(&mut self, from: &Path, path: &str) -> Result<&mut Self> {
-        Ok(self.file(path, read(from)?))
-    }
-
     /// Adds a program of this machine at this absolute path, and [the files that it needs to be loaded](closure) at their own paths.
     pub fn install(&mut self, program: &Path, path: &str) -> Result<&mut Self> {
         self.program(path, read(program)?);
@@ -69,7 +64,7 @@ impl Files {
     }
 
     /// All of them as a tar file.
-    pub(crate) fn tar(&self) -> Result<Vec<u8>> {
+    pub fn tar(&self) -> Result<Vec<u8>> {
         let mut builder = Builder::new(Vec::new());
         for (path, entry) in &self.0 {
             let (kind, mode, content) = match entry {

@@ -1,6 +1,7 @@
 //! The images of operators.
 
 use std::collections::BTreeMap;
+use std::fs;
 use std::path::Path;
 
 use anyhow::{Context as _, Result};
@@ -16,6 +17,9 @@ const PROGRAM: &str = "/usr/bin/peerpod-operator";
 const HOME: &str = "/root";
 /// The file of trusted authorities, where programs of any distribution look for it.
 const AUTHORITIES: &str = "/etc/ssl/certs/ca-certificates.crt";
+/// The public authorities of Debian's package. Its own bundle has those of this machine's administrator, too, such as of a proxy that reads
+/// all traffic: no user of the image may trust them.
+const PUBLIC_AUTHORITIES: &str = "/usr/share/ca-certificates/mozilla";
 const NAME_SERVICES: &str = "hosts: files dns\n";
 
 /// The image of the operator's program at `program`, for machines like this one: the program, the shared libraries that it needs, certificates of
@@ -25,9 +29,11 @@ const NAME_SERVICES: &str = "hosts: files dns\n";
 pub fn operator(program: &Path, name: &str, labels: &BTreeMap<String, String>) -> Result<Image> {
     let mut files = Files::new();
     files.install(program, PROGRAM)?;
-    let authorities = files.copy(Path::new(AUTHORITIES), AUTHORITIES);
-    authorities.context("looking for authorities to trust: install the package ca-certificates")?;
+    let authorities = public_authorities();
+    let authorities =
+        authorities.context("looking for authorities to trust: install the package ca-certificates")?;
     files
+        .file(AUTHORITIES, authorities)
         .file(
             "/etc/passwd",
             format!("root:x:0:0:root:/root:/sbin/nologin\noperator:x:{USER}:{USER}::/root:/sbin/nologin\n"),
@@ -39,6 +45,18 @@ pub fn operator(program: &Path, name: &str, labels: &BTreeMap<String, String>) -
     let env = vec!["HOME=/root".to_owned(), "PATH=/usr/bin".to_owned()];
     let config = Config { env, ..config(PROGRAM, "peerpod-operator", labels) };
     Ok(Image { name: name.to_owned(), files, config })
+}
+
+/// The certificates of public authorities, in one file.
+fn public_authorities() -> Result<String> {
+    let entries =
+        fs::read_dir(PUBLIC_AUTHORITIES).with_context(|| format!("reading {PUBLIC_AUTHORITIES}"))?;
+    let mut paths = entries.map(|entry| Ok(entry?.path())).collect::<Result<Vec<_>>>()?;
+    paths.sort_unstable();
+    let texts = paths
+        .iter()
+        .map(|path| fs::read_to_string(path).with_context(|| format!("reading {}", path.display())));
+    Ok(texts.collect::<Result<Vec<_>>>()?.join(""))
 }
 
 /// The image of an operator in `examples/`, whose program is at `program`, for machines like this one: the program and the shared libraries that it needs.

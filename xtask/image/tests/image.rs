@@ -24,6 +24,16 @@ fn image() -> Result<Image> {
     operator(&program(), "peerpod-operator:test", &labels)
 }
 
+const AUTHORITIES: &str = "/etc/ssl/certs/ca-certificates.crt";
+
+/// What the administrator of this machine trusts beside the public authorities.
+fn local_authorities() -> Result<Vec<String>> {
+    let Ok(entries) = fs::read_dir("/usr/local/share/ca-certificates") else { return Ok(Vec::new()) };
+    let paths = entries.map(|entry| Ok(entry?.path())).collect::<Result<Vec<_>>>()?;
+    let certificates = paths.iter().filter(|path| path.extension().is_some_and(|it| it == "crt"));
+    certificates.map(|path| Ok(fs::read_to_string(path)?)).collect()
+}
+
 /// The files of an archive by their paths.
 fn unpack(archive: &Path) -> Result<BTreeMap<String, Vec<u8>>> {
     let mut files = BTreeMap::new();
@@ -112,15 +122,20 @@ fn as_expected(layer: &[u8]) -> Result<()> {
             assert!(content == fs::read(program())?, "another program");
         }
         if path == "/etc/passwd" {
-            let text = String::from_utf8(content)?;
+            let text = String::from_utf8_lossy(&content);
             assert!(text.contains(&format!(":{USER}:{USER}:")), "{text}");
+        }
+        if path == AUTHORITIES {
+            let text = String::from_utf8_lossy(&content);
+            assert!(text.matches("-----BEGIN CERTIFICATE-----").count() > 100, "{} bytes", text.len());
+            assert!(local_authorities()?.iter().all(|own| !text.contains(own.trim())), "a private authority");
         }
         found.push(path);
     }
     let mut expected = ["/usr/bin/peerpod-operator", "/etc/passwd", "/etc/group", "/etc/nsswitch.conf"]
         .map(str::to_owned)
         .to_vec();
-    expected.push("/etc/ssl/certs/ca-certificates.crt".to_owned());
+    expected.push(AUTHORITIES.to_owned());
     let libraries = closure(&program())?;
     assert!(libraries.iter().any(|it| it.to_string_lossy().contains("libc.so")), "{libraries:?}");
     expected.extend(libraries.iter().map(|library| library.display().to_string()));

@@ -19,10 +19,14 @@ use hyper_util::{
     client::legacy::{Client, connect::HttpConnector},
     rt::TokioExecutor,
 };
+use image::Files;
 use serde_json::{Value, json};
 
-/// podman, the runtime of its containers, and a static program for them.
-const PACKAGES: [&str; 3] = ["busybox-static", "podman", "runc"];
+/// podman, and the runtime of its containers.
+const PACKAGES: [&str; 2] = ["podman", "runc"];
+
+/// The program of the containers.
+const SLEEP: &str = "/bin/sleep";
 
 /// The usual port.
 const PORT: u16 = 2375;
@@ -38,7 +42,7 @@ const OPTIONS: [&str; 8] = [
     "--events-backend",
     "none",
     "--runtime",
-    "/usr/sbin/runc",
+    "runc",
 ];
 
 /// A container to be made.
@@ -71,17 +75,11 @@ impl Podman {
     /// Starts one with its state and its log in `dir`, a folder of its own. Installs missing packages first.
     pub async fn start(dir: &Path) -> Result<Self> {
         Self::install()?;
-        let content = dir.join("image");
-        fs::create_dir_all(content.join("bin"))?;
-        fs::copy("/bin/busybox", content.join("bin/busybox")).context("copying busybox")?;
+        fs::create_dir_all(dir).with_context(|| format!("creating {}", dir.display()))?;
         let image = dir.join("image.tar");
-        run(Command::new("tar")
-            .arg("--create")
-            .arg("--file")
-            .arg(&image)
-            .arg("--directory")
-            .arg(content)
-            .arg("."))?;
+        let mut files = Files::new();
+        files.install(Path::new(SLEEP), SLEEP)?;
+        fs::write(&image, files.tar()?).with_context(|| format!("writing {}", image.display()))?;
         run(podman(dir).args(["import", "--quiet"]).arg(&image).arg(IMAGE))?;
         let [address] = address::unused(PORT)?;
         let mut command = podman(dir);
@@ -107,7 +105,7 @@ impl Podman {
         let wanted = json!({
             "Image": IMAGE,
             // A container that a test leaves behind ends by itself.
-            "Cmd": ["/bin/busybox", "sleep", "600"],
+            "Cmd": [SLEEP, "600"],
             "Labels": { "cluster": "test" },
             "Volumes": { "/anonymous": {} },
             "HostConfig": { "NetworkMode": "none", "Ulimits": limits, "Binds": binds },

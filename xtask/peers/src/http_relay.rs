@@ -55,11 +55,11 @@ pub enum Does {
         /// The body.
         body: String,
     },
-    /// The request is never answered.
+    /// The request arrives, and its answer does not.
     Hang,
     /// The connection ends in the middle of the server's answer.
     CutOff,
-    /// The relay delays the server's answer by this time.
+    /// The relay forwards the request only after this time.
     Delay(Duration),
 }
 
@@ -172,13 +172,15 @@ impl Relay {
                 }
                 return Ok(answer);
             }
-            Some(Does::Hang) => pending().await,
             Some(Does::Delay(time)) => sleep(*time).await,
-            Some(Does::CutOff) | None => {}
+            Some(Does::Hang | Does::CutOff) | None => {}
         }
         let answer = self.client.request(Request::from_parts(head, Full::new(body))).await?;
         let (mut head, body) = answer.into_parts();
         let body = body.collect().await?.to_bytes();
+        if let Some(Does::Hang) = does {
+            pending::<()>().await;
+        }
         head.headers.remove(header::TRANSFER_ENCODING);
         head.headers.insert(header::CONTENT_LENGTH, body.len().into());
         let body = if let Some(Does::CutOff) = does { cut_off(&body) } else { whole(body) };

@@ -4,9 +4,11 @@ mod binaries;
 mod disk;
 mod lanes;
 
+use std::{fs, time::Duration};
+
 use anyhow::{Context as _, Result, ensure};
 use cluster::{
-    node,
+    folders, node,
     progress::Progress,
     tools::{self, Tools},
 };
@@ -14,6 +16,9 @@ use peerpod_operator::install::NAME;
 use testbed::stand_in;
 
 use crate::repository;
+
+/// How long to wait for another run in this clone: both would write the same logs.
+const LOCK_DEADLINE: Duration = Duration::from_secs(3600);
 
 /// The libraries that other programs use.
 const LIBRARIES: [&str; 2] = [NAME, "operator-kit"];
@@ -34,6 +39,10 @@ pub(crate) async fn run() -> Result<()> {
     disk::has_room()?;
     let mut progress = Progress::new(6);
     progress.step("formatting");
+    let logs = repository::root().join("target");
+    fs::create_dir_all(&logs).with_context(|| format!("creating {}", logs.display()))?;
+    let waits = || progress.detail("waiting for another run of the tests in this clone");
+    let _lock = folders::lock(&logs.join("test.lock"), LOCK_DEADLINE, waits).await?;
     cargo(&["fmt", "--all", "--check"])?;
     progress.step("programs of the control plane, the node and the clouds, and helm");
     Tools::ensure().await?;

@@ -31,7 +31,7 @@ fn all_that_is_kept_of_a_node_is_read_of_it() {
             "name": "a", "uid": "u", "resourceVersion": "7", "labels": { "zone": "x" },
             "annotations": { (MARK): "x.y/vm", "fat": "x" },
         },
-        "spec": { "taints": [{ "key": "t", "value": "v", "effect": "NoSchedule" }], "podCIDR": "x" },
+        "spec": { "taints": [{ "key": "t", "value": "v", "effect": "NoSchedule", "timeAdded": "9999-12-31T00:00:00Z" }], "podCIDR": "x" },
         "status": {
             "capacity": { "cpu": "4", "x.y/vm": "3" }, "allocatable": { "cpu": "4", "x.y/vm": "2" },
             "conditions": [{ "type": "Ready", "status": "True", "message": "m" }], "images": [{ "names": ["i"] }],

@@ -43,6 +43,6 @@ fn a_dropped_deletion_loses_no_volume_of_a_domain_that_is_undefined_then() -> Re
 }
 
 /// What only calls of this procedure have in their packets: the protocol's version, the procedure, and the type of a call.
-fn call_of(procedure: i32) -> Vec<u8> {
+pub fn call_of(procedure: i32) -> Vec<u8> {
     [1, procedure, 0].map(i32::to_be_bytes).concat()
 }

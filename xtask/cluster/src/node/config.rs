@@ -9,7 +9,8 @@ use serde_json::{Value, json};
 
 use super::cgroups::Cgroup;
 use super::network::Network;
-use super::tools::{CNI_PLUGINS, PAUSE_IMAGE, RUNC};
+use super::tools::{CNI_PLUGINS, PAUSE_IMAGE};
+use crate::packages;
 
 /// containerd's socket, in the node's own file systems.
 pub(super) const SOCKET: &str = "/run/containerd/containerd.sock";
@@ -58,7 +59,8 @@ impl<'a> Files<'a> {
         let plugin = self.gated().join(GATED_BRIDGE);
         write(&plugin, &gated_bridge(&self.gate("")))?;
         fs::set_permissions(&plugin, fs::Permissions::from_mode(0o755))?;
-        write(&self.containerd(), &containerd(self.dir, &self.plugins(), &self.gated()))?;
+        let runc = packages::program("runc")?;
+        write(&self.containerd(), &containerd(self.dir, &runc, &self.plugins(), &self.gated()))?;
         write(&self.plugins().join("pods.conflist"), &format!("{:#}\n", pod_network(self.dir, network)))?;
         // JSON is YAML.
         write(&self.kubelet(), &format!("{:#}\n", kubelet(ca, network, cgroup)))
@@ -97,7 +99,7 @@ fn gated_bridge(gates: &Path) -> String {
     )
 }
 
-fn containerd(dir: &Path, plugins: &Path, gated: &Path) -> String {
+fn containerd(dir: &Path, runc: &Path, plugins: &Path, gated: &Path) -> String {
     // A string of JSON is one of TOML.
     let text = |path: &Path| Value::from(path.display().to_string());
     format!(
@@ -123,9 +125,10 @@ fn containerd(dir: &Path, plugins: &Path, gated: &Path) -> String {
          [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc]\n\
          runtime_type = \"io.containerd.runc.v2\"\n\
          [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc.options]\n\
-         BinaryName = \"{RUNC}\"\n\
+         BinaryName = {runc}\n\
          SystemdCgroup = false\n",
         root = text(&dir.join("containerd")),
+        runc = text(runc),
         plugins = text(plugins),
         gated = text(gated),
     )

@@ -15,8 +15,6 @@ use crate::tools::{KUBERNETES_LDFLAGS, LDFLAGS, Module, Places, SOURCE};
 /// Debian's packages: the program that makes containers, their network plugins, and the tools for Services.
 const PACKAGES: [&str; 4] = ["containernetworking-plugins", "iptables", "iproute2", "runc"];
 
-/// runc's path in its package.
-pub(super) const RUNC: &str = "/usr/sbin/runc";
 /// The folder of the network plugins in their package.
 pub(super) const CNI_PLUGINS: &str = "/usr/lib/cni";
 /// The image of the first container of every Pod, which does nothing. Every real node has it.
