@@ -64,26 +64,26 @@ fn ambiguous_answers_do_not_count_as_absence() -> Result<()> {
 
         let empty = envelope(r#"<FindAllByUuidResponse xmlns="urn:vim25"/>"#);
         let other = envelope(r#"<FindByUuidResponse xmlns="urn:vim25"/>"#);
-        for (status, body, class) in [
-            (200, "<html>hello", ErrorClass::Transient),
-            (200, "<html/>", ErrorClass::Transient),
-            (200, "", ErrorClass::Transient),
-            (200, &*other, ErrorClass::Transient),
-            (200, &envelope(""), ErrorClass::Transient),
-            (404, "<html>not found</html>", ErrorClass::Invalid),
-            (503, "no healthy upstream", ErrorClass::Transient),
-            (500, &fault("NoPermission"), ErrorClass::Unauthorized),
-            (500, &fault("ManagedObjectNotFound"), ErrorClass::Transient),
-            (500, &fault("NotFound"), ErrorClass::Transient),
-            (500, &fault("NotAuthenticated"), ErrorClass::Unauthorized),
-            // The list still has it.
-            (200, &empty, ErrorClass::Transient),
+        // A misread answer would lead to the list, which still has it.
+        for (status, body, class, says) in [
+            (200, "<html>hello", ErrorClass::Transient, "is not the"),
+            (200, "<html/>", ErrorClass::Transient, "is not the"),
+            (200, "", ErrorClass::Transient, "is not the"),
+            (200, &*other, ErrorClass::Transient, "is not the"),
+            (200, &envelope(""), ErrorClass::Transient, "is not the"),
+            (404, "<html>not found</html>", ErrorClass::Invalid, ""),
+            (503, "no healthy upstream", ErrorClass::Transient, "503"),
+            (500, &fault("NoPermission"), ErrorClass::Unauthorized, ""),
+            (500, &fault("ManagedObjectNotFound"), ErrorClass::Transient, "ManagedObjectNotFound"),
+            (500, &fault("NotFound"), ErrorClass::Transient, "NotFound"),
+            (500, &fault("NotAuthenticated"), ErrorClass::Unauthorized, ""),
+            (200, &empty, ErrorClass::Transient, "lists the VM"),
         ] {
             cloud.answer("FindAllByUuid", status, body);
-            cloud.doubted(&id, class, "").await?;
+            cloud.doubted(&id, class, says).await?;
         }
         cloud.answer("RetrievePropertiesEx", 500, &fault("ManagedObjectNotFound"));
-        cloud.doubted(&id, ErrorClass::Transient, "").await?;
+        cloud.doubted(&id, ErrorClass::Transient, "ManagedObjectNotFound").await?;
         cloud.answer("RetrievePropertiesEx", 200, &nothing);
         cloud.doubted(&id, ErrorClass::Transient, "does not show it").await?;
         cloud.answer("RetrievePropertiesEx", 500, &fault("InvalidProperty"));
