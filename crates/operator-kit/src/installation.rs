@@ -204,8 +204,9 @@ pub enum FilesError {
     Yaml(String),
 }
 
+/// Prints an object. kubectl reads YAML 1.1, in which `On` without quotes is a boolean and `1_000` a number.
 fn yaml(object: &Value) -> Result<String, FilesError> {
-    serde_yaml::to_string(object).map_err(|error| FilesError::Yaml(error.to_string()))
+    serde_saphyr::to_string(object).map_err(|error| FilesError::Yaml(error.to_string()))
 }
 
 /// A variable with a field of the Pod's own metadata.
@@ -269,7 +270,7 @@ mod tests {
             "sample.yaml",
         ];
         assert_eq!(names, expected);
-        let base: Value = serde_yaml::from_str(&files[Path::new("kustomization.yaml")]).unwrap();
+        let base: Value = serde_saphyr::from_str(&files[Path::new("kustomization.yaml")]).unwrap();
         assert_eq!(base["resources"], json!(["crd.yaml", "namespace.yaml", "rights.yaml", "operator.yaml"]));
 
         let folder = tempfile::tempdir().unwrap();
@@ -281,6 +282,18 @@ mod tests {
             problem.contains("old.yaml is not generated any more: run `widget-operator manifests`"),
             "{problem}"
         );
+    }
+
+    #[test]
+    fn texts_that_kubectl_would_read_as_something_else_are_quoted() {
+        let words = "On off YES no y N true ~ null 1_000 0x1f 017 0o17 1e3 .inf 1:30 2026-01-01 << =";
+        for text in words.split(' ').chain([""]) {
+            let object = json!({ "value": text, (text): 1 });
+            let printed = yaml(&object).unwrap();
+            let has = |line: String| printed.lines().any(|it| it.replace('\'', "\"") == line);
+            assert!(has(format!("value: \"{text}\"")) && has(format!("\"{text}\": 1")), "{printed}");
+            assert_eq!(serde_saphyr::from_str::<Value>(&printed).unwrap(), object);
+        }
     }
 
     #[test]
