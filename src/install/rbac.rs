@@ -49,15 +49,10 @@ pub fn peerpodconfig_rights(options: &Options) -> Result<Vec<Value>, Error> {
 /// What the operator and cloud-api-adaptor may do for one cloud alone; empty for most clouds.
 pub fn cloud_rights(cloud: &Cloud, options: &Options) -> Result<Vec<Value>, Error> {
     let mut objects =
-        granted(&operators_role(cloud), &[cloud.cluster_permissions], &[cloud.permissions], options)?;
+        granted(&format!("{NAME}-{cloud}"), &[cloud.cluster_permissions], &[cloud.permissions], options)?;
     let metadata = Component::Adaptor.namespaced(&format!("{SERVICE_ACCOUNT}-{cloud}"), options);
     objects.extend(role(metadata, &[cloud.adaptor_permissions], SERVICE_ACCOUNT, options)?);
     Ok(objects)
-}
-
-/// The name of the roles that the operator has for this cloud, and of their bindings.
-pub(super) fn operators_role(cloud: &Cloud) -> String {
-    format!("{NAME}-{cloud}")
 }
 
 /// Roles of this name for the operator, in the whole cluster and in its own namespace, with their bindings.

@@ -17,7 +17,6 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::LabelSelector,
 };
 use kube::{CustomResourceExt as _, api::ObjectMeta};
-use serde::Serialize;
 use serde_json::json;
 
 use super::{
@@ -25,13 +24,11 @@ use super::{
     guard::RECORDER,
     metadata::kept_by_gitops,
     policies::{binding_to, configurations, each_configuration, matching},
-    rbac::operators_role,
 };
 use crate::{
     api::v1alpha1::{PeerPod, PeerPodConfig},
     names::NAMESPACE_LABEL,
     peerpodconfig::{FINALIZER, resources},
-    provider::CLOUDS,
 };
 
 /// The name of the policy and of its binding, for what records VMs.
@@ -44,13 +41,6 @@ pub const OPERATOR_NAME: &str = "peerpod-operator-removal";
 /// time after a new one with this name exists. Without that of the webhook, no webhook could start in another place.
 const NEEDED: [&str; 5] =
     [OPERATOR, PEERPODCONFIG_ROLE, RECORDER, resources::SERVICE_ACCOUNT, resources::webhook::SERVICE_ACCOUNT];
-
-/// The same with the operator's rights for single clouds: without them it releases no PeerPod of such a cloud.
-fn needed() -> Vec<String> {
-    let with_rights =
-        CLOUDS.iter().filter(|it| !it.permissions.is_empty() || !it.cluster_permissions.is_empty());
-    NEEDED.map(str::to_owned).into_iter().chain(with_rights.map(|cloud| operators_role(cloud))).collect()
-}
 
 /// The annotation that lets its object be deleted, with the value `true`.
 pub const ALLOW_ANNOTATION: &str = "peerpods.confidentialcontainers.org/allow-removal";
@@ -108,7 +98,7 @@ pub fn operator_policy(options: &Options) -> ValidatingAdmissionPolicy {
                     own_namespace(options),
                 ])
             }),
-            match_conditions: Some(vec![names(&needed())]),
+            match_conditions: Some(vec![names(&NEEDED)]),
             validations: Some(vec![Validation {
                 expression: format!("!('{FINALIZER}' in params.metadata.?finalizers.orValue([]))"),
                 message_expression: Some(
@@ -165,7 +155,7 @@ fn own_namespace(options: &Options) -> NamedRuleWithOperations {
 }
 
 /// Of all kinds but namespaces, only objects with these names. In a deletion of a collection, the API server asks about each object.
-fn names(names: &[impl Serialize]) -> MatchCondition {
+fn names(names: &[&str]) -> MatchCondition {
     let names = json!(names);
     MatchCondition {
         name: "names".to_owned(),
@@ -178,7 +168,6 @@ fn names(names: &[impl Serialize]) -> MatchCondition {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::install::rbac::cloud_rights;
 
     #[test]
     fn a_failed_lookup_blocks_removal_of_records_but_not_of_the_operator() {
@@ -201,7 +190,7 @@ mod tests {
             ),
             (
                 operator_policy(&options),
-                r#"["peerpod-operator","peerpod-operator-peerpodconfig","peerpod-recorder","cloud-api-adaptor","peerpod-webhook","peerpod-operator-ibmcloud","peerpod-operator-byom"]"#,
+                r#"["peerpod-operator","peerpod-operator-peerpodconfig","peerpod-recorder","cloud-api-adaptor","peerpod-webhook"]"#,
             ),
         ] {
             let policy = serde_json::to_value(policy).unwrap();
@@ -214,17 +203,5 @@ mod tests {
                 format!("request.resource.resource == 'namespaces' || oldObject.metadata.name in {names}")
             );
         }
-    }
-
-    #[test]
-    fn the_operator_keeps_its_rights_for_each_cloud() {
-        let (options, needed) = (Options::default(), needed());
-        for cloud in CLOUDS {
-            for object in cloud_rights(cloud, &options).unwrap() {
-                let name = object["metadata"]["name"].as_str().unwrap();
-                assert!(!name.starts_with(OPERATOR) || needed.iter().any(|it| it == name), "{name}");
-            }
-        }
-        assert!(needed.len() > NEEDED.len());
     }
 }

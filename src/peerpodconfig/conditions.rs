@@ -113,13 +113,15 @@ reasons! {
     PolicyStarting => AdmissionReady(false), Normal;
     /// The admission policy is in force.
     PolicyInForce => AdmissionReady(true), Normal;
-    /// The API server does not support mutating admission policies (Kubernetes before 1.36). Use the mode Webhook.
+    /// The API server does not support mutating admission policies (Kubernetes before 1.36). Use the mode Webhook. Until then the policy
+    /// `peerpod-limit` refuses Pods of the runtime class that request no VM.
     PolicyUnsupported => AdmissionReady(false), Warning;
     /// `admission.mode` is None: another program turns Pods into peer pods.
     AdmissionElsewhere => AdmissionReady(true), Normal;
     /// An older PeerPodConfig already turns Pods of this runtime class into peer pods.
     AdmissionShared => AdmissionReady(true), Normal;
-    /// The operator does not set up the admission of this PeerPodConfig. The condition Conflict says why.
+    /// The operator does not set up the admission of this PeerPodConfig. The condition Conflict says why. Until then the policy
+    /// `peerpod-limit` refuses Pods of the runtime class that request no VM.
     AdmissionWithheld => AdmissionReady(false), Warning;
     /// An older PeerPodConfig turns Pods of this runtime class into peer pods, but its admission is not ready. Its status
     /// says why.

@@ -19,8 +19,8 @@ const QUIET: [(&str, &str); 2] = [("DEBIAN_FRONTEND", "noninteractive"), ("LC_AL
 /// serve at its usual port for good.
 const SERVICE_PROGRAMS: [&str; 4] =
     ["deb-systemd-helper", "deb-systemd-invoke", "invoke-rc.d", "update-rc.d"];
-/// The folder of programs that do nothing in their place.
-const STUBS: &str = "/run/peerpod-operator-no-services";
+/// The folder of programs that do nothing in their place. Nothing can be run in `/run`, while dpkg runs its own scripts in `/var/lib`.
+const STUBS: &str = "/var/lib/peerpod-operator-no-services";
 /// Where the scripts find programs otherwise.
 const SCRIPTS_PATH: &str = "/usr/sbin:/usr/bin:/sbin:/bin";
 
@@ -105,6 +105,7 @@ fn install_missing(packages: &[&str]) -> Result<()> {
     let install =
         ["install", "--quiet", "--yes", "--no-install-recommends", "--no-remove", "--option", &path];
     let installed = apt_get(&mut progress, &[&install, missing.as_slice()].concat());
+    fs::remove_dir_all(STUBS).with_context(|| format!("removing {STUBS}"))?;
     installed.map_err(|error| {
         let removes = error.to_string().contains(REMOVES);
         let advice =
@@ -124,6 +125,9 @@ fn make_stubs() -> Result<()> {
         let written = fs::write(&stub, "#!/bin/sh\n");
         let usable = written.and_then(|()| fs::set_permissions(&stub, fs::Permissions::from_mode(0o755)));
         usable.with_context(|| format!("creating {}", stub.display()))?;
+        // The scripts would silently use the next program of this name.
+        let status = Command::new(&stub).status().with_context(|| format!("running {}", stub.display()))?;
+        ensure!(status.success(), "{} failed ({status})", stub.display());
     }
     Ok(())
 }
