@@ -166,17 +166,13 @@ impl Publisher {
     /// `None` if only the copy tells whether a write is due.
     fn has_written(&self, metadata: &ObjectMeta, hash: u64) -> Option<bool> {
         let written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
-        match written.get(metadata.uid.as_deref().unwrap_or_default()) {
-            None => None,
+        let last = written.get(metadata.uid.as_deref().unwrap_or_default())?;
+        let Some((of, at)) = last.done.as_ref().filter(|_| last.hash == hash) else {
             // The copy may have this status because it was read before another one was written. A write that failed may have changed it.
-            Some(last) if last.hash != hash || last.done.is_none() => Some(false),
-            Some(Last { done, .. }) => {
-                let is_same = |(of, at): &(Option<String>, Instant)| {
-                    of.is_some() && *of == metadata.resource_version && at.elapsed() < CACHE_LAG
-                };
-                done.as_ref().is_some_and(is_same).then_some(true)
-            }
-        }
+            return Some(false);
+        };
+        let is_same = of.is_some() && *of == metadata.resource_version && at.elapsed() < CACHE_LAG;
+        is_same.then_some(true)
     }
 
     fn remember(&self, metadata: &ObjectMeta, last: Last) {

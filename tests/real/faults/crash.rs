@@ -2,7 +2,7 @@
 
 use std::{cell::OnceCell, path::Path, time::Duration};
 
-use anyhow::{Context as _, Result, anyhow, ensure};
+use anyhow::{Context as _, Result, ensure};
 use kube::ResourceExt as _;
 use peers::libvirt::{Libvirtd, Relay};
 use serde_json::json;
@@ -80,13 +80,13 @@ const WITHOUT_PATCH: &str =
 fn an_operator_killed_while_the_cloud_deletes_finishes_after_its_restart() -> Result<()> {
     let relay = OnceCell::new();
     let start = async |testbed: &Testbed, dir: &Path, libvirtd: &Libvirtd| {
-        let relay = relay.get_or_init(|| Relay::start(libvirtd.host(), dir, Duration::ZERO));
-        let relay = relay.as_ref().map_err(|problem| anyhow!("{problem:#}"))?;
-        let settings = Settings::libvirt(&relay.uri().to_string());
+        let started = Relay::start(libvirtd.host(), dir, Duration::ZERO)?;
+        let settings = Settings::libvirt(&started.uri().to_string());
+        let _ = relay.set(started);
         Operator::start(testbed, &OperatorOptions::new(PROGRAM, dir.join("operator"), settings)).await
     };
     alone_with(start, async |alone| {
-        let relay = relay.get().and_then(|relay| relay.as_ref().ok()).context("it was started")?;
+        let relay = relay.get().context("it was started")?;
         let vms = [alone.scene().pod_with_vm("a").await?, alone.scene().pod_with_vm("b").await?];
         relay.lose([call_of(STORAGE_VOL_DELETE)]);
         for pod in ["a", "b"] {

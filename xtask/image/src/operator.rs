@@ -29,9 +29,8 @@ const NAME_SERVICES: &str = "hosts: files dns\n";
 pub fn operator(program: &Path, name: &str, labels: &BTreeMap<String, String>) -> Result<Image> {
     let mut files = Files::new();
     files.install(program, PROGRAM)?;
-    let authorities = public_authorities();
-    let authorities =
-        authorities.context("looking for authorities to trust: install the package ca-certificates")?;
+    let authorities = public_authorities()
+        .context("looking for authorities to trust: install the package ca-certificates")?;
     files
         .file(AUTHORITIES, authorities)
         .file(
