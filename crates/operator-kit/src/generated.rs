@@ -103,6 +103,11 @@ impl Generated<'_> {
         Ok(changed)
     }
 
+    /// [`check`](Self::check) if only that is wanted, else [`write`](Self::write).
+    pub fn check_or_write(&self, check: bool, files: &Files) -> Result<Changed, GeneratedError> {
+        if check { self.check(files).map(|()| Changed::default()) } else { self.write(files) }
+    }
+
     /// Changes nothing, and fails at the first file that [`write`](Self::write) would change.
     pub fn check(&self, files: &Files) -> Result<(), GeneratedError> {
         let others = self.others(files)?;

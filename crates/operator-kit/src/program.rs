@@ -119,12 +119,7 @@ async fn dispatch<M, F: Future<Output = ()>>(
         Cli::Manifests(Manifests { check, folder }) => {
             telemetry::init(operator.program, LogFormat::Text);
             let files = operator.files()?;
-            let generated = operator.generated(&folder);
-            if check {
-                generated.check(&files)?;
-            } else {
-                generated.write(&files)?;
-            }
+            operator.generated(&folder).check_or_write(check, &files)?;
             info!(folder = %folder.display(), files = files.len(), "up to date");
             Ok(())
         }
