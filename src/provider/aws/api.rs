@@ -37,13 +37,10 @@ const ASSUME: &str = "AssumeRoleWithWebIdentity";
 
 impl Api {
     pub(super) fn new(settings: &Settings, place: RegionPlace) -> Result<Self, Error> {
-        // It is for its own region alone. An earlier place may be in another one.
-        let here = place.region == settings.place().region;
-        let sts_endpoint = settings.sts_endpoint_url.clone().filter(|_| here);
         Ok(Self {
             client: Client::new(Options::default())?,
+            sts_endpoint: settings.sts_endpoint(&place),
             place,
-            sts_endpoint,
             region: OnceCell::new(),
             source: Source::of(settings)?,
             node: OwnNode::new()?,

@@ -20,7 +20,8 @@
 //! |---|---|
 //! | an instance in the state `terminated`, and nothing with its identifier in a tag `Name` | absence |
 //! | `InvalidInstanceID.NotFound`, and nothing with its identifier in a tag `Name` | absence: the region is recorded with the places, and the credentials are known to be of the account in which the VMs are |
-//! | an answer without the instance and without an error | nothing: the next look tells more |
+//! | an empty list, and nothing with its identifier in a tag `Name` | absence, for the same reasons: so EC2 answers for an instance that it terminated long ago |
+//! | a list that lacks the instance and is not empty | nothing |
 //! | an instance without any tag | nothing: EC2 may not show the tags of a young one yet |
 //! | any other error | nothing |
 
@@ -220,13 +221,16 @@ impl Provider for Aws {
         let query = Query::new("reading the instance", "DescribeInstances", &parameters);
         let gone = match self.0.all(query, |page| page.list("reservationSet", Instance::of)).await {
             Err(Failure { code, error }) if code == INSTANCE_NOT_FOUND => error,
+            Ok(made) if made.is_empty() => {
+                Error::new(ErrorClass::NotFound, "EC2 shows no instance with this identifier")
+            }
             made => match made?.into_iter().flatten().find(|it| it.vm.id == id.as_str()) {
                 Some(instance) if instance.is_terminated => {
                     Error::new(ErrorClass::NotFound, "the instance is terminated")
                 }
                 Some(instance) => return Ok(ensure_tagged(instance.vm)?.described(id)),
                 None => {
-                    let message = "EC2 answered without the instance, and did not say that there is none";
+                    let message = "EC2 answered with a list that lacks the instance, and is not empty";
                     return Err(Error::new(ErrorClass::Transient, message));
                 }
             },

@@ -73,6 +73,14 @@ impl Settings {
         RegionPlace { region, endpoint: self.endpoint_url.clone() }
     }
 
+    /// The endpoint of STS for requests to this place, if it is not that of the place. It is for its own region alone, and a former
+    /// place may be in another one. An endpoint of EC2 is for one region, too, whether or not a setting names the region.
+    pub(super) fn sts_endpoint(&self, place: &RegionPlace) -> Option<String> {
+        let now = self.place();
+        let has_endpoint = place.endpoint.is_some() && place.endpoint == now.endpoint;
+        self.sts_endpoint_url.clone().filter(|_| has_endpoint || place.region == now.region)
+    }
+
     /// The role and the file with the token for it: of the settings, else as EKS injects them.
     pub(super) fn role(&self) -> [Option<String>; 2] {
         let [role, file] = ["AWS_ROLE_ARN", "AWS_WEB_IDENTITY_TOKEN_FILE"].map(variable);
@@ -160,6 +168,28 @@ mod tests {
             };
             let expected: &[&str] = if refused { &["AWS_REGION"] } else { &[] };
             assert_eq!(overruled(&settings, environment), expected, "{region:?} {key:?} {environment:?}");
+        }
+    }
+
+    #[test]
+    fn the_endpoint_of_sts_serves_its_own_region() {
+        let settings = |endpoint: Option<&str>| Settings {
+            region: Some("eu-west-1".to_owned()),
+            endpoint_url: endpoint.map(str::to_owned),
+            sts_endpoint_url: Some("https://sts".to_owned()),
+            ..Settings::read(&Values::default())
+        };
+        for (endpoint, place, is_used) in [
+            (None, "eu-west-1", true),
+            (None, "eu-west-2", false),
+            (Some("https://ec2"), "eu-west-1 https://other", true),
+            // The region was that of the node, before a setting named it.
+            (Some("https://ec2"), "instance-metadata https://ec2", true),
+            (Some("https://ec2"), "instance-metadata https://other", false),
+            (None, "instance-metadata", false),
+        ] {
+            let place = RegionPlace::recorded(place).unwrap();
+            assert_eq!(settings(endpoint).sts_endpoint(&place).is_some(), is_used, "{endpoint:?} {place}");
         }
     }
 

@@ -25,6 +25,9 @@ use crate::support::run;
 /// The account that moto simulates.
 const ACCOUNT: &str = "123456789012";
 
+/// EC2's answer with an empty list.
+const EMPTY: &str = "<DescribeInstancesResponse><reservationSet/></DescribeInstancesResponse>";
+
 /// An EC2 behind a relay, and a user there with the rights that deletions need.
 struct Aws {
     dir: TempDir,
@@ -152,9 +155,10 @@ fn ambiguous_answers_do_not_count_as_absence() -> Result<()> {
         }
         // Nothing else of the instance is left, so only this answer keeps it from counting as absent.
         let answer = |status, body: &str| Does::Answer { status, headers: Vec::new(), body: body.to_owned() };
-        let empty = "<DescribeInstancesResponse><reservationSet/></DescribeInstancesResponse>";
         let another = untagged.replace(&id, "i-0fffffffffffffff0");
-        for (what, body) in [("an empty list", empty), ("another instance", &*another)] {
+        let no_whole_item = "<DescribeInstancesResponse><reservationSet><item><instancesSet/></item></reservationSet>\
+                             </DescribeInstancesResponse>";
+        for (what, body) in [("another instance", &*another), ("no instance in an item", no_whole_item)] {
             aws.relay.rule(|seen| seen.body.contains("DescribeInstances"), answer(200, body));
             doubted(what, ErrorClass::Transient).await?;
         }
@@ -165,7 +169,7 @@ fn ambiguous_answers_do_not_count_as_absence() -> Result<()> {
         aws.relay.rule(|seen| seen.body.contains("DescribeTags"), Does::CutOff);
         doubted("remains that are not known", ErrorClass::Transient).await?;
         aws.relay.rule(|seen| seen.body.contains("DescribeInstances"), answer(400, NOT_FOUND));
-        aws.relay.rule(|seen| seen.body.contains("DescribeTags"), answer(200, empty));
+        aws.relay.rule(|seen| seen.body.contains("DescribeTags"), answer(200, EMPTY));
         doubted("the answer to another action", ErrorClass::Transient).await?;
         // Credentials of another account cannot see a live instance.
         let here = format!("{REGION} http://{}", aws.relay.address());
@@ -186,6 +190,25 @@ fn ambiguous_answers_do_not_count_as_absence() -> Result<()> {
         }
         assert_eq!(aws.open()?.identity().await?.as_deref(), Some(ACCOUNT));
         ensure!(aws.moto.left(&id).await?.vm, "the VM is gone");
+        Ok(())
+    })
+}
+
+#[test]
+fn an_instance_that_was_terminated_long_ago_is_absent_once_nothing_bears_its_identifier() -> Result<()> {
+    run(async {
+        let aws = Aws::start().await?;
+        let id = aws.moto.make(&vm_name("web"), "remains").await?;
+        // So EC2 answers about it, instead of with an error.
+        let long_ago = |seen: &peers::Seen| seen.body.contains("DescribeInstances");
+        aws.relay.rule(long_ago, Does::Answer { status: 200, headers: Vec::new(), body: EMPTY.to_owned() });
+        let provider = aws.open()?;
+        let remains = own(&*provider, &CLOUD, &id, "web").await?;
+        assert!(matches!(remains.vm().stage, Stage::Remains(_)), "{:?}", remains.vm());
+        provider.delete(&remains).await?;
+        let gone = aws.describe(&id).await?;
+        ensure!(gone.as_ref().is_err_and(|error| error.class == ErrorClass::NotFound), "{gone:?}");
+        ensure!(aws.moto.left(&id).await?.belongings == 0);
         Ok(())
     })
 }
