@@ -30,6 +30,9 @@ const COMPUTE: &str = "https://www.googleapis.com/auth/compute";
 /// The scope for the exchange of a foreign token. The rights of the service account limit it.
 const CLOUD_PLATFORM: &str = "https://www.googleapis.com/auth/cloud-platform";
 
+/// Where keys can be exchanged for access tokens. In any other universe the signed claims are the token.
+const UNIVERSE: &str = "googleapis.com";
+
 /// The file of a document.
 const FILE: &str = "the file that GOOGLE_APPLICATION_CREDENTIALS names";
 
@@ -56,6 +59,8 @@ pub(super) struct ServiceAccount {
     #[serde(default)]
     private_key_id: String,
     token_uri: String,
+    #[serde(default)]
+    universe_domain: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -179,6 +184,11 @@ pub(super) fn parse(json: &str) -> Result<Document, &'static str> {
     })?;
     let urls = match &document {
         Document::ServiceAccount(account) => {
+            if account.universe_domain.as_deref().is_some_and(|universe| universe != UNIVERSE) {
+                return Err(
+                    "it is a key of another universe_domain than googleapis.com, which the operator does not support",
+                );
+            }
             SigningKey::read(&account.private_key)
                 .ok_or("its private_key must be an RSA key in PKCS #8, as Google writes it")?;
             vec![&account.token_uri]

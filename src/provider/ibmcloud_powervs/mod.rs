@@ -154,7 +154,8 @@ impl PowerVs {
     async fn call(&self, doing: &'static str, method: Method, server: Option<&str>) -> Result<Reply, Error> {
         let Place { base, zone, workspace } = &self.place;
         let account = self.api.account().await?;
-        let crn = format!("crn:v1:bluemix:public:power-iaas:{zone}:a/{account}:{workspace}::");
+        let service = self.place.service();
+        let crn = format!("crn:v1:bluemix:public:{service}:{zone}:a/{account}:{workspace}::");
         let server = server.map(|id| format!("/{id}")).unwrap_or_default();
         let url = format!("{base}/pcloud/v1/cloud-instances/{workspace}/pvm-instances{server}");
         let call = Call::to(doing, method, &url)?.header("accept", "application/json")?;

@@ -70,7 +70,7 @@ impl Place {
         let mut malformed = Vec::new();
         let mut wrong = |key, problem: &str| malformed.push(Malformed::new(key, problem));
         // It becomes part of a host's name and of a header.
-        let is_zone = zone.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
+        let is_zone = zone.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte));
         if zone.is_empty() || !is_zone {
             wrong(ZONE, "it must be a zone, such as dal12");
         }
@@ -84,6 +84,11 @@ impl Place {
             Ok(workspace) if malformed.is_empty() => Ok(Self { base, zone: zone.to_owned(), workspace }),
             _ => Err(malformed),
         }
+    }
+
+    /// The service's word in the names of resources: that of Private Cloud has hosts of its own.
+    pub(super) fn service(&self) -> &'static str {
+        if self.base.contains("ppc-aas") { "ppc-aas" } else { "power-iaas" }
     }
 
     fn endpoint(&self) -> Endpoint {
@@ -170,6 +175,18 @@ mod tests {
             ("http://127.0.0.1:1", "http://127.0.0.1:1"),
         ] {
             assert_eq!(Place::of("dal12", GUID, Some(endpoint)).unwrap().base, base);
+        }
+    }
+
+    #[test]
+    fn the_zone_of_a_private_cloud_is_used_with_the_endpoint_of_its_region() {
+        let zone = "satloc_dal_clp2joc20ppo19876n50";
+        for (endpoint, service) in
+            [("dal.power-iaas.cloud.ibm.com", "power-iaas"), ("us-south.ppc-aas.cloud.ibm.com", "ppc-aas")]
+        {
+            let place = Place::of(zone, GUID, Some(endpoint)).unwrap();
+            assert_eq!((&*place.base, place.service()), (&*format!("https://{endpoint}"), service));
+            assert_eq!(Place::recorded(&place.to_string()), Some(place));
         }
     }
 

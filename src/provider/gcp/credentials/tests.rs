@@ -48,6 +48,23 @@ fn an_error_about_a_document_shows_none_of_its_values() {
 }
 
 #[test]
+fn a_key_of_another_universe_is_refused_for_that_reason() {
+    let of = |universe: Value| {
+        problem(&json!({
+            "type": "service_account",
+            "client_email": "operator@peer-pods",
+            "private_key": "none",
+            "token_uri": "https://oauth2.googleapis.com/token",
+            "universe_domain": universe,
+        }))
+    };
+    assert!(of("example.org".into()).contains("universe_domain"));
+    for own in [Value::Null, "googleapis.com".into()] {
+        assert!(of(own.clone()).contains("private_key"), "{own}");
+    }
+}
+
+#[test]
 fn a_credential_is_sent_to_https_alone() {
     for (name, url) in [
         ("token_url", "http://sts.googleapis.com/v1/token"),
