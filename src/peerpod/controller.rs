@@ -187,7 +187,7 @@ impl PeerPods {
         let circumstances = stream::select(context.observer.clouds.changes(), context.leadership.changes());
         let (index, requeues) = (context.index.clone(), context.requeues.clone());
         let api: Api<PeerPod> = Api::all(reading(&client, &PEERPOD));
-        let (observer, related) = (context.clone(), requeues.clone());
+        let (observer, related, missing) = (context.clone(), requeues.clone(), requeues.clone());
         let watch = watcher::watcher(api, paged());
         let peerpods = retry_crd_watch::<PeerPod, _>(&[CRDS], watch)
             .modify(trim)
@@ -223,7 +223,12 @@ impl PeerPods {
             .graceful_shutdown_on(shutdown.cancelled_owned())
             .run(reconcile, |_, never, _| match *never {}, context.clone())
             .take_until(end)
-            .for_each(|_| ready(()));
+            .for_each(|reconciled| {
+                if let Err(controller::Error::ObjectNotFound(gone)) = reconciled {
+                    missing.skipped(&gone.into_kind_unchecked(()));
+                }
+                ready(())
+            });
         let pod_watch = context.trackers.pod_watch.run(client);
         futures::pin_mut!(all_seen, controller, pod_watch);
         futures::select_biased! {
@@ -244,6 +249,7 @@ async fn reconcile(peerpod: Arc<PeerPod>, context: Arc<Context>) -> Result<Actio
         instance = peerpod.instance_id(),
     );
     let (key, started) = (key(&peerpod), std::time::Instant::now());
+    let _running = context.requeues.started(key.clone());
     context.index.reconcile_started(&key, &context.metrics);
     let work = context.reconcile(&peerpod).instrument(span);
     let Some((result, action)) = context.leadership.while_leading(work).await else {

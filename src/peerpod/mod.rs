@@ -19,7 +19,7 @@
 //! | `apply.rs` | the two writes to PeerPods |
 //! | `outcome.rs` | what the log and the status say of the end of a reconcile |
 //! | `conditions.rs`, `report.rs` | conditions and events |
-//! | `parking.rs` | how many PeerPods the operator works on at once at each cloud, and which wait for their turn |
+//! | `parking.rs`, `queue.rs` | how many PeerPods the operator works on at once at each cloud, and which wait for their turn |
 //! | `report_tracker.rs` | which deletions are slow, and what was reported about each PeerPod |
 //! | `grace_periods.rs` | since when Pods are known to terminate, and since when cloud-api-adaptor may clean up VMs itself |
 //! | `trackers.rs` | all that is remembered of PeerPods between reconciles, and when it is forgotten |
@@ -46,6 +46,7 @@ mod outcome;
 mod parking;
 pub(crate) mod pod;
 mod pod_watch;
+mod queue;
 mod reconcile;
 mod relations;
 mod report;

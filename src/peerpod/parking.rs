@@ -12,8 +12,6 @@
 //! no parked PeerPod is called: thousands would come one after the other, and each write to its status that the cloud wants no calls.
 //! Those that the cloud refused, and those that were parked meanwhile, return after that time, and the first has the others called.
 
-mod queue;
-
 use std::{
     collections::{BTreeMap, HashSet},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -24,8 +22,7 @@ use kube::runtime::reflector::ObjectRef;
 use operator_kit::metrics::Counted;
 use tokio::time::Instant;
 
-use self::queue::Queue;
-use super::{index::Key, requeue::Requeues};
+use super::{index::Key, queue::Queue, requeue::Requeues};
 use crate::{api::v1alpha1::PeerPod, metrics::Metrics};
 
 /// A reconcile that has had its slot for this long has stalled: part of the cloud may hang. The next reconcile gets its slot.
@@ -99,7 +96,7 @@ impl Parking {
     /// Forgets a PeerPod that needs no slot. The next one gets the slot that was meant for it.
     pub(super) fn forget(&self, key: &ObjectRef<PeerPod>) {
         let next: Vec<_> = self.lock().values_mut().flat_map(|at| at.forget(key)).collect();
-        self.0.requeues.add(next);
+        self.0.requeues.call(next);
     }
 
     /// Forgets all PeerPods but these.
@@ -128,7 +125,7 @@ impl Parking {
             next.extend(at.call());
             (entered, next)
         };
-        self.0.requeues.add(next);
+        self.0.requeues.call(next);
         entered
     }
 
@@ -138,7 +135,7 @@ impl Parking {
             change(at);
             at.call()
         });
-        self.0.requeues.add(next.unwrap_or_default());
+        self.0.requeues.call(next.unwrap_or_default());
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<&'static str, Slots>> {

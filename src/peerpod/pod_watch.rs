@@ -177,7 +177,6 @@ impl Waiting {
 
 #[cfg(test)]
 mod tests {
-    use futures::FutureExt as _;
     use serde_json::{from_value, json};
     use watcher::Event;
 
@@ -197,9 +196,7 @@ mod tests {
 
     /// The names of those that were requeued since the last call.
     fn requeued(requeues: &Requeues) -> Vec<String> {
-        let mut stream = Box::pin(requeues.clone().stream());
-        let mut names: Vec<_> =
-            std::iter::from_fn(|| stream.next().now_or_never().flatten()).map(|it| it.name).collect();
+        let mut names: Vec<_> = requeues.drain().into_iter().map(|it| it.name).collect();
         names.sort();
         names
     }

@@ -1,6 +1,5 @@
 use std::{collections::HashSet, sync::Arc};
 
-use futures::StreamExt as _;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::runtime::{reflector::store, watcher::Event};
 use operator_kit::{
@@ -125,7 +124,7 @@ async fn deleted_peerpods_that_another_finalizer_keeps_do_not_claim_a_vm_for_eve
     let observer = observer(&own, &others, &server);
     let vm = VmState::Present(vm(&own));
     assert!(observer.claimant(&own, &vm).await.unwrap().is_some(), "not all of their Pods are read");
-    let requeued: HashSet<_> = observer.requeues.clone().stream().take(others.len()).collect().await;
+    let requeued: HashSet<_> = observer.requeues.drain().into_iter().collect();
     assert_eq!(requeued, others.iter().map(key).collect(), "no timer reconciles them");
     let parking = Parking::new(1, Requeues::default(), Metrics::new(&mut Registry::default()));
     for other in &others {

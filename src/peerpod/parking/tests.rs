@@ -1,4 +1,4 @@
-use futures::{FutureExt, StreamExt, future::pending};
+use futures::future::pending;
 use prometheus_client::{encoding::text::encode, registry::Registry};
 use proptest::prelude::*;
 
@@ -13,12 +13,8 @@ fn parking(slots: usize) -> (Parking, impl FnMut() -> Vec<String>, Registry) {
     let mut registry = Registry::default();
     let requeues = Requeues::default();
     let parking = Parking::new(slots, requeues.clone(), Metrics::new(&mut registry));
-    let mut stream = Box::pin(requeues.stream());
     let called = move || {
-        let mut called = Vec::new();
-        while let Some(Some(next)) = stream.next().now_or_never() {
-            called.push(next.name);
-        }
+        let mut called: Vec<_> = requeues.drain().into_iter().map(|it| it.name).collect();
         called.sort();
         called
     };

@@ -1,10 +1,10 @@
-//! The PeerPods that wait for a slot at one cloud, in the order in which they get it *(no client)*.
+//! A queue of PeerPods in which namespaces take turns *(no client)*.
 
 use std::collections::{BTreeMap, HashMap};
 
 use kube::runtime::reflector::ObjectRef;
 
-use super::Key;
+use super::index::Key;
 use crate::api::v1alpha1::PeerPod;
 
 /// A queue of PeerPods in which namespaces take turns: the next one is the first of the namespace that has waited longest for its
@@ -19,7 +19,7 @@ pub(super) struct Queue<T> {
     /// The namespace that has each turn. Only namespaces with waiting PeerPods have one, and each of them has exactly one.
     by_turn: BTreeMap<u64, Namespace>,
     namespaces: HashMap<Namespace, Waiting>,
-    parked: HashMap<Key, (u64, T)>,
+    values: HashMap<Key, (u64, T)>,
 }
 
 type Namespace = Option<String>;
@@ -39,7 +39,7 @@ impl<T> Default for Queue<T> {
             turns: 0,
             by_turn: BTreeMap::new(),
             namespaces: HashMap::new(),
-            parked: HashMap::new(),
+            values: HashMap::new(),
         }
     }
 }
@@ -47,11 +47,11 @@ impl<T> Default for Queue<T> {
 impl<T> Queue<T> {
     /// Adds a PeerPod at the end of its namespace, unless it is in the queue.
     pub(super) fn push(&mut self, key: &Key, value: impl FnOnce() -> T) {
-        if self.parked.contains_key(key) {
+        if self.values.contains_key(key) {
             return;
         }
         self.arrivals += 1;
-        self.parked.insert(key.clone(), (self.arrivals, value()));
+        self.values.insert(key.clone(), (self.arrivals, value()));
         if let Some(waiting) = self.namespaces.get_mut(&key.namespace) {
             waiting.keys.insert(self.arrivals, key.clone());
             return;
@@ -69,7 +69,7 @@ impl<T> Queue<T> {
         let (_, namespace) = self.by_turn.pop_first()?;
         let waiting = self.namespaces.get_mut(&namespace)?;
         let (_, key) = waiting.keys.pop_first()?;
-        self.parked.remove(&key);
+        self.values.remove(&key);
         if waiting.keys.is_empty() {
             self.namespaces.remove(&namespace);
         } else {
@@ -83,7 +83,7 @@ impl<T> Queue<T> {
 
     /// Takes out this PeerPod. Its namespace keeps its turn for the others.
     pub(super) fn remove(&mut self, key: &ObjectRef<PeerPod>) {
-        let Some((arrival, _)) = self.parked.remove(key) else { return };
+        let Some((arrival, _)) = self.values.remove(key) else { return };
         let Some(waiting) = self.namespaces.get_mut(&key.namespace) else { return };
         waiting.keys.remove(&arrival);
         if waiting.keys.is_empty() {
@@ -94,18 +94,18 @@ impl<T> Queue<T> {
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.parked.is_empty()
+        self.values.is_empty()
     }
 
     /// All PeerPods, in no order.
     pub(super) fn keys(&self) -> impl Iterator<Item = &Key> {
-        self.parked.keys()
+        self.values.keys()
     }
 
     /// An empty map keeps the memory of the thousands of entries that it had.
     fn give_memory_back(&mut self) {
         if self.is_empty() {
-            self.parked = HashMap::new();
+            self.values = HashMap::new();
             self.namespaces = HashMap::new();
         }
     }
