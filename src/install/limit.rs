@@ -13,7 +13,7 @@ use k8s_openapi::api::admissionregistration::v1::{
 
 use super::{
     Component, Options,
-    policies::{binding_to, configurations, each_configuration, new_pods},
+    policies::{binding_to, configurations, created, each_configuration},
 };
 use crate::{
     api::v1alpha1::{EXTENDED_RESOURCE, RUNTIME_CLASS},
@@ -35,7 +35,7 @@ pub fn policy() -> ValidatingAdmissionPolicy {
         spec: Some(ValidatingAdmissionPolicySpec {
             failure_policy: Some("Ignore".to_owned()),
             param_kind: Some(each_configuration()),
-            match_constraints: Some(new_pods()),
+            match_constraints: Some(created(&["pods"])),
             match_conditions: Some(vec![
                 // Most Pods have no runtime class.
                 condition("runtime-class", format!("object.spec.?runtimeClassName.orValue('') == {class}")),

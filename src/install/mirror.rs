@@ -11,21 +11,21 @@ use k8s_openapi::api::admissionregistration::v1::{
 
 use super::{
     Component,
-    policies::{binding_to, new_pods},
+    policies::{binding_to, created},
 };
 use crate::peerpod::pod::MIRROR;
 
 /// The name of the policy and of its binding.
 pub const NAME: &str = "peerpod-mirror";
 
-/// Who may create mirror Pods: who may write the status of nodes, as each kubelet may for its own. No annotation can be added later: the
-/// API server itself refuses that.
+/// Who may create mirror Pods: who may write the status of nodes, as each kubelet may for its own. The API server refuses an update that
+/// adds the annotation, but a binding to a node adds its own annotations to the Pod.
 pub fn policy() -> ValidatingAdmissionPolicy {
     ValidatingAdmissionPolicy {
         metadata: Component::Operator.cluster_scoped(NAME),
         spec: Some(ValidatingAdmissionPolicySpec {
             failure_policy: Some("Ignore".to_owned()),
-            match_constraints: Some(new_pods()),
+            match_constraints: Some(created(&["pods", "pods/binding", "bindings"])),
             match_conditions: Some(vec![MatchCondition {
                 name: "mirror".to_owned(),
                 expression: format!("'{MIRROR}' in object.metadata.?annotations.orValue({{}})"),
@@ -35,7 +35,7 @@ pub fn policy() -> ValidatingAdmissionPolicy {
                     "authorizer.group('').resource('nodes').subresource('status').check('patch').allowed()"
                         .to_owned(),
                 message: Some(format!(
-                    "only a kubelet may create a Pod with the annotation {MIRROR}: the operator of peer pods takes it for a static Pod"
+                    "only a kubelet may give a Pod the annotation {MIRROR}: the operator of peer pods takes it for a static Pod"
                 )),
                 reason: Some("Forbidden".to_owned()),
                 ..Validation::default()

@@ -24,13 +24,13 @@ pub(super) fn matching(rules: Vec<NamedRuleWithOperations>) -> MatchResources {
     }
 }
 
-/// Each Pod that is created.
-pub(super) fn new_pods() -> MatchResources {
+/// Each of these resources, which concern Pods, that is created.
+pub(super) fn created(resources: &[&str]) -> MatchResources {
     matching(vec![NamedRuleWithOperations {
         api_groups: Some(vec![String::new()]),
         api_versions: Some(vec!["v1".to_owned()]),
         operations: Some(vec!["CREATE".to_owned()]),
-        resources: Some(vec!["pods".to_owned()]),
+        resources: Some(resources.iter().map(|&resource| resource.to_owned()).collect()),
         scope: Some("Namespaced".to_owned()),
         resource_names: None,
     }])

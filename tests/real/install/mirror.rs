@@ -1,19 +1,33 @@
 //! Who may create mirror Pods.
 
 use anyhow::{Context as _, Result, ensure};
-use k8s_openapi::api::core::v1::Node;
-use kube::{Api, api::ListParams};
-use serde_json::{Value, json};
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::{
+    Api,
+    api::{ListParams, PostParams},
+};
+use serde_json::{Value, from_value, json};
 
 use crate::support::{Scene, beside_others};
 
-/// Creates a Pod as another user, by a dry run.
-async fn create(scene: &Scene<'_>, user: &[&str], pod: &Value) -> Result<String> {
+/// Creates an object at this path of the namespace as another user, by a dry run.
+async fn post(scene: &Scene<'_>, path: &str, user: &[&str], object: &Value) -> Result<String> {
     let dir = tempfile::tempdir()?;
-    let file = dir.path().join("pod.json");
-    std::fs::write(&file, pod.to_string())?;
+    let file = dir.path().join("object.json");
+    std::fs::write(&file, object.to_string())?;
     let file = file.to_str().context("UTF-8")?;
-    scene.kubectl(&[&["create", "--dry-run=server", "--filename", file], user].concat()).await
+    let url = format!("/api/v1/namespaces/{}/{path}?dryRun=All", scene.namespace);
+    scene.kubectl(&[&["create", "--raw", &*url, "--filename", file], user].concat()).await
+}
+
+async fn create(scene: &Scene<'_>, user: &[&str], pod: &Value) -> Result<String> {
+    post(scene, "pods", user, pod).await
+}
+
+fn is_refused(asked: Result<String>) -> Result<()> {
+    let refused = format!("{:#}", asked.err().context("it was accepted")?);
+    ensure!(refused.contains("peerpod-mirror") && refused.contains("only a kubelet"), "{refused}");
+    Ok(())
 }
 
 #[test]
@@ -41,12 +55,38 @@ fn kubelets_alone_create_mirror_pods() -> Result<()> {
         scene.kubectl(&["create", "rolebinding", "tenant", "--clusterrole=edit", "--user=tenant"]).await?;
         let tenant = ["--as=tenant"];
         create(scene, &tenant, &ordinary).await?;
-        let refused = create(scene, &tenant, &mirror).await.err().context("a tenant's mirror Pod")?;
-        let refused = format!("{refused:#}");
-        ensure!(refused.contains("peerpod-mirror") && refused.contains("only a kubelet"), "{refused}");
+        is_refused(create(scene, &tenant, &mirror).await)?;
         let kubelet = [&*format!("--as=system:node:{node}"), "--as-group=system:nodes"];
         create(scene, &kubelet, &mirror).await?;
         // A backup that is restored, for one.
         create(scene, &[], &mirror).await.map(drop)
+    })
+}
+
+/// A binding to a node adds its annotations to the Pod. A tenant may have a scheduler.
+#[test]
+fn no_binding_makes_a_mirror_pod() -> Result<()> {
+    beside_others(async |scene| {
+        let pod = json!({
+            "metadata": { "name": "web" },
+            "spec": { "schedulerName": "tenants", "containers": [{ "name": "main", "image": "any" }] },
+        });
+        let pods: Api<Pod> = Api::namespaced(scene.testbed.client(), &scene.namespace);
+        pods.create(&PostParams::default(), &from_value(pod)?).await?;
+        let rights = ["--verb=create", "--resource=pods/binding,bindings"];
+        scene.kubectl(&[&["create", "role", "scheduler"], &rights[..]].concat()).await?;
+        scene.kubectl(&["create", "rolebinding", "scheduler", "--role=scheduler", "--user=tenant"]).await?;
+        for path in ["pods/web/binding", "bindings"] {
+            let bind = async |annotation: &str| {
+                let binding = json!({
+                    "apiVersion": "v1", "kind": "Binding", "metadata": { "name": "web", "annotations": { annotation: "1" } },
+                    "target": { "kind": "Node", "name": "none" },
+                });
+                post(scene, path, &["--as=tenant"], &binding).await
+            };
+            bind("kubernetes.io/config.other").await?;
+            is_refused(bind("kubernetes.io/config.mirror").await)?;
+        }
+        Ok(())
     })
 }
