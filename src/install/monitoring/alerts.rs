@@ -110,12 +110,17 @@ fn of_sweep() -> [Alert; 4] {
             patience: "1h",
             meaning: "the cloud has VMs that are provably this cluster's and that no PeerPod tracks, and the sweep does not delete them",
             action: "with `--sweep=report`, check the list of `peerpod-operator status`, then delete them with `peerpod-operator sweep` or \
-                 run the operator with `--sweep=delete`; with `--sweep=delete`, the list says so if developer mode keeps them, and otherwise \
-                 the operator's log why the deletion fails",
+                 run the operator with `--sweep=delete`; with `--sweep=delete`, there may be more than `--sweep-max` lets it delete in the \
+                 time, which goes on; the list says so if developer mode keeps them, and otherwise the operator's log why the deletion fails",
         },
         Alert {
             name: "PeerPodVMsLost",
-            expression: "sum by (provider, state) (peerpod_operator_lost_vms) > 0".to_owned(),
+            // The gauge `lost_vms` says what the last listing showed, which may be an hour ago.
+            expression: format!(
+                "sum by (reason) (peerpod_operator_peerpods_held{{reason=~\"{}|{}\"}}) > 0",
+                Reason::VMGone.as_str(),
+                Reason::VMStopped.as_str()
+            ),
             patience: "5m",
             meaning: "VMs of running Pods are gone or off",
             action: "`peerpod-operator status` lists them, and each Pod has a Warning event; find in the cloud who deleted or stopped the VM; \
@@ -123,12 +128,12 @@ fn of_sweep() -> [Alert; 4] {
         },
         Alert {
             name: "PeerPodSweepFails",
-            expression: "time() - max by (provider) (peerpod_operator_sweep_last_listing_timestamp_seconds) > 3 * max by (provider) \
+            expression: "time() - max by (provider) (peerpod_operator_sweep_last_listing_timestamp_seconds) > 300 + 3 * max by (provider) \
                          (peerpod_operator_sweep_interval_seconds) or max by (provider) (peerpod_operator_sweep_interval_seconds) unless \
                          max by (provider) (peerpod_operator_sweep_last_listing_timestamp_seconds)"
                 .to_owned(),
             patience: "30m",
-            meaning: "the operator could not list all VMs of the cloud for more than three intervals: untracked and lost VMs stay unseen",
+            meaning: "the operator could not list all VMs of the cloud for more than three intervals and five minutes: untracked and lost VMs stay unseen",
             action: "the operator's log says why the sweep fails; it may lack the right to list in the cloud, which \
                  `peerpod-operator check` names",
         },

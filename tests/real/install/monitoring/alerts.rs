@@ -62,7 +62,7 @@ const LIBVIRT: (&str, &str) = ("provider", "libvirt");
 const B: (&str, &str) = ("pod", "b");
 
 /// Each alert, when it fires and when it does not. A test begins at time 0, so a timestamp is in seconds since its start.
-const CASES: [Case; 36] = [
+const CASES: [Case; 37] = [
     Case {
         alert: "PeerPodDeletionOverdue",
         series: &[("oldest_pending_deletion_timestamp_seconds", &[LIBVIRT, A], "0x60")],
@@ -253,16 +253,21 @@ const CASES: [Case; 36] = [
     Case {
         alert: "PeerPodVMsLost",
         series: &[
-            ("lost_vms", &[LIBVIRT, ("state", "Gone"), A], "1x20"),
-            ("lost_vms", &[LIBVIRT, ("state", "Stopped"), A], "0x20"),
+            ("peerpods_held", &[("reason", "VMGone"), A], "1x20"),
+            ("peerpods_held", &[("reason", "VMStopped"), A], "0x20"),
         ],
         quiet: &[4],
-        fires: Some((5, &[LIBVIRT, ("state", "Gone")])),
+        fires: Some((5, &[("reason", "VMGone")])),
     },
     Case {
         alert: "PeerPodVMsLost",
-        series: &[("lost_vms", &[LIBVIRT, ("state", "Gone"), A], "0x20")],
-        quiet: &[20],
+        // The Pod was deleted, and the last listing was before that.
+        series: &[
+            ("lost_vms", &[LIBVIRT, ("state", "Gone"), A], "1x20"),
+            ("peerpods_held", &[("reason", "VMGone"), A], "1x4 0x16"),
+            ("peerpods_held", &[("reason", "CloudRefused"), A], "1x20"),
+        ],
+        quiet: &[5, 20],
         fires: None,
     },
     // The last listing was at the start.
@@ -272,8 +277,8 @@ const CASES: [Case; 36] = [
             ("sweep_interval_seconds", &[LIBVIRT, A], "300x120"),
             ("sweep_last_listing_timestamp_seconds", &[LIBVIRT, A], "0x120"),
         ],
-        quiet: &[15, 45],
-        fires: Some((46, &[LIBVIRT])),
+        quiet: &[20, 50],
+        fires: Some((51, &[LIBVIRT])),
     },
     // There was no listing.
     Case {
@@ -290,6 +295,16 @@ const CASES: [Case; 36] = [
             ("sweep_last_listing_timestamp_seconds", &[LIBVIRT, A], "0x40 _x80"),
             ("sweep_interval_seconds", &[LIBVIRT, B], "_x41 300x80"),
             ("sweep_last_listing_timestamp_seconds", &[LIBVIRT, B], "_x41 2460+60x80"),
+        ],
+        quiet: &[45, 60, 120],
+        fires: None,
+    },
+    // Listings are so frequent that the metrics are older.
+    Case {
+        alert: "PeerPodSweepFails",
+        series: &[
+            ("sweep_interval_seconds", &[LIBVIRT, A], "10x120"),
+            ("sweep_last_listing_timestamp_seconds", &[LIBVIRT, A], "-60+60x120"),
         ],
         quiet: &[45, 60, 120],
         fires: None,
