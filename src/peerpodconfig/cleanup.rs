@@ -56,8 +56,8 @@ pub(super) async fn clean_up(
         // The correction is watched.
         return left(&message, pass.again.unwrap_or(UNWATCHED_RESYNC));
     }
-    // Two cloud-api-adaptors on one node would share its socket and port: no other configuration may get these nodes while Pods
-    // of this one run there.
+    // Two cloud-api-adaptors on one node would share its socket and port: no younger configuration that is not yet deployed gets these
+    // nodes while Pods of this one run there.
     if let Some(Left { kept }) = rooms.adaptor.remove(config).await? {
         let message = kept.unwrap_or_else(|| PODS_LEFT.to_owned());
         // The end of the DaemonSet is watched.

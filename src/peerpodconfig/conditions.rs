@@ -123,8 +123,8 @@ reasons! {
     /// The operator does not set up the admission of this PeerPodConfig. The condition Conflict says why. Until then the policy
     /// `peerpod-limit` refuses Pods of the runtime class that request no VM.
     AdmissionWithheld => AdmissionReady(false), Warning;
-    /// An older PeerPodConfig turns Pods of this runtime class into peer pods, but its admission is not ready. Its status
-    /// says why.
+    /// An older PeerPodConfig turns Pods of this runtime class into peer pods, but its admission is not ready, and its status
+    /// says why. Or the operator could not set up this one's part, and tries again.
     SharedNotReady => AdmissionReady(false), Normal;
     /// The runtime class does not exist, so no Pod can use it. Install Kata Containers with this runtime class.
     RuntimeClassMissing => AdmissionReady(false), Warning;

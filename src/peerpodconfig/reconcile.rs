@@ -7,6 +7,7 @@ use kube::{Client, ResourceExt, runtime::controller::Action};
 use operator_kit::status::Publisher;
 
 use super::{
+    admission,
     capacity::{CountError, Pass, Summary},
     cleanup::{NOT_YET_SEEN, clean_up},
     conditions::{Finding, Reason},
@@ -119,7 +120,8 @@ impl Reconciler {
             Err(error) => Err(error.into()),
         };
         let admitted = admission.reconcile(config, &configs, tls).await;
-        self.finish(config, survey, adapted, admitted).await
+        let problems = admission::problems(config, &configs);
+        self.finish(config, survey, adapted, (admitted, problems)).await
     }
 
     /// Advertises VMs on nodes, and looks at those of one configuration. An error says when to try again: the nodes or the configuration
@@ -145,18 +147,19 @@ impl Reconciler {
         Ok(Survey { summary, advertised, findings })
     }
 
-    /// Reports the results of all rooms, and what others did to the objects. Returns when to reconcile again.
+    /// Reports the results of all rooms, and what others did to the objects. Returns when to reconcile again. `admitted`: with the
+    /// reasons for an invalid admission and for one that fails.
     async fn finish(
         &self,
         config: &PeerPodConfig,
         survey: Survey,
         adapted: Result<Findings, ReconcileError>,
-        admitted: Result<Findings, ReconcileError>,
+        (admitted, [invalid, failed]): (Result<Findings, ReconcileError>, [Reason; 2]),
     ) -> Result<Action, ReconcileError> {
         let Survey { summary, advertised, findings } = survey;
         let mut results = Results::default();
         results.add(adapted, Reason::InvalidSpec, Reason::AdaptorFailed);
-        results.add(admitted, Reason::InvalidAdmission, Reason::AdmissionFailed);
+        results.add(admitted, invalid, failed);
         results.add(findings, Reason::CountFailed, Reason::CountFailed);
         let (name, drifts) = (config.name_any(), &self.rooms.drifts);
         if let Some((drift, again)) = drifts.finding(&name, Instant::now()) {

@@ -42,7 +42,7 @@ use self::{
     observe::{Observed, Observer, WebhookInputs},
     policy_support::PolicySupport,
     propagation::{PROPAGATION_TIME, Propagation, wrote},
-    sharing::{has_reason, successor},
+    sharing::{has_reason, older_with_same_class, successor},
     webhook_resources::WebhookResources,
 };
 use super::{
@@ -105,6 +105,15 @@ struct Applied {
     webhook: Option<WebhookInputs>,
     /// Whether API servers may not apply it yet.
     is_settling: bool,
+}
+
+/// The reasons for an admission of `config`, one of `configs`, that is invalid, and for one that fails.
+pub(super) fn problems(config: &PeerPodConfig, configs: &[Arc<PeerPodConfig>]) -> [Reason; 2] {
+    if older_with_same_class(config, configs).is_some() {
+        // The older one's admission works. After a failure of an admission, `peerpod-limit` would refuse Pods that it admits.
+        return [Reason::SharedNotReady; 2];
+    }
+    [Reason::InvalidAdmission, Reason::AdmissionFailed]
 }
 
 impl Admission {

@@ -68,7 +68,7 @@ fn admission_ready(config: &PeerPodConfig) -> Option<&Condition> {
 mod tests {
     use serde_json::json;
 
-    use super::*;
+    use super::{super::problems, *};
 
     fn config(name: &str, class: &str, mode: &str, deleted: bool) -> Arc<PeerPodConfig> {
         let deletion = deleted.then_some("1970-01-01T00:16:40Z");
@@ -101,6 +101,15 @@ mod tests {
             let configs = [leaves, younger.clone()];
             assert_eq!(name(older_with_same_class(&younger, &configs)), None);
         }
+    }
+
+    #[test]
+    fn a_failure_of_one_that_shares_an_admission_is_none_of_that_admission() {
+        let configs =
+            [config("oldest", "kata", "Policy", false), config("younger", "kata", "Webhook", false)];
+        assert_eq!(problems(&configs[0], &configs), [Reason::InvalidAdmission, Reason::AdmissionFailed]);
+        assert_eq!(problems(&configs[1], &configs), [Reason::SharedNotReady; 2]);
+        assert_eq!(problems(&configs[1], &configs[1..])[1], Reason::AdmissionFailed);
     }
 
     #[test]

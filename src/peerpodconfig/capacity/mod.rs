@@ -53,7 +53,7 @@ use tokio::{sync::Mutex, time::Instant};
 
 use self::{
     plan::{InUse, NodeWrite, Plan, plan},
-    recount::{Recount, UNEVEN},
+    recount::Recount,
     write::Writer,
 };
 
@@ -150,17 +150,16 @@ impl Capacity {
             let written = nodes.iter().filter(|node| node.mark().is_some() || has_share(node));
             recount.schedule(written.map(|node| node.name().clone()), now);
         }
-        let (mut in_use, due) = (recount.all(now), recount.due(now));
+        let waits = |node: &Arc<str>| writer.delays(node, now);
+        let (mut in_use, due) = (recount.all(waits, now), recount.due(now));
         let mut planned = plan(requests, &nodes, &in_use);
         if !(planned.is_settled() && due.is_empty()) {
-            let waits = |node: &Arc<str>| writer.delays(node, now);
-            in_use = recount.recent(waits, now);
             let refused = |write: &NodeWrite| writer.refuses(write, now);
             let Some(counted) = self.count(requests, due, refused, &mut in_use).await? else {
                 return Ok(None);
             };
             planned = counted;
-            recount.take(&in_use, waits, now);
+            recount.take(&in_use, now.elapsed(), waits, now);
         }
         let Plan { writes, headroom, mut summaries, lowered, .. } = planned;
         let has_writes = !writes.is_empty();
@@ -169,7 +168,7 @@ impl Capacity {
             recount.schedule(reached(lowered, &written), Instant::now());
             self.refresh_summaries(&mut summaries, requests, &in_use, &written);
         }
-        let uneven = summaries.iter().any(|summary| summary.is_uneven).then_some(UNEVEN);
+        let uneven = summaries.iter().any(|summary| summary.is_uneven).then_some(recount.uneven());
         let again = [written.again, uneven, recount.next(Instant::now())].into_iter().flatten().min();
         Ok(Some(Pass { summaries, written, again }))
     }

@@ -10,24 +10,33 @@ use tokio::time::Instant;
 
 use super::plan::InUse;
 
-/// How long uneven shares stay while there is nothing else to write. Running peer pods keep them uneven, and no watch shows when
-/// these Pods end.
-pub(super) const UNEVEN: Duration = Duration::from_secs(60);
+/// How long uneven shares stay, at least, while there is nothing else to write. Running peer pods keep them uneven, and no watch shows
+/// when these Pods end.
+const UNEVEN: Duration = Duration::from_secs(60);
 
-/// How old a count may be for a write.
-const RECENT: Duration = Duration::from_secs(5);
+/// They stay this many times the duration of the last count, if that is longer: a large cluster has a hundred thousand Pods to count,
+/// for as long as its peer pods run.
+const REST: u32 = 20;
 
 /// When a node that got a smaller share is counted again. By then the scheduler and the kubelet have seen the smaller share, so no
 /// further Pod exceeds it.
 const RECOUNT_DELAY: Duration = Duration::from_secs(5);
 
 /// The counts that passes leave to each other.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Recount {
     /// The nodes on which peer pods were found, and when.
     counts: HashMap<Arc<str>, Counted>,
     /// Nodes to count again, and when.
     scheduled: HashMap<Arc<str>, Instant>,
+    /// How long uneven shares stay, and the counts with them.
+    uneven: Duration,
+}
+
+impl Default for Recount {
+    fn default() -> Self {
+        Self { counts: HashMap::new(), scheduled: HashMap::new(), uneven: UNEVEN }
+    }
 }
 
 #[derive(Debug)]
@@ -43,29 +52,35 @@ impl Counted {
 }
 
 impl Recount {
-    /// All stored counts, to see whether there is anything to do.
-    pub(super) fn all(&self, now: Instant) -> InUse {
-        self.of(|_, counted| counted.is_younger(UNEVEN, now))
+    /// How long uneven shares stay.
+    pub(super) fn uneven(&self) -> Duration {
+        self.uneven
     }
 
-    /// The counts that are recent enough, for nodes that do not change. Nodes that wait are among them: they are not counted until
-    /// their turn.
-    pub(super) fn recent(&self, waits: impl Fn(&Arc<str>) -> bool, now: Instant) -> InUse {
-        self.of(|node, counted| counted.is_younger(RECENT, now) || waits(node))
-    }
-
-    fn of(&self, matches: impl Fn(&Arc<str>, &Counted) -> bool) -> InUse {
-        let counts = self.counts.iter().filter(|(node, counted)| matches(node, counted));
+    /// The stored counts. They keep shares as they are, and lower none: a node whose share is to become smaller is counted first. Those
+    /// of nodes that wait are kept until their turn.
+    pub(super) fn all(&self, waits: impl Fn(&Arc<str>) -> bool, now: Instant) -> InUse {
+        let is_kept =
+            |node: &Arc<str>, counted: &Counted| counted.is_younger(self.uneven, now) || waits(node);
+        let counts = self.counts.iter().filter(|(node, counted)| is_kept(node, counted));
         InUse::remembered(counts.map(|(node, counted)| (node.clone(), counted.resources.clone())).collect())
     }
 
-    /// Stores the counts of a plan. The counts of nodes that wait stay.
-    pub(super) fn take(&mut self, in_use: &InUse, waits: impl Fn(&Arc<str>) -> bool, now: Instant) {
-        self.counts.retain(|node, counted| counted.is_younger(UNEVEN, now) || waits(node));
+    /// Stores the counts of a plan, which was begun `now` and took that long. The counts of nodes that wait stay.
+    pub(super) fn take(
+        &mut self,
+        in_use: &InUse,
+        took: Duration,
+        waits: impl Fn(&Arc<str>) -> bool,
+        now: Instant,
+    ) {
         if in_use.is_complete() {
             self.counts.clear();
             self.scheduled.retain(|_, due| *due > now);
+            self.uneven = UNEVEN.max(took * REST);
         }
+        let uneven = self.uneven;
+        self.counts.retain(|node, counted| counted.is_younger(uneven, now) || waits(node));
         for (node, resources) in in_use.counted() {
             if self.scheduled.get(node).is_some_and(|due| *due <= now) {
                 self.scheduled.remove(node);
@@ -74,8 +89,11 @@ impl Recount {
             if resources.is_empty() {
                 self.counts.remove(node);
             } else {
-                self.counts.insert(node.clone(), Counted { at: now, resources: resources.clone() });
+                self.counts.insert(node.clone(), Counted { at: now + took, resources: resources.clone() });
             }
+        }
+        if self.counts.is_empty() {
+            self.uneven = UNEVEN;
         }
     }
 
@@ -100,6 +118,7 @@ mod tests {
     use super::*;
 
     const VM: &str = "x.y/vm";
+    const AT_ONCE: Duration = Duration::ZERO;
 
     fn counted(nodes: &[(&str, u32)]) -> InUse {
         let mut in_use = InUse::default();
@@ -121,24 +140,42 @@ mod tests {
     }
 
     #[test]
-    fn a_count_is_kept_as_long_as_uneven_shares_and_is_recent_for_seconds() {
+    fn a_count_is_kept_as_long_as_uneven_shares() {
         let (mut recount, start) = (Recount::default(), Instant::now());
-        recount.take(&counted(&[("a", 3), ("b", 0)]), nobody, start);
-        recount.take(&counted(&[("c", 1)]), nobody, start + RECENT);
-        assert_eq!(recount.recent(nobody, start + RECENT), remembered(&[("c", 1)]));
-        assert_eq!(recount.all(start + RECENT), remembered(&[("a", 3), ("c", 1)]));
-        assert_eq!(recount.all(start + UNEVEN), remembered(&[("c", 1)]));
-        recount.take(&counted(&[("c", 0)]), nobody, start + UNEVEN);
-        assert_eq!((recount.all(start), recount.counts.len()), (InUse::default(), 0));
-        recount.take(&counted(&[("a", 3)]), nobody, start);
+        let later = start + UNEVEN / 2;
+        recount.take(&counted(&[("a", 3), ("b", 0)]), AT_ONCE, nobody, start);
+        recount.take(&counted(&[("c", 1)]), AT_ONCE, nobody, later);
+        assert_eq!(recount.all(nobody, later), remembered(&[("a", 3), ("c", 1)]));
+        assert_eq!(recount.all(nobody, start + UNEVEN), remembered(&[("c", 1)]));
+        recount.take(&counted(&[("c", 0)]), AT_ONCE, nobody, start + UNEVEN);
+        assert_eq!((recount.all(nobody, start), recount.counts.len()), (InUse::default(), 0));
+        recount.take(&counted(&[("a", 3)]), AT_ONCE, nobody, start);
         // A node that waits is not recounted.
         let waits = |node: &Arc<str>| **node == *"a";
         let later = start + 2 * UNEVEN;
-        recount.take(&counted(&[("c", 1)]), waits, later);
-        assert_eq!(recount.recent(waits, later), remembered(&[("a", 3), ("c", 1)]));
-        assert_eq!(recount.recent(nobody, later), remembered(&[("c", 1)]));
-        recount.take(&InUse::of_all([("b".into(), [(VM.to_owned(), 2)].into())].into()), nobody, start);
-        assert_eq!(recount.all(start), remembered(&[("b", 2)]));
+        recount.take(&counted(&[("c", 1)]), AT_ONCE, waits, later);
+        assert_eq!(recount.all(waits, later), remembered(&[("a", 3), ("c", 1)]));
+        assert_eq!(recount.all(nobody, later), remembered(&[("c", 1)]));
+        let all = InUse::of_all([("b".into(), [(VM.to_owned(), 2)].into())].into());
+        recount.take(&all, AT_ONCE, nobody, start);
+        assert_eq!(recount.all(nobody, start), remembered(&[("b", 2)]));
+    }
+
+    #[test]
+    fn counts_that_take_long_are_rare() {
+        let (mut recount, start, long) = (Recount::default(), Instant::now(), UNEVEN / 2);
+        let all = InUse::of_all([("a".into(), [(VM.to_owned(), 2)].into())].into());
+        recount.take(&all, long, nobody, start);
+        let (rest, counted_at) = (recount.uneven(), start + long);
+        assert!(rest > 10 * long, "{rest:?}");
+        // A node in between is counted in a moment, but all of them would not be.
+        recount.take(&counted(&[("b", 1)]), AT_ONCE, nobody, counted_at);
+        assert_eq!(recount.uneven(), rest);
+        let last = counted_at + rest - Duration::from_millis(1);
+        assert_eq!(recount.all(nobody, last), remembered(&[("a", 2), ("b", 1)]));
+        assert_eq!(recount.all(nobody, counted_at + rest), InUse::default());
+        recount.take(&counted(&[("a", 0), ("b", 0)]), AT_ONCE, nobody, last);
+        assert_eq!(recount.uneven(), UNEVEN, "nothing is uneven any more");
     }
 
     #[test]
@@ -147,12 +184,12 @@ mod tests {
         recount.schedule(["a".into(), "b".into()], start);
         assert_eq!((recount.due(start).len(), recount.next(start)), (0, Some(RECOUNT_DELAY)));
         // A count for another reason was too early.
-        recount.take(&counted(&[("a", 3)]), nobody, start);
+        recount.take(&counted(&[("a", 3)]), AT_ONCE, nobody, start);
         let later = start + RECOUNT_DELAY;
         assert_eq!((recount.due(later).len(), recount.next(later)), (2, Some(Duration::ZERO)));
-        recount.take(&counted(&[("a", 0)]), nobody, later);
+        recount.take(&counted(&[("a", 0)]), AT_ONCE, nobody, later);
         assert_eq!(recount.due(later), ["b".into()]);
-        recount.take(&InUse::of_all(HashMap::new()), nobody, later);
+        recount.take(&InUse::of_all(HashMap::new()), AT_ONCE, nobody, later);
         assert_eq!((recount.due(later).len(), recount.next(later)), (0, None));
     }
 }
