@@ -196,11 +196,7 @@ impl Adaptor {
         let mut rollout = findings::rollout(deployed, summary, &remedy, remark);
         let mut again = None;
         if rollout.reason == Reason::AdaptorStarting {
-            let is_unready = deployed
-                .and_then(|it| it.status.as_ref())
-                .is_some_and(|status| status.number_available.unwrap_or(0) < status.desired_number_scheduled);
-            // While all are ready, none waits: an update by hand may last for weeks, and the list is long.
-            if is_unready && let Some(waits) = self.observer.waits_for(config).await? {
+            if let Some(waits) = self.observer.waits_for(config).await? {
                 rollout.message = format!("{waits}; {}", rollout.message);
             }
             // No event shows that cloud-api-adaptor now waits for another peer pod.

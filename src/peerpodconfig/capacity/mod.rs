@@ -151,6 +151,7 @@ impl Capacity {
             recount.schedule(written.map(|node| node.name().clone()), now);
         }
         let waits = |node: &Arc<str>| writer.delays(node, now);
+        recount.share(requests, waits);
         let (mut in_use, due) = (recount.all(waits, now), recount.due(now));
         let mut planned = plan(requests, &nodes, &in_use);
         if !(planned.is_settled() && due.is_empty()) {

@@ -8,15 +8,19 @@ use std::{
 
 use tokio::time::Instant;
 
-use super::plan::InUse;
+use super::{super::findings::SLOW_RESYNC, node_request::NodeRequest, plan::InUse};
+use crate::api::v1alpha1::Distribution;
 
 /// How long uneven shares stay, at least, while there is nothing else to write. Running peer pods keep them uneven, and no watch shows
 /// when these Pods end.
 const UNEVEN: Duration = Duration::from_secs(60);
 
-/// They stay this many times the duration of the last count, if that is longer: a large cluster has a hundred thousand Pods to count,
-/// for as long as its peer pods run.
+/// They stay this many times the duration of the last count of all nodes, if that is longer: a large cluster has a hundred thousand Pods
+/// to count, for as long as its peer pods run.
 const REST: u32 = 20;
+
+/// But no longer than this.
+const MOST_UNEVEN: Duration = SLOW_RESYNC;
 
 /// When a node that got a smaller share is counted again. By then the scheduler and the kubelet have seen the smaller share, so no
 /// further Pod exceeds it.
@@ -31,11 +35,16 @@ pub(super) struct Recount {
     scheduled: HashMap<Arc<str>, Instant>,
     /// How long uneven shares stay, and the counts with them.
     uneven: Duration,
+    /// What the shares are of.
+    shared: Vec<Shared>,
 }
+
+/// What a request shares out: how many VMs, as which resource, and how.
+type Shared = (String, Option<u32>, Distribution);
 
 impl Default for Recount {
     fn default() -> Self {
-        Self { counts: HashMap::new(), scheduled: HashMap::new(), uneven: UNEVEN }
+        Self { counts: HashMap::new(), scheduled: HashMap::new(), uneven: UNEVEN, shared: Vec::new() }
     }
 }
 
@@ -55,6 +64,20 @@ impl Recount {
     /// How long uneven shares stay.
     pub(super) fn uneven(&self) -> Duration {
         self.uneven
+    }
+
+    /// Forgets the counts, except those of nodes that wait, if these requests share out something else than before: peer pods that have
+    /// ended since would keep a larger share than the new limit allows.
+    pub(super) fn share(&mut self, requests: &[NodeRequest], waits: impl Fn(&Arc<str>) -> bool) {
+        let shared = requests.iter().map(|request| {
+            let limit = request.limit.as_ref().ok().copied().flatten();
+            (request.resource.clone(), limit, request.distribution)
+        });
+        let shared: Vec<_> = shared.collect();
+        if shared != self.shared {
+            self.counts.retain(|node, _| waits(node));
+            self.shared = shared;
+        }
     }
 
     /// The stored counts. They keep shares as they are, and lower none: a node whose share is to become smaller is counted first. Those
@@ -77,7 +100,7 @@ impl Recount {
         if in_use.is_complete() {
             self.counts.clear();
             self.scheduled.retain(|_, due| *due > now);
-            self.uneven = UNEVEN.max(took * REST);
+            self.uneven = took.saturating_mul(REST).clamp(UNEVEN, MOST_UNEVEN);
         }
         let uneven = self.uneven;
         self.counts.retain(|node, counted| counted.is_younger(uneven, now) || waits(node));
@@ -163,7 +186,7 @@ mod tests {
 
     #[test]
     fn counts_that_take_long_are_rare() {
-        let (mut recount, start, long) = (Recount::default(), Instant::now(), UNEVEN / 2);
+        let (mut recount, start, long) = (Recount::default(), Instant::now(), UNEVEN / 10);
         let all = InUse::of_all([("a".into(), [(VM.to_owned(), 2)].into())].into());
         recount.take(&all, long, nobody, start);
         let (rest, counted_at) = (recount.uneven(), start + long);
@@ -176,6 +199,26 @@ mod tests {
         assert_eq!(recount.all(nobody, counted_at + rest), InUse::default());
         recount.take(&counted(&[("a", 0), ("b", 0)]), AT_ONCE, nobody, last);
         assert_eq!(recount.uneven(), UNEVEN, "nothing is uneven any more");
+        recount.take(&all, MOST_UNEVEN, nobody, start);
+        assert_eq!(recount.uneven(), MOST_UNEVEN);
+    }
+
+    #[test]
+    fn another_limit_needs_new_counts() {
+        let request = |limit: u32| {
+            let config = serde_json::from_value(serde_json::json!({
+                "apiVersion": "confidentialcontainers.org/v1alpha1", "kind": "PeerPodConfig",
+                "metadata": { "name": "config" }, "spec": { "limit": limit },
+            }));
+            [NodeRequest::of(&config.unwrap())]
+        };
+        let (mut recount, now) = (Recount::default(), Instant::now());
+        recount.share(&request(10), nobody);
+        recount.take(&counted(&[("a", 3), ("b", 1)]), AT_ONCE, nobody, now);
+        recount.share(&request(10), nobody);
+        assert_eq!(recount.all(nobody, now), remembered(&[("a", 3), ("b", 1)]));
+        recount.share(&request(4), |node| **node == *"b");
+        assert_eq!(recount.all(nobody, now), remembered(&[("b", 1)]));
     }
 
     #[test]
