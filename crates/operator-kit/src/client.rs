@@ -1,6 +1,6 @@
 //! A client of the API server for a controller.
 
-use std::{env, path::Path, time::Duration};
+use std::{env, error::Error as _, path::Path, time::Duration};
 
 use hyper::{
     Request, Response, Uri,
@@ -19,7 +19,7 @@ use hyper_util::{
 };
 use kube::{
     Client, Config,
-    client::{Body, ConfigExt},
+    client::{AuthError, Body, ConfigExt},
     config::{InferConfigError, KubeConfigOptions, Kubeconfig, KubeconfigError},
 };
 use tower::{BoxError, Service, ServiceBuilder, service_fn};
@@ -37,15 +37,16 @@ const SILENCE: Duration = Duration::from_secs(320);
 /// connections.
 const READ_BUFFER: usize = 16 << 10;
 
-/// Why there is no client.
+/// Why there is no client. kube's errors quote kubeconfigs and the output of exec plugins, perhaps with a token: these are texts without
+/// that, and without a source.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     /// No configuration was found.
     #[error("no access to a cluster: set KUBECONFIG, or run in a Pod with a ServiceAccount ({0})")]
-    NoAccess(#[source] InferConfigError),
+    NoAccess(String),
     /// The requested kubeconfig or context cannot be used.
     #[error("the kubeconfig cannot be used: {0}")]
-    Kubeconfig(#[from] KubeconfigError),
+    Kubeconfig(String),
     /// The API server is to be reached by this proxy, which needs TLS, SOCKS or a login.
     #[error(
         "the proxy {0} cannot be used for the API server, only one by http:// and without a login; it is in the kubeconfig \
@@ -54,7 +55,43 @@ pub enum ClientError {
     Proxy(String),
     /// The kubeconfig's credentials are broken.
     #[error("the cluster's credentials cannot be used: {0}")]
-    Credentials(#[source] kube::Error),
+    Credentials(String),
+}
+
+impl From<KubeconfigError> for ClientError {
+    fn from(error: KubeconfigError) -> Self {
+        Self::Kubeconfig(unquoted(&error))
+    }
+}
+
+impl From<InferConfigError> for ClientError {
+    fn from(error: InferConfigError) -> Self {
+        let text = error.to_string();
+        let kubeconfig = error.source().and_then(|source| source.downcast_ref::<KubeconfigError>());
+        Self::NoAccess(kubeconfig.map_or(text.clone(), |it| text.replace(&it.to_string(), &unquoted(it))))
+    }
+}
+
+impl From<kube::Error> for ClientError {
+    fn from(error: kube::Error) -> Self {
+        Self::Credentials(match error {
+            kube::Error::Auth(AuthError::AuthExecParse(_)) => {
+                "the output of the kubeconfig's exec plugin cannot be read".to_owned()
+            }
+            kube::Error::Auth(AuthError::AuthExecRun { cmd, out }) => {
+                let said = String::from_utf8_lossy(&out.stderr);
+                format!("the kubeconfig's exec plugin {cmd} failed ({}): {}", out.status, said.trim())
+            }
+            other => other.to_string(),
+        })
+    }
+}
+
+/// The error without a part of the kubeconfig.
+fn unquoted(error: &KubeconfigError) -> String {
+    let KubeconfigError::Parse(problem) = error else { return error.to_string() };
+    let place = problem.location().map(|at| format!(" at line {}, column {}", at.line(), at.column()));
+    format!("failed to parse kubeconfig YAML{}", place.unwrap_or_default())
 }
 
 /// A client by KUBECONFIG, by `~/.kube/config` or, inside a Pod, by the `ServiceAccount`.
@@ -62,7 +99,7 @@ pub enum ClientError {
 /// kube's own client leaves Nagle's algorithm on, which costs the first call of each connection 40 ms. It also retries by itself,
 /// but the controllers have their own backoff. The callers set deadlines.
 pub async fn infer() -> Result<Client, ClientError> {
-    connect(Config::infer().await.map_err(ClientError::NoAccess)?, &ProxyVariables::of_environment())
+    connect(Config::infer().await?, &ProxyVariables::of_environment())
 }
 
 /// Like [`infer`], but with this kubeconfig and this context, if they are given.
@@ -157,17 +194,15 @@ where
     C::Future: Send + 'static,
     C::Error: Into<BoxError>,
 {
-    let mut https = TimeoutConnector::new(
-        config.rustls_https_connector_with_connector(connector).map_err(ClientError::Credentials)?,
-    );
+    let mut https = TimeoutConnector::new(config.rustls_https_connector_with_connector(connector)?);
     // The timeout of the TCP connection covers neither a proxy's answer nor TLS, and no request's deadline covers a watch.
     https.set_connect_timeout(Some(2 * CONNECT_TIMEOUT));
     https.set_read_timeout(Some(SILENCE));
     https.set_reset_reader_on_write(true);
     let service = ServiceBuilder::new()
         .layer(config.base_uri_layer())
-        .option_layer(config.auth_layer().map_err(ClientError::Credentials)?)
-        .layer(config.extra_headers_layer().map_err(ClientError::Credentials)?)
+        .option_layer(config.auth_layer()?)
+        .layer(config.extra_headers_layer()?)
         .map_err(BoxError::from)
         .service(legacy::Client::builder(TokioExecutor::new()).http1_max_buf_size(READ_BUFFER).build(https));
     Ok(Client::new(service, config.default_namespace))
@@ -201,6 +236,34 @@ mod tests {
             }
             lines.push(line.trim().to_owned());
         }
+    }
+
+    #[test]
+    fn an_error_about_a_kubeconfig_says_where_it_is_wrong_and_quotes_nothing() {
+        for text in [
+            "users:\n- name: me\n  user:\n    token: secret-token\nclusters: 5\n",
+            "users:\n- name: me\n  user: secret-token\n",
+            "users:\n- name: me\n  user:\n    token: secret-token\n   password: secret\n",
+        ] {
+            let error = Kubeconfig::from_yaml(text).unwrap_err();
+            assert!(error.to_string().contains("secret"), "kube quotes it: {error}");
+            let error = ClientError::from(error);
+            let said = format!("{error} {error:?}");
+            assert!(said.contains("YAML at line ") && !said.contains("secret"), "{said}");
+        }
+    }
+
+    #[test]
+    fn what_an_exec_plugin_prints_on_standard_output_is_not_repeated() {
+        let out =
+            std::process::Command::new("sh").args(["-c", "echo secret; echo expired >&2; exit 3"]).output();
+        let run = AuthError::AuthExecRun { cmd: "login".to_owned(), out: Box::new(out.unwrap()) };
+        let error = ClientError::from(kube::Error::Auth(run));
+        let said = format!("{error} {error:?}");
+        assert!(
+            said.contains("login failed (exit status: 3): expired") && !said.contains("secret"),
+            "{said}"
+        );
     }
 
     const NO_VARIABLES: ProxyVariables = ProxyVariables { https: None, exempt: None };

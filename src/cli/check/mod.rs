@@ -165,11 +165,8 @@ fn open(
         Err(problem) => (Openers::default(), Some(problem.to_string())),
     };
     openers.open(snapshot, Opening::new(CALLS)).map_err(|error| match &problem {
-        // A cloud that needs the cluster counts as not reached without it. A kubeconfig that cannot be parsed is quoted on further
-        // lines, perhaps with a token.
-        Some(problem) if error.class == ErrorClass::Transient => {
-            error.advising(problem.lines().next().unwrap_or_default())
-        }
+        // A cloud that needs the cluster counts as not reached without it.
+        Some(problem) if error.class == ErrorClass::Transient => error.advising(problem),
         _ => error,
     })
 }
