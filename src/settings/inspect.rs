@@ -48,7 +48,7 @@ pub enum Shown {
     None,
     /// There is one that must not be shown: it is from the Secret, or the setting may be a secret.
     Hidden,
-    /// The value. In a malformed one, what may be a password is left out.
+    /// The value. What may be a password in it is left out.
     Text(String),
 }
 
@@ -228,7 +228,7 @@ impl Remarks {
             "" => Shown::None,
             _ if is_secret(key, source) => Shown::Hidden,
             text if self.is_malformed(key.name) => Shown::Text(without_secrets(text)),
-            text => Shown::Text(text.to_owned()),
+            text => Shown::Text(without_password(text)),
         };
         self.entry(key.name, source, value, key.concerns_deletion)
     }
@@ -254,14 +254,28 @@ fn is_secret(key: &Key, source: Source) -> bool {
 /// The text without possible secrets, for a URI that could not be read. It leaves out what is between the user and the last `@`,
 /// and what follows the question mark.
 fn without_secrets(text: &str) -> String {
-    let start = text.find("://").map_or(0, |at| at + 3);
-    let text = match (text[start..].find(':'), text[start..].rfind('@')) {
-        (Some(colon), Some(at)) if colon < at => {
-            &format!("{}:(hidden){}", &text[..start + colon], &text[start + at..])
-        }
-        _ => text,
-    };
-    text.split_once('?').map_or_else(|| text.to_owned(), |(text, _)| format!("{text}?(hidden)"))
+    let text = hidden_before(text, text.rfind('@'));
+    text.split_once('?').map_or_else(|| text.clone(), |(text, _)| format!("{text}?(hidden)"))
+}
+
+/// The text without the password of a URL, with a scheme or without: some settings may have one that nothing uses.
+fn without_password(text: &str) -> String {
+    let start = after_scheme(text);
+    let end = text[start..].find(['/', '?', '#']).map_or(text.len(), |end| start + end);
+    hidden_before(text, text[..end].rfind('@'))
+}
+
+/// The text without what is between the first colon behind the scheme and this `@`.
+fn hidden_before(text: &str, at: Option<usize>) -> String {
+    let start = after_scheme(text);
+    match (text[start..].find(':').map(|colon| start + colon), at) {
+        (Some(colon), Some(at)) if colon < at => format!("{}:(hidden){}", &text[..colon], &text[at..]),
+        _ => text.to_owned(),
+    }
+}
+
+fn after_scheme(text: &str) -> usize {
+    text.find("://").map_or(0, |at| at + 3)
 }
 
 #[cfg(test)]

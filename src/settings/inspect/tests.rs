@@ -153,3 +153,18 @@ fn values_that_may_be_secret_are_hidden() {
     let inspection = inspect(&[LIBVIRT], &[URI]);
     assert_eq!(entry(&inspection, "LIBVIRT_URI").value, Shown::Hidden);
 }
+
+#[test]
+fn the_password_of_a_url_that_can_be_used_is_hidden() {
+    for (url, shown) in [
+        ("https://admin:hush@vcenter/sdk", "https://admin:(hidden)@vcenter/sdk"),
+        ("admin:hu:sh@vcenter", "admin:(hidden)@vcenter"),
+        ("https://admin@vcenter:8443/sdk", "https://admin@vcenter:8443/sdk"),
+        ("vcenter:8443", "vcenter:8443"),
+    ] {
+        let inspection = inspect(&[("CLOUD_PROVIDER", "vsphere"), ("GOVC_URL", url)], &[]);
+        let entry = entry(&inspection, "GOVC_URL");
+        assert_eq!(entry.value, Shown::Text(shown.into()));
+        assert!(entry.remarks.iter().all(|it| it.verdict != Verdict::Malformed), "{entry:?}");
+    }
+}
