@@ -157,7 +157,8 @@ fn build(root: &Path, folder: &Path) -> Result<()> {
     );
     let acquire = acquire_options()?;
     let options = folder.join("apt.conf");
-    fs::write(&options, &acquire).with_context(|| format!("writing {}", options.display()))?;
+    // They may have the login of a proxy.
+    folders::write_private(&options, &acquire)?;
     mmdebstrap.arg(format!("--aptopt={}", options.display()));
     let output = mmdebstrap.output().context("running mmdebstrap")?;
     ensure!(
@@ -167,7 +168,8 @@ fn build(root: &Path, folder: &Path) -> Result<()> {
         String::from_utf8_lossy(&output.stderr)
     );
 
-    fs::write(root.join("etc/apt/apt.conf.d/90machine"), acquire).context("writing apt's options")?;
+    fs::remove_file(&options).with_context(|| format!("removing {}", options.display()))?;
+    folders::write_private(&root.join("etc/apt/apt.conf.d/90machine"), &acquire)?;
     for path in CLIENT_FILES.map(Path::new).into_iter().filter(|path| path.exists()) {
         let target = root.join(path.strip_prefix("/")?);
         let target = target.parent().context("a path without a folder")?;

@@ -12,8 +12,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use crate::address::Address;
+use crate::folders;
 use crate::node::Node;
-use crate::pki::{self, Pki};
+use crate::pki::Pki;
 use crate::process::{Lifetime, Process};
 use crate::tools::Tools;
 
@@ -175,7 +176,7 @@ impl Plan {
             std::fs::create_dir_all(dir)?;
         }
         // JSON is YAML.
-        pki::write(&path, &format!("{config:#}\n"))?;
+        folders::write_private(&path, &format!("{config:#}\n"))?;
         Ok(path)
     }
 

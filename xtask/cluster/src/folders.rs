@@ -1,9 +1,9 @@
 //! Folders that stay between runs.
 
 use std::env;
-use std::fs::{DirBuilder, File, TryLockError, symlink_metadata};
-use std::io::ErrorKind;
-use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
+use std::fs::{DirBuilder, File, OpenOptions, TryLockError, symlink_metadata};
+use std::io::{ErrorKind, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -60,6 +60,14 @@ fn make_private(dir: &Path, user: u32) -> Result<()> {
         dir.display()
     );
     Ok(())
+}
+
+/// Writes a file that only its owner can read.
+pub fn write_private(path: &Path, text: &str) -> Result<()> {
+    let mut options = OpenOptions::new();
+    let file = options.write(true).create(true).truncate(true).mode(0o600).open(path);
+    file.and_then(|mut file| file.write_all(text.as_bytes()))
+        .with_context(|| format!("writing {}", path.display()))
 }
 
 /// Waits for the lock of this file, which lasts as long as the file is open; calls `waiting` while another process has it.

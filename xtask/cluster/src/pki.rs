@@ -1,9 +1,7 @@
 //! The keys and certificates of one cluster, as files.
 
-use std::fs::{self, OpenOptions};
-use std::io::Write as _;
+use std::fs;
 use std::net::Ipv4Addr;
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
@@ -11,6 +9,8 @@ use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
     KeyUsagePurpose,
 };
+
+use crate::folders::write_private;
 
 /// The first address of the service range: the `kubernetes` Service in namespace `default`.
 const KUBERNETES_SERVICE: &str = "10.96.0.1";
@@ -54,7 +54,7 @@ impl<'a> Pki<'a> {
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::DigitalSignature];
         let key = KeyPair::generate()?;
-        write(&self.ca(), &params.self_signed(&key)?.pem())?;
+        write_private(&self.ca(), &params.self_signed(&key)?.pem())?;
         let authority = Issuer::new(params, key);
 
         let mut names: Vec<_> = SERVER_NAMES.map(str::to_owned).into();
@@ -75,8 +75,8 @@ impl<'a> Pki<'a> {
         }
 
         let tokens = KeyPair::generate()?;
-        write(&self.key("service-account"), &tokens.serialize_pem())?;
-        write(&self.service_account_public_key(), &tokens.public_key_pem())
+        write_private(&self.key("service-account"), &tokens.serialize_pem())?;
+        write_private(&self.service_account_public_key(), &tokens.public_key_pem())
     }
 
     /// The authority's certificate.
@@ -102,15 +102,7 @@ impl<'a> Pki<'a> {
     fn issue(self, name: &str, mut params: CertificateParams, authority: &Issuer<'_, KeyPair>) -> Result<()> {
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
         let key = KeyPair::generate()?;
-        write(&self.certificate(name), &params.signed_by(&key, authority)?.pem())?;
-        write(&self.key(name), &key.serialize_pem())
+        write_private(&self.certificate(name), &params.signed_by(&key, authority)?.pem())?;
+        write_private(&self.key(name), &key.serialize_pem())
     }
-}
-
-/// Writes a file that only its owner can read.
-pub(crate) fn write(path: &Path, text: &str) -> Result<()> {
-    let mut options = OpenOptions::new();
-    let file = options.write(true).create(true).truncate(true).mode(0o600).open(path);
-    file.and_then(|mut file| file.write_all(text.as_bytes()))
-        .with_context(|| format!("writing {}", path.display()))
 }

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Cluster;
 use crate::component::{Component, Plan};
-use crate::pki;
+use crate::folders;
 use crate::process::{Identity, Lifetime, Process};
 
 /// The file that records a detached cluster, in its folder.
@@ -52,7 +52,7 @@ impl Cluster {
         let state = State { plan: self.plan.clone(), processes: identities.collect() };
         let path = self.plan.dir.join(STATE_FILE);
         let new = path.with_extension("new");
-        pki::write(&new, &serde_json::to_string_pretty(&state)?)?;
+        folders::write_private(&new, &serde_json::to_string_pretty(&state)?)?;
         fs::rename(&new, &path).with_context(|| format!("writing {}", path.display()))
     }
 }
