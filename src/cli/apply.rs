@@ -22,7 +22,7 @@ use operator_kit::{
 use serde_json::Value;
 use tokio::time::{Instant, timeout_at};
 
-use super::{drain::END_PATIENCE, patience, retry::Retry, serving::block_on};
+use super::{drain::END_PATIENCE, patience, retry::Retry, serving::block_on, terminal};
 use crate::api::v1alpha1::{CRDS, PeerPodConfig};
 
 /// For `--help`.
@@ -73,12 +73,7 @@ pub struct ApplyArgs {
 }
 
 pub(super) fn apply(args: &ApplyArgs) -> ExitCode {
-    block_on(apply_file(args), print_problem)
-}
-
-fn print_problem(problem: &str) {
-    // If even this cannot be written, the exit code must do.
-    let _ = writeln!(io::stderr(), "peerpod-operator apply: {problem}");
+    block_on(apply_file(args), |problem| terminal::problem("apply", problem))
 }
 
 async fn apply_file(args: &ApplyArgs) -> Result<(), String> {
@@ -91,7 +86,7 @@ async fn apply_file(args: &ApplyArgs) -> Result<(), String> {
     let client = client::infer().await.map_err(|problem| problem.to_string())?;
     let deployments: Api<Deployment> = Api::namespaced(client.clone(), &config.namespace);
     let api: Api<PeerPodConfig> = Api::namespaced(client, &config.namespace);
-    let mut retry = Retry::new(print_problem);
+    let mut retry = Retry::new(|problem| terminal::problem("apply", problem));
     let mut all_ended = None;
     loop {
         let step = async {
@@ -145,8 +140,14 @@ impl Patience {
 
 impl From<ApiError> for Obstacle {
     fn from(problem: ApiError) -> Self {
+        // For a field that the schema lacks, and for a value of another type, the API server answers an apply with 500.
+        let is_untyped = matches!(
+            problem.cause(),
+            Some(kube::Error::Api(status)) if status.message.starts_with("failed to create typed patch object")
+        );
         match problem.code() {
             Some(400 | 422) => Self::Invalid(problem.to_string()),
+            _ if is_untyped => Self::Invalid(problem.to_string()),
             _ => Self::Later(
                 problem
                     .cause()
@@ -233,6 +234,8 @@ impl Config {
 
 #[cfg(test)]
 mod tests {
+    use kube::core::Status;
+
     use super::*;
 
     #[test]
@@ -245,6 +248,18 @@ mod tests {
         assert_eq!(patience.until(&invalid, now + 3 * SETTLES), now + 3 * SETTLES);
         let mut patience = Patience { deadline: now + SETTLES / 2, settled: None };
         assert_eq!(patience.until(&invalid, now), now + SETTLES / 2);
+    }
+
+    #[test]
+    fn a_value_that_the_schema_does_not_allow_is_invalid_whatever_the_code_is() {
+        let obstacle = |code: u16, message: &str| {
+            let status = Status::failure(message, "").with_code(code).boxed();
+            Obstacle::from(ApiError::from(kube::Error::Api(status)))
+        };
+        let untyped = "failed to create typed patch object (ns/a; v1, Kind=PeerPodConfig): .spec.a: field not declared in schema";
+        assert!(matches!(obstacle(500, untyped), Obstacle::Invalid(_)));
+        assert!(matches!(obstacle(422, "is invalid"), Obstacle::Invalid(_)));
+        assert!(matches!(obstacle(500, "etcd is down"), Obstacle::Later(_)));
     }
 
     #[test]

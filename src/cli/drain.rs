@@ -35,7 +35,7 @@ use serde::de::DeserializeOwned;
 use serde_json::json;
 use tokio::time::{Instant, timeout_at};
 
-use super::{patience, retry::Retry, serving::block_on};
+use super::{patience, retry::Retry, serving::block_on, terminal};
 use crate::{
     api::v1alpha1::{CRDS, PeerPod, PeerPodConfig},
     names::{COMPONENT_LABEL, NAME_LABEL, OPERATOR, OPERATOR_COMPONENT, PLACES},
@@ -84,12 +84,7 @@ pub struct DrainArgs {
 }
 
 pub(super) fn drain(args: &DrainArgs) -> ExitCode {
-    block_on(prepare(args), print_problem)
-}
-
-fn print_problem(problem: &str) {
-    // If even this cannot be written, the exit code must do.
-    let _ = writeln!(io::stderr(), "peerpod-operator drain: {problem}");
+    block_on(prepare(args), |problem| terminal::problem("drain", problem))
 }
 
 fn print_progress(text: &str) {
@@ -100,208 +95,210 @@ fn print_progress(text: &str) {
 async fn prepare(args: &DrainArgs) -> Result<(), String> {
     let deadline = Instant::now() + args.timeout;
     let client = client::infer().await.map_err(|problem| problem.to_string())?;
-    let mut retry = Retry::new(print_problem);
-    wait_until_no_peerpods(&client, &mut retry, deadline)
+    let retry = Retry::new(|problem| terminal::problem("drain", problem));
+    let mut drain = Drain { client, namespace: args.namespace.clone(), retry };
+    drain
+        .wait_until_no_peerpods(deadline)
         .await
         .map_err(|problem| format!("{problem}. Drain removed nothing"))?;
     print_progress("There are no PeerPods.");
-    delete_configurations(&client, &args.namespace, &mut retry, deadline).await?;
+    drain.delete_configurations(deadline).await?;
     print_progress("There are no PeerPodConfigs.");
     // A peer pod may have been created meanwhile.
-    wait_until_no_peerpods(&client, &mut retry, deadline).await.map_err(|problem| {
+    drain.wait_until_no_peerpods(deadline).await.map_err(|problem| {
         format!("{problem}. Drain has already removed the PeerPodConfigs, and cloud-api-adaptor with them")
     })?;
     if args.stop {
-        stop(&client, &args.namespace, &mut retry, deadline).await?;
+        drain.stop(deadline).await?;
         // Operators that do not end, as on a lost node, may have taken all of the time.
         let deadline = deadline.max(Instant::now() + CONFIRM_PATIENCE);
-        confirm_none(&client, &args.namespace, &mut retry, deadline).await?;
-        forget_places(&client, &args.namespace, &mut retry, deadline).await?;
+        drain.confirm_none(deadline).await?;
+        drain.forget_places(deadline).await?;
     }
     print_progress("The operator can be removed.");
     Ok(())
 }
 
-/// Stops the operators while they have the right to release their lease, so that a reinstalled operator need not wait for it.
-async fn stop(client: &Client, namespace: &str, retry: &mut Retry, deadline: Instant) -> Result<(), String> {
-    let deployments: Api<Deployment> = Api::namespaced(client.clone(), namespace);
-    let none = Patch::Merge(json!({ "spec": { "replicas": 0 } }));
-    let params = PatchParams::default();
-    let scaled =
-        retry.call_of(OPERATOR, deadline, || deployments.patch_scale(OPERATOR, &params, &none)).await;
-    if scaled.map_err(|problem| format!("scaling the Deployment {OPERATOR} failed: {problem}"))?.is_none() {
-        // Without this Deployment, the program that runs the operators must stop them.
-        return Ok(());
-    }
-    let pods: Api<Metadata<Pod>> = Api::namespaced(client.clone(), namespace);
-    // An evicted Pod stays although its Deployment has no replicas.
-    let running = paged()
-        .labels(&format!("{NAME_LABEL}={OPERATOR},{COMPONENT_LABEL}={OPERATOR_COMPONENT}"))
-        .fields("status.phase!=Succeeded,status.phase!=Failed");
-    let deadline = deadline.min(Instant::now() + END_PATIENCE);
-    let left = until_of(pods, running, retry, deadline, |_| false).await?;
-    match left.as_slice() {
-        [] => print_progress("The operators have ended."),
-        // Not on a node that is lost, for one.
-        left => print_progress(&format!("These operators are ending: {}.", names(left))),
-    }
-    Ok(())
+/// The steps of the command.
+struct Drain {
+    client: Client,
+    /// The operator's.
+    namespace: String,
+    retry: Retry,
 }
 
-/// Confirms that nothing was created while the operators ended, as by a GitOps tool: without an operator it would stay for good.
-async fn confirm_none(
-    client: &Client,
-    namespace: &str,
-    retry: &mut Retry,
-    deadline: Instant,
-) -> Result<(), String> {
-    let left = until(configurations(client, namespace), retry, deadline, |_| true).await?;
-    if !left.is_empty() {
-        return Err(format!(
-            "PeerPodConfigs were created while the operator was stopping: {}. Keep other programs from creating them. The operator \
-             is stopped: scale its Deployment up, then run drain again",
-            names(&left)
-        ));
+impl Drain {
+    /// Stops the operators while they have the right to release their lease, so that a reinstalled operator need not wait for it.
+    async fn stop(&mut self, deadline: Instant) -> Result<(), String> {
+        let deployments: Api<Deployment> = Api::namespaced(self.client.clone(), &self.namespace);
+        let none = Patch::Merge(json!({ "spec": { "replicas": 0 } }));
+        let params = PatchParams::default();
+        let scaled = self
+            .retry
+            .call_of(OPERATOR, deadline, || deployments.patch_scale(OPERATOR, &params, &none))
+            .await;
+        if scaled.map_err(|problem| format!("scaling the Deployment {OPERATOR} failed: {problem}"))?.is_none()
+        {
+            // Without this Deployment, the program that runs the operators must stop them.
+            return Ok(());
+        }
+        let pods: Api<Metadata<Pod>> = Api::namespaced(self.client.clone(), &self.namespace);
+        // An evicted Pod stays although its Deployment has no replicas.
+        let running = paged()
+            .labels(&format!("{NAME_LABEL}={OPERATOR},{COMPONENT_LABEL}={OPERATOR_COMPONENT}"))
+            .fields("status.phase!=Succeeded,status.phase!=Failed");
+        let deadline = deadline.min(Instant::now() + END_PATIENCE);
+        let left = self.until_of(pods, running, deadline, |_| false).await?;
+        match left.as_slice() {
+            [] => print_progress("The operators have ended."),
+            // Not on a node that is lost, for one.
+            left => print_progress(&format!("These operators are ending: {}.", names(left))),
+        }
+        Ok(())
     }
-    let left = until(peerpods(client), retry, deadline, |_| true).await?;
-    if !left.is_empty() {
-        return Err(format!(
-            "PeerPods were created while the operator was stopping: {}. Drain keeps the ConfigMap {PLACES}, which says where their VMs \
-             may be. The operator is stopped: scale its Deployment up, delete the Pods of these PeerPods, then run drain again",
-            names(&left)
-        ));
+
+    /// Confirms that nothing was created while the operators ended, as by a GitOps tool: without an operator it would stay for good.
+    async fn confirm_none(&mut self, deadline: Instant) -> Result<(), String> {
+        let left = self.until(self.configurations(), deadline, |_| true).await?;
+        if !left.is_empty() {
+            return Err(format!(
+                "PeerPodConfigs were created while the operator was stopping: {}. Keep other programs from creating them. The operator \
+                 is stopped: scale its Deployment up, then run drain again",
+                names(&left)
+            ));
+        }
+        let left = self.until(self.peerpods(), deadline, |_| true).await?;
+        if !left.is_empty() {
+            return Err(format!(
+                "PeerPods were created while the operator was stopping: {}. Drain keeps the ConfigMap {PLACES}, which says where their VMs \
+                 may be. The operator is stopped: scale its Deployment up, delete the Pods of these PeerPods, then run drain again",
+                names(&left)
+            ));
+        }
+        Ok(())
     }
-    Ok(())
-}
 
-/// Deletes the record of where VMs may be. A running operator would write it again.
-async fn forget_places(
-    client: &Client,
-    namespace: &str,
-    retry: &mut Retry,
-    deadline: Instant,
-) -> Result<(), String> {
-    let records: Api<ConfigMap> = Api::namespaced(client.clone(), namespace);
-    let params = DeleteParams::default();
-    let deleted = retry.call_of(PLACES, deadline, || records.delete(PLACES, &params)).await;
-    deleted.map(drop).map_err(|problem| format!("the ConfigMap {PLACES} cannot be deleted: {problem}"))
-}
-
-/// All PeerPods.
-fn peerpods(client: &Client) -> Api<PeerPod> {
-    Api::all(reading(client, &IDENTITY_ALONE))
-}
-
-/// The PeerPodConfigs that the operator honours.
-fn configurations(client: &Client, namespace: &str) -> Api<PeerPodConfig> {
-    Api::namespaced(reading(client, &IDENTITY_ALONE), namespace)
-}
-
-/// Waits for the deletions in progress. It does not touch living PeerPods.
-async fn wait_until_no_peerpods(client: &Client, retry: &mut Retry, deadline: Instant) -> Result<(), String> {
-    let is_going = |peerpod: &PeerPod| peerpod.metadata.deletion_timestamp.is_some();
-    let left = until(peerpods(client), retry, deadline, |it| !is_going(it)).await?;
-    if left.is_empty() {
-        return Ok(());
-    }
-    let going: Vec<_> = left.iter().filter(|peerpod| is_going(peerpod)).cloned().collect();
-    if !going.is_empty() {
-        return Err(format!(
-            "the time limit is over, and these PeerPods are still being deleted: {}. `kubectl get peerpods \
-             -A` shows why",
-            names(&going)
-        ));
-    }
-    Err(format!(
-        "there are PeerPods of Pods that still exist, running or ended: {}. Delete these Pods first, then run \
-         drain again: without the operator their VMs may never be deleted; if a PeerPod has no such Pod, delete the \
-         PeerPod itself",
-        names(&left)
-    ))
-}
-
-/// Deletes every PeerPodConfig and waits until the operator has restored the nodes.
-async fn delete_configurations(
-    client: &Client,
-    namespace: &str,
-    retry: &mut Retry,
-    deadline: Instant,
-) -> Result<(), String> {
-    let api = configurations(client, namespace);
-    for config in until(api.clone(), retry, deadline, |_| true).await? {
-        let name = config.name_any();
-        print_progress(&format!("Deleting the PeerPodConfig {name}."));
+    /// Deletes the record of where VMs may be. A running operator would write it again.
+    async fn forget_places(&mut self, deadline: Instant) -> Result<(), String> {
+        let records: Api<ConfigMap> = Api::namespaced(self.client.clone(), &self.namespace);
         let params = DeleteParams::default();
-        let deleted = retry.call_of(&name, deadline, || api.delete(&name, &params)).await;
-        deleted.map_err(|problem| format!("deleting the PeerPodConfig {name} failed: {problem}"))?;
+        let deleted = self.retry.call_of(PLACES, deadline, || records.delete(PLACES, &params)).await;
+        deleted.map(drop).map_err(|problem| format!("the ConfigMap {PLACES} cannot be deleted: {problem}"))
     }
-    let left = until(api, retry, deadline, |_| false).await?;
-    if left.is_empty() {
-        return Ok(());
-    }
-    Err(format!(
-        "the time limit is over, and the operator has not finished the deletion of {}. Its log says why. \
-         The operator must run with the controller peerpodconfig",
-        names(&left)
-    ))
-}
 
-/// Watches all objects until all of them are `settled`, or until the deadline. Returns the objects that exist then.
-async fn until<K>(
-    api: Api<K>,
-    retry: &mut Retry,
-    deadline: Instant,
-    settled: impl Fn(&K) -> bool,
-) -> Result<Vec<Arc<K>>, String>
-where
-    K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + Sync + 'static,
-{
-    until_of(api, paged(), retry, deadline, settled).await
-}
-
-/// The same for those that this watch selects.
-async fn until_of<K>(
-    api: Api<K>,
-    watched: watcher::Config,
-    retry: &mut Retry,
-    deadline: Instant,
-    settled: impl Fn(&K) -> bool,
-) -> Result<Vec<Arc<K>>, String>
-where
-    K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + Sync + 'static,
-{
-    let unreadable = |problem| format!("reading {} failed: {problem}", K::plural(&()));
-    // A watch would never end if the API server has no such objects, or does not show them.
-    let client = api.clone().into_client();
-    let params = ListParams::default().limit(1);
-    // While an API server starts, it does not list the kind yet, but it answers a list of objects with another code than 404.
-    let is_installed = async || match api.list(&params).await {
-        Err(problem) if CRDS.missing::<K>(&problem).is_some() && !is_served::<K>(&client).await? => Ok(false),
-        answer => answer.map(|_| true),
-    };
-    if !retry.call(deadline, is_installed).await.map_err(unreadable)? {
-        print_progress(&format!("The CRD {} is not installed.", crd_name::<K>()));
-        return Ok(Vec::new());
+    /// All PeerPods.
+    fn peerpods(&self) -> Api<PeerPod> {
+        Api::all(reading(&self.client, &IDENTITY_ALONE))
     }
-    let (store, writer) = reflector::store();
-    let changes = watcher(api, watched).default_backoff().reflect(writer);
-    let mut changes = pin!(changes.chain(futures::stream::once(pending())));
-    let (mut seen, mut problem) = (false, "the API server does not answer".to_owned());
-    while let Ok(Some(change)) = timeout_at(deadline, changes.next()).await {
-        match change {
-            Ok(change) => seen |= matches!(change, watcher::Event::InitDone),
-            Err(error) => {
-                let missing = watch::cause(&error).and_then(|it| CRDS.missing::<K>(it));
-                problem = missing.unwrap_or_else(|| error.to_string());
-                retry.again(&problem);
+
+    /// The PeerPodConfigs that the operator honours.
+    fn configurations(&self) -> Api<PeerPodConfig> {
+        Api::namespaced(reading(&self.client, &IDENTITY_ALONE), &self.namespace)
+    }
+
+    /// Waits for the deletions in progress. It does not touch living PeerPods.
+    async fn wait_until_no_peerpods(&mut self, deadline: Instant) -> Result<(), String> {
+        let is_going = |peerpod: &PeerPod| peerpod.metadata.deletion_timestamp.is_some();
+        let left = self.until(self.peerpods(), deadline, |it| !is_going(it)).await?;
+        if left.is_empty() {
+            return Ok(());
+        }
+        let going: Vec<_> = left.iter().filter(|peerpod| is_going(peerpod)).cloned().collect();
+        if !going.is_empty() {
+            return Err(format!(
+                "the time limit is over, and these PeerPods are still being deleted: {}. `kubectl get peerpods \
+                 -A` shows why",
+                names(&going)
+            ));
+        }
+        Err(format!(
+            "there are PeerPods of Pods that still exist, running or ended: {}. Delete these Pods first, then run \
+             drain again: without the operator their VMs may never be deleted; if a PeerPod has no such Pod, delete the \
+             PeerPod itself",
+            names(&left)
+        ))
+    }
+
+    /// Deletes every PeerPodConfig and waits until the operator has restored the nodes.
+    async fn delete_configurations(&mut self, deadline: Instant) -> Result<(), String> {
+        let api = self.configurations();
+        for config in self.until(api.clone(), deadline, |_| true).await? {
+            let name = config.name_any();
+            print_progress(&format!("Deleting the PeerPodConfig {name}."));
+            let params = DeleteParams::default();
+            let deleted = self.retry.call_of(&name, deadline, || api.delete(&name, &params)).await;
+            deleted.map_err(|problem| format!("deleting the PeerPodConfig {name} failed: {problem}"))?;
+        }
+        let left = self.until(api, deadline, |_| false).await?;
+        if left.is_empty() {
+            return Ok(());
+        }
+        Err(format!(
+            "the time limit is over, and the operator has not finished the deletion of {}. Its log says why. \
+             The operator must run with the controller peerpodconfig",
+            names(&left)
+        ))
+    }
+
+    /// Watches all objects until all of them are `settled`, or until the deadline. Returns the objects that exist then.
+    async fn until<K>(
+        &mut self,
+        api: Api<K>,
+        deadline: Instant,
+        settled: impl Fn(&K) -> bool,
+    ) -> Result<Vec<Arc<K>>, String>
+    where
+        K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + Sync + 'static,
+    {
+        self.until_of(api, paged(), deadline, settled).await
+    }
+
+    /// The same for those that this watch selects.
+    async fn until_of<K>(
+        &mut self,
+        api: Api<K>,
+        watched: watcher::Config,
+        deadline: Instant,
+        settled: impl Fn(&K) -> bool,
+    ) -> Result<Vec<Arc<K>>, String>
+    where
+        K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + Sync + 'static,
+    {
+        let unreadable = |problem| format!("reading {} failed: {problem}", K::plural(&()));
+        // A watch would never end if the API server has no such objects, or does not show them.
+        let client = self.client.clone();
+        let params = ListParams::default().limit(1);
+        // While an API server starts, it does not list the kind yet, but it answers a list of objects with another code than 404.
+        let is_installed = async || match api.list(&params).await {
+            Err(problem) if CRDS.missing::<K>(&problem).is_some() && !is_served::<K>(&client).await? => {
+                Ok(false)
+            }
+            answer => answer.map(|_| true),
+        };
+        if !self.retry.call(deadline, is_installed).await.map_err(unreadable)? {
+            print_progress(&format!("The CRD {} is not installed.", crd_name::<K>()));
+            return Ok(Vec::new());
+        }
+        let (store, writer) = reflector::store();
+        let changes = watcher(api, watched).default_backoff().reflect(writer);
+        let mut changes = pin!(changes.chain(futures::stream::once(pending())));
+        let (mut seen, mut problem) = (false, "the API server does not answer".to_owned());
+        while let Ok(Some(change)) = timeout_at(deadline, changes.next()).await {
+            match change {
+                Ok(change) => seen |= matches!(change, watcher::Event::InitDone),
+                Err(error) => {
+                    let missing = watch::cause(&error).and_then(|it| CRDS.missing::<K>(it));
+                    problem = missing.unwrap_or_else(|| error.to_string());
+                    self.retry.again(&problem);
+                }
+            }
+            let all = store.state();
+            if seen && all.iter().all(|object| settled(object)) {
+                return Ok(all);
             }
         }
-        let all = store.state();
-        if seen && all.iter().all(|object| settled(object)) {
-            return Ok(all);
-        }
+        if seen { Ok(store.state()) } else { Err(unreadable(problem)) }
     }
-    if seen { Ok(store.state()) } else { Err(unreadable(problem)) }
 }
 
 /// The objects' names for people: the first of them.
@@ -345,7 +342,9 @@ mod tests {
             }
             let server = ApiServer::expecting(calls);
             let deadline = Instant::now() + Duration::from_secs(60);
-            let outcome = confirm_none(&server.client(), "operator", &mut Retry::new(|_| {}), deadline).await;
+            let (client, namespace) = (server.client(), "operator".to_owned());
+            let mut drain = Drain { client, namespace, retry: Retry::new(|_| {}) };
+            let outcome = drain.confirm_none(deadline).await;
             assert_eq!(outcome.is_ok(), configs + peerpods == 0, "{outcome:?}");
             let problem = outcome.err().unwrap_or_default();
             assert!(problem.is_empty() || problem.contains("shop/web"), "{problem}");

@@ -1,7 +1,7 @@
 //! `sweep`: searches the cloud of the settings once for what no PeerPod tracks.
 
 use std::{
-    io::{self, BufWriter, ErrorKind, Write},
+    io::{self, BufWriter, Write},
     process::ExitCode,
     time::Duration,
 };
@@ -16,7 +16,7 @@ use super::{
     FolderArgs, patience,
     serving::block_on,
     table::{Cell, Table},
-    terminal::json,
+    terminal::{self, json},
 };
 use crate::{
     metrics::Metrics,
@@ -85,7 +85,7 @@ pub enum SweepFormat {
 }
 
 pub(super) fn sweep(args: SweepArgs) -> ExitCode {
-    block_on(search(args), |problem| print_note(&format!("peerpod-operator sweep: {problem}")))
+    block_on(search(args), |problem| terminal::problem("sweep", problem))
 }
 
 async fn search(args: SweepArgs) -> Result<(), String> {
@@ -100,11 +100,7 @@ async fn search(args: SweepArgs) -> Result<(), String> {
     sleep(args.pause).await;
     let (findings, younger) = by_hand.list().await.map_err(failed)?;
     let shown = by_hand.shown(&findings, args.dry_run);
-    match print(&shown, args.output) {
-        Err(error) if error.kind() == ErrorKind::BrokenPipe => {}
-        Err(error) => return Err(format!("writing the report failed: {error}")),
-        Ok(()) => {}
-    }
+    terminal::reported(print(&shown, args.output))?;
     print_note(&format!("{} untracked, {younger} more that are younger than --grace", shown.len()));
     if args.dry_run {
         return Ok(());

@@ -2,7 +2,7 @@
 
 use std::{
     borrow::Cow,
-    io::{self, Write},
+    io::{self, ErrorKind, Write},
 };
 
 use anstyle::{AnsiColor, Style};
@@ -34,6 +34,21 @@ fn steers(c: char) -> bool {
 /// Whether a character separates lines, or changes the direction of a text.
 fn directs(c: char) -> bool {
     matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+/// Says on standard error what went wrong with this subcommand.
+pub(super) fn problem(subcommand: &str, problem: &str) {
+    // If even this cannot be written, the exit code must do.
+    let _ = writeln!(io::stderr(), "peerpod-operator {subcommand}: {problem}");
+}
+
+/// Whether a report was written. A reader that closes the pipe has seen enough.
+pub(super) fn reported(written: io::Result<()>) -> Result<bool, String> {
+    match written {
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(false),
+        Err(error) => Err(format!("writing the report failed: {error}")),
+        Ok(()) => Ok(true),
+    }
 }
 
 /// Writes a JSON document. JSON allows characters in texts that control a terminal: they are written as numbers.

@@ -5,7 +5,7 @@ mod redaction;
 mod text;
 
 use std::{
-    io::{self, ErrorKind, Write},
+    io::{self, BufWriter, Write},
     process::ExitCode,
     time::Duration,
 };
@@ -22,7 +22,7 @@ use self::{
     document::{Cloud, Document, Outcome},
     redaction::Redaction,
 };
-use super::FolderArgs;
+use super::{FolderArgs, terminal};
 use crate::{
     cluster::read_uid,
     provider::{self, CATALOGUE, Error, ErrorClass, Openers, Opening, Provider, Tagging},
@@ -80,8 +80,9 @@ const CALLS: usize = 10;
 const CLUSTER: &str = "cluster of the VMs";
 
 pub(super) fn check(args: CheckArgs) -> ExitCode {
-    let outcome = examine(&args.folders.into(), &args.namespace).and_then(|document| {
-        print(&document, args.output)?;
+    let document = examine(&args.folders.into(), &args.namespace).map_err(|problem| problem.to_string());
+    let outcome = document.and_then(|document| {
+        terminal::reported(print(&document, args.output))?;
         Ok(document.result)
     });
     match outcome {
@@ -89,8 +90,7 @@ pub(super) fn check(args: CheckArgs) -> ExitCode {
         Ok(Outcome::Settings) => ExitCode::from(1),
         Ok(Outcome::Cloud) => ExitCode::from(3),
         Err(problem) => {
-            // If even this cannot be written, the exit code must do.
-            let _ = writeln!(io::stderr(), "peerpod-operator check: {problem}");
+            terminal::problem("check", &problem);
             ExitCode::from(4)
         }
     }
@@ -171,21 +171,14 @@ fn open(
     })
 }
 
-/// Writes the report at once. A reader that closes the pipe has seen enough.
+/// Writes the report at once.
 fn print(document: &Document, format: OutputFormat) -> io::Result<()> {
-    let written = match format {
-        OutputFormat::Text => anstream::stdout().write_all(text::render(document).as_bytes()),
-        OutputFormat::Json => {
-            let mut json = serde_json::to_vec_pretty(document)?;
-            json.push(b'\n');
-            io::stdout().write_all(&json)
-        }
-    };
-    match written.and_then(|()| io::stdout().flush()) {
-        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
-        Err(error) => Err(io::Error::other(format!("writing the report failed: {error}"))),
-        Ok(()) => Ok(()),
+    let mut out = BufWriter::new(anstream::stdout());
+    match format {
+        OutputFormat::Text => out.write_all(text::render(document).as_bytes())?,
+        OutputFormat::Json => terminal::json(&mut out, document)?,
     }
+    out.flush()
 }
 
 #[cfg(test)]

@@ -15,12 +15,7 @@ mod problem;
 mod report;
 mod text;
 
-use std::{
-    io::{self, ErrorKind, Write},
-    path::PathBuf,
-    process::ExitCode,
-    time::Duration,
-};
+use std::{path::PathBuf, process::ExitCode, time::Duration};
 
 use clap::{Args, Parser};
 use jiff::Timestamp;
@@ -30,7 +25,7 @@ use tokio::time::{Instant, sleep};
 
 pub use self::output::StatusFormat;
 use self::{observe::observe, report::Report};
-use super::serving::block_on;
+use super::{serving::block_on, terminal};
 use crate::names::LEASE;
 
 /// For `--help`.
@@ -134,10 +129,7 @@ impl InstallationArgs {
 }
 
 pub(super) fn status(args: &StatusArgs) -> ExitCode {
-    block_on(show(args), |problem| {
-        // If even this cannot be written, the exit code must do.
-        let _ = writeln!(io::stderr(), "peerpod-operator status: {problem}");
-    })
+    block_on(show(args), |problem| terminal::problem("status", problem))
 }
 
 async fn show(args: &StatusArgs) -> Result<(), String> {
@@ -149,11 +141,8 @@ async fn show(args: &StatusArgs) -> Result<(), String> {
         let begun = Instant::now();
         let (report, problem) = Box::pin(report(&client, args, namespace)).await;
         let print = if args.watch { output::redraw } else { output::print };
-        match print(&report, args.output, namespace) {
-            // A reader that closes the pipe has seen enough.
-            Err(error) if error.kind() == ErrorKind::BrokenPipe => return Ok(()),
-            Err(error) => return Err(format!("writing the report failed: {error}")),
-            Ok(()) => {}
+        if !terminal::reported(print(&report, args.output, namespace))? {
+            return Ok(());
         }
         match problem {
             _ if args.watch => {}
