@@ -2,7 +2,7 @@
 
 use operator_kit::Permission;
 
-use super::{Component, rights::Rights};
+use super::{Component, Rights};
 use crate::peerpodconfig::resources::SERVICE_ACCOUNT;
 
 /// cloud-api-adaptor's rights.

@@ -8,7 +8,7 @@ use k8s_openapi::api::{
 };
 use kube::api::ObjectMeta;
 
-use super::{Component, NAME, Options, deployment, rights::Rights, samples::CONFIG};
+use super::{Component, NAME, Options, Rights, deployment, samples::CONFIG};
 use crate::{
     cli::{APPLY_PERMISSION, ROLLOUT_PERMISSION},
     names::NAME_LABEL,

@@ -15,10 +15,8 @@ mod options;
 mod policies;
 mod rbac;
 pub mod removal;
-pub mod rights;
 pub mod samples;
 mod services;
-pub mod webhook_rights;
 
 use k8s_openapi::api::core::v1::{Namespace, ServiceAccount};
 use kube::CustomResourceExt;
@@ -37,7 +35,7 @@ pub use deployment::{NODE_LABEL, deployment};
 pub use jobs::{APPLY_JOB, APPLY_RIGHTS, DRAIN_JOB, apply_config_map, apply_job, drain_job};
 pub use metadata::{Component, KEPT_BY_GITOPS};
 pub use options::Options;
-pub use rbac::{PEERPODCONFIG_ROLE, cloud_rights, peerpodconfig_rights, rights};
+pub use rbac::{PEERPODCONFIG_ROLE, Rights, WEBHOOK_RIGHTS, cloud_rights, peerpodconfig_rights, rights};
 pub use services::{METRICS_SERVICE, disruption_budget, metrics_service, network_policies};
 
 /// The name of the operator's own objects.
@@ -96,7 +94,7 @@ pub fn objects(options: &Options) -> Result<Vec<Manifest>, Error> {
     let own = [peerpodconfig_rights(options)?, rights(options)?].into_iter().flatten();
     objects.extend(own.map(|object| Manifest { file: "rights", object }));
     objects.extend(adaptor::RIGHTS.objects(options)?);
-    objects.extend(webhook_rights::RIGHTS.objects(options)?);
+    objects.extend(WEBHOOK_RIGHTS.objects(options)?);
     objects.extend(guard::roles(options)?);
     objects.push(operator(to_value(deployment(options))?));
     objects.push(operator(to_value(metrics_service(options))?));

@@ -1,20 +1,33 @@
-//! The operator's rights: what the code declares, and no more.
+//! The rights of the operator and of the programs that it deploys: what the code declares, and no more.
 
+use k8s_openapi::api::core::v1::ServiceAccount;
 use kube::api::ObjectMeta;
 use operator_kit::{Permission, permission::bound_role};
-use serde_json::{Error, Value};
+use serde_json::{Error, Value, to_value};
 
-use super::{Component, NAME, Options};
+use super::{Component, Manifest, NAME, Options};
 use crate::{
     cli::{DRAIN_PERMISSIONS, LEASE_PERMISSIONS},
     cluster, peerpod,
-    peerpodconfig::{self, resources::SERVICE_ACCOUNT},
+    peerpodconfig::{
+        self,
+        resources::{SERVICE_ACCOUNT, webhook},
+    },
     provider::{Cloud, places},
+    webhook::certificates::rotation,
 };
 
 /// The name of the roles, and their bindings, that the controller of `PeerPodConfig`s needs beside [`NAME`]'s. An operator that does not
 /// run it has none of these: they allow privileged Pods, changes of admission and nodes, and reads of the namespace's Secrets.
 pub const PEERPODCONFIG_ROLE: &str = "peerpod-operator-peerpodconfig";
+
+/// What the admission webhook may do: keep its certificate, and read which authorities the API server trusts.
+pub const WEBHOOK_RIGHTS: Rights = Rights {
+    name: webhook::SERVICE_ACCOUNT,
+    component: Component::Webhook,
+    cluster: rotation::CLUSTER_PERMISSIONS,
+    namespaces: &[(None, rotation::PERMISSIONS)],
+};
 
 /// What every operator may do: all that the controller of `PeerPod`s and `drain` need.
 pub fn rights(options: &Options) -> Result<Vec<Value>, Error> {
@@ -67,8 +80,40 @@ fn granted(
     Ok(objects)
 }
 
+/// The ServiceAccount of a program that the operator deploys, and all that it may do. It is part of the installation, because the operator
+/// would need all of these rights to grant them.
+#[derive(Clone, Copy, Debug)]
+pub struct Rights {
+    /// The name of the ServiceAccount, and of the roles and their bindings.
+    pub name: &'static str,
+    /// The program.
+    pub component: Component,
+    /// In the whole cluster.
+    pub cluster: &'static [Permission],
+    /// Rights in single namespaces: the namespace, or `None` for that of the installation, and the permissions there.
+    pub namespaces: &'static [(Option<&'static str>, &'static [Permission])],
+}
+
+impl Rights {
+    /// Everything in the order in which it must exist.
+    pub fn objects(&self, options: &Options) -> Result<Vec<Manifest>, Error> {
+        let mut objects = vec![to_value(ServiceAccount {
+            metadata: self.component.namespaced(self.name, options),
+            ..ServiceAccount::default()
+        })?];
+        let metadata = self.component.cluster_scoped(self.name);
+        objects.extend(role(metadata.clone(), &[self.cluster], self.name, options)?);
+        for (namespace, permissions) in self.namespaces {
+            let namespace = namespace.unwrap_or(&options.namespace).to_owned();
+            let metadata = ObjectMeta { namespace: Some(namespace), ..metadata.clone() };
+            objects.extend(role(metadata, &[permissions], self.name, options)?);
+        }
+        Ok(objects.into_iter().map(|object| Manifest { file: self.name, object }).collect())
+    }
+}
+
 /// A role with this metadata for a ServiceAccount of the installation, and its binding. Nothing if it would allow nothing.
-pub(super) fn role(
+fn role(
     metadata: ObjectMeta,
     permissions: &[&[Permission]],
     service_account: &str,

@@ -249,8 +249,7 @@ fn guard_and_rights(options: &Options) -> Result<[Choice; 3]> {
     let guards = [to_value(guard::binding(guard::Action::Warn))?, to_value(guard::policy())?];
     let deny = to_value(guard::binding(guard::Action::Deny))?;
     let deny = operation("replace", "/spec/validationActions", &deny["spec"]["validationActions"])?;
-    let webhook =
-        install::webhook_rights::RIGHTS.objects(options)?.into_iter().map(|manifest| manifest.object);
+    let webhook = install::WEBHOOK_RIGHTS.objects(options)?.into_iter().map(|manifest| manifest.object);
     let rights: Vec<_> = install::peerpodconfig_rights(options)?.into_iter().chain(webhook).collect();
     Ok([
         Choice {
