@@ -1,24 +1,25 @@
 //! The HTTP client of all clouds with an HTTP API.
 //!
 //! ```text
-//! mod.rs        Client: one request, one whole answer
-//! connect.rs    how a host is reached: TLS, roots, proxy; and the pool of connections
-//! request.rs    how most clouds make a Call
-//! reply.rs      Reply: what came back, and the error that it means
-//! failure.rs    Failure: an error with the cloud's own code
-//! pages.rs      the limit of lists that clouds give page by page
-//! pinned.rs     trust in one certificate, by its fingerprint
-//! pacing.rs     how many requests a second a cloud takes, learnt from its refusals
-//! token.rs      Tokens: a credential that expires, fetched once for all callers
-//! access.rs     Authorized: a client whose requests carry an access token
-//! oauth.rs      how an endpoint gives a token, or refuses it
-//! jwt.rs        JSON Web Tokens: one that is signed here, and what another one says
-//! metadata.rs   Metadata: the server of a machine that gives tokens and keys
-//! access_key.rs AccessKey: a key that signs requests
-//! signed.rs     Signed: a client whose requests are signed by a key of the account that owns the VMs
-//! examine.rs    what `check` asks such a service
-//! identity.rs   parts that the credentials of several clouds share
-//! xml.rs        Node: an answer in XML
+//! mod.rs           Client: one request, one whole answer
+//! connect.rs       how a host is reached: TLS, roots, proxy; and the pool of connections
+//! request.rs       how most clouds make a Call
+//! reply.rs         Reply: what came back, and the error that it means
+//! failure.rs       Failure: an error with the cloud's own code
+//! pages.rs         the limit of lists that clouds give page by page
+//! pinned.rs        trust in one certificate, by its fingerprint
+//! pacing.rs        lets requests leave no faster than a cloud takes them
+//! pacing/rhythm.rs how many requests a second a cloud takes, learnt from its refusals
+//! token.rs         Tokens: a credential that expires, fetched once for all callers
+//! access.rs        Authorized: a client whose requests carry an access token
+//! oauth.rs         how an endpoint gives a token, or refuses it
+//! jwt.rs           JSON Web Tokens: one that is signed here, and what another one says
+//! metadata.rs      Metadata: the server of a machine that gives tokens and keys
+//! access_key.rs    AccessKey: a key that signs requests
+//! signed.rs        Signed: a client whose requests are signed by a key of the account that owns the VMs
+//! examine.rs       what `check` asks such a service
+//! identity.rs      parts that the credentials of several clouds share
+//! xml.rs           Node: an answer in XML
 //! ```
 //!
 //! The client sends a request once. It does not retry, because controllers back off. It follows no redirect, because that would

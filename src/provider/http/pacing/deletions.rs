@@ -3,6 +3,7 @@
 use std::{
     collections::HashMap,
     sync::{Arc, Mutex, atomic::AtomicU32},
+    time::Duration,
 };
 
 use async_trait::async_trait;
@@ -10,7 +11,7 @@ use futures::future::{join_all, select};
 use prometheus_client::registry::Registry;
 use tokio::{sync::Semaphore, time::sleep};
 
-use super::{tests::Server, *};
+use super::{rhythm::STEP, tests::Server, *};
 use crate::{
     metrics::Metrics,
     provider::{

@@ -1,4 +1,11 @@
-use super::*;
+use std::time::Duration;
+
+use super::{
+    rhythm::{
+        CALM, CAUTION, GROWTH, LEAST, LEAST_AT_ONCE, LONGEST_WAIT, Phase, RISEN, START, STEP, UNLIMITED,
+    },
+    *,
+};
 
 /// A server that takes `rate` requests a second, spread evenly, and `burst` at once.
 pub(super) struct Server {
