@@ -3,12 +3,12 @@
 //! ```text
 //! mod.rs           Client: one request, one whole answer
 //! connect.rs       how a host is reached: TLS, roots, proxy; and the pool of connections
-//! request.rs       how most clouds make a Call
+//! request.rs       Call: a request, and how most clouds make one
 //! reply.rs         Reply: what came back, and the error that it means
 //! failure.rs       Failure: an error with the cloud's own code
 //! pages.rs         the limit of lists that clouds give page by page
 //! pinned.rs        trust in one certificate, by its fingerprint
-//! pacing.rs        lets requests leave no faster than a cloud takes them
+//! pacing.rs        Pacing: lets requests leave no faster than a cloud takes them
 //! pacing/rhythm.rs how many requests a second a cloud takes, learnt from its refusals
 //! token.rs         Tokens: a credential that expires, fetched once for all callers
 //! access.rs        Authorized: a client whose requests carry an access token
@@ -47,7 +47,7 @@ use std::{error, sync::Arc, time::Duration};
 
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::{
-    Method, Request, Response, StatusCode,
+    Request, Response, StatusCode,
     body::{Bytes, Incoming},
     header::{AUTHORIZATION, HeaderValue},
 };
@@ -67,9 +67,11 @@ pub(super) use self::{
     failure::Failure,
     metadata::Metadata,
     oauth::Proof,
+    pacing::Pace,
     pages::{MOST_PAGES, too_many_pages},
     pinned::Fingerprint,
     reply::Reply,
+    request::Call,
     signed::{CALLER, Parameters, Query, Signed, SignedAnswer, SignedApi},
     token::{Fresh, Tokens},
 };
@@ -136,32 +138,6 @@ pub(super) struct Identity {
     pub key: PrivateKeyDer<'static>,
 }
 
-/// A request, and what the client has to know about it.
-#[derive(Debug)]
-pub(super) struct Call {
-    /// What is being done, for errors: "reading the VM".
-    pub doing: &'static str,
-    /// Which of the cloud's rates it counts for.
-    pub pace: Pace,
-    /// The request, its URI with scheme and host. Headers with a credential are marked sensitive.
-    pub request: Request<Bytes>,
-    /// Secrets that must not be quoted, beside sensitive headers.
-    pub secrets: Vec<SecretString>,
-    /// Whether the cloud counts it for another project or subscription than the operator's, or for a service that deletions do not
-    /// need. A tenant may name any project, also one that takes no requests. So a refusal for too many requests makes this VM wait
-    /// and no other, and teaches no rate.
-    pub elsewhere: bool,
-}
-
-/// Clouds count requests that change something apart from those that do not.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Pace {
-    /// It changes nothing.
-    Read,
-    /// It may change something.
-    Write,
-}
-
 impl Default for Options {
     fn default() -> Self {
         Self {
@@ -182,30 +158,6 @@ impl Options {
     pub(super) fn metadata() -> Self {
         let connect = Duration::from_secs(2);
         Self { connect, total: 3 * connect, body: 64 << 10, proxy: None, ..Self::default() }
-    }
-}
-
-impl Pace {
-    /// The pace of a request by this method, for APIs where a DELETE alone changes something.
-    fn of(method: &Method) -> Self {
-        if *method == Method::DELETE { Self::Write } else { Self::Read }
-    }
-}
-
-impl Call {
-    /// A request without a credential in its body.
-    pub(super) fn new(doing: &'static str, pace: Pace, request: Request<Bytes>) -> Self {
-        Self { doing, pace, request, secrets: Vec::new(), elsewhere: false }
-    }
-
-    /// This request, at the [pace](Pace::of) of its method. Without a request, `unusable` says what cannot be part of one.
-    pub(super) fn of(
-        doing: &'static str,
-        request: Result<Request<Bytes>, hyper::http::Error>,
-        unusable: &'static str,
-    ) -> Result<Self, Error> {
-        let request = request.map_err(|_| Error::new(ErrorClass::Invalid, unusable))?;
-        Ok(Self::new(doing, Pace::of(request.method()), request))
     }
 }
 

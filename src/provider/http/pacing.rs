@@ -12,10 +12,19 @@ use std::sync::{
     atomic::{AtomicUsize, Ordering},
 };
 
+use hyper::Method;
 use tokio::time::{Instant, sleep_until};
 
 use self::rhythm::{Rhythm, Sent};
-use super::Pace;
+
+/// Clouds count requests that change something apart from those that do not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::provider) enum Pace {
+    /// It changes nothing.
+    Read,
+    /// It may change something.
+    Write,
+}
 
 /// The rates of one cloud.
 #[derive(Debug, Default)]
@@ -43,6 +52,13 @@ pub(super) struct Turn {
     pace: Pace,
     left: Instant,
     sent: Sent,
+}
+
+impl Pace {
+    /// The pace of a request by this method, for APIs where a DELETE alone changes something.
+    pub(super) fn of(method: &Method) -> Self {
+        if *method == Method::DELETE { Self::Write } else { Self::Read }
+    }
 }
 
 impl Pacing {

@@ -1,4 +1,4 @@
-//! How most clouds make their requests: a method and a URL, and perhaps a form or a JSON document *(no client)*.
+//! A request, and how most clouds make theirs: a method and a URL, and perhaps a form or a JSON document *(no client)*.
 
 use hyper::{
     Method, Request,
@@ -8,11 +8,43 @@ use hyper::{
 use secrecy::SecretString;
 use serde_json::Value;
 
-use super::{Call, encoded};
+use super::{Pace, encoded};
 use crate::provider::{Error, ErrorClass};
 
+/// A request, and what the client has to know about it.
+#[derive(Debug)]
+pub(in crate::provider) struct Call {
+    /// What is being done, for errors: "reading the VM".
+    pub doing: &'static str,
+    /// Which of the cloud's rates it counts for.
+    pub pace: Pace,
+    /// The request, its URI with scheme and host. Headers with a credential are marked sensitive.
+    pub request: Request<Bytes>,
+    /// Secrets that must not be quoted, beside sensitive headers.
+    pub secrets: Vec<SecretString>,
+    /// Whether the cloud counts it for another project or subscription than the operator's, or for a service that deletions do not
+    /// need. A tenant may name any project, also one that takes no requests. So a refusal for too many requests makes this VM wait
+    /// and no other, and teaches no rate.
+    pub elsewhere: bool,
+}
+
 impl Call {
-    /// A request to this URL without a body, at the [pace](super::Pace::of) of its method.
+    /// A request without a credential in its body.
+    pub fn new(doing: &'static str, pace: Pace, request: Request<Bytes>) -> Self {
+        Self { doing, pace, request, secrets: Vec::new(), elsewhere: false }
+    }
+
+    /// This request, at the [pace](Pace::of) of its method. Without a request, `unusable` says what cannot be part of one.
+    pub fn of(
+        doing: &'static str,
+        request: Result<Request<Bytes>, hyper::http::Error>,
+        unusable: &'static str,
+    ) -> Result<Self, Error> {
+        let request = request.map_err(|_| Error::new(ErrorClass::Invalid, unusable))?;
+        Ok(Self::new(doing, Pace::of(request.method()), request))
+    }
+
+    /// A request to this URL without a body, at the [pace](Pace::of) of its method.
     pub fn to(doing: &'static str, method: Method, url: &str) -> Result<Self, Error> {
         let request = Request::builder().method(method).uri(url).body(Bytes::new());
         Self::of(doing, request, "an identifier, or an endpoint of the settings, cannot be part of a URL")
@@ -56,7 +88,6 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::provider::http::Pace;
 
     fn to(url: &str) -> Result<Call, Error> {
         Call::to("asking", Method::POST, url)
