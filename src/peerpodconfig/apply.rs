@@ -11,13 +11,12 @@ use kube::{
     },
 };
 use operator_kit::api_call::{self, ApiError};
-use serde_json::{Value, json};
-use tracing::{info, warn};
+use serde_json::Value;
+use tracing::info;
 
 use super::{
     drift::Drifts,
     resources::{CONFIG_LABEL, MANAGED_BY, MANAGER, differs},
-    takeover::taken_over,
     wanted::{Found, Kind, Wanted},
 };
 use crate::api::v1alpha1::FIELD_MANAGER;
@@ -25,8 +24,8 @@ use crate::api::v1alpha1::FIELD_MANAGER;
 /// The objects of all configurations, as the API server has them.
 #[derive(Clone)]
 pub(super) struct Objects {
-    client: Client,
-    drifts: Arc<Drifts>,
+    pub(super) client: Client,
+    pub(super) drifts: Arc<Drifts>,
 }
 
 impl Objects {
@@ -108,21 +107,7 @@ impl Objects {
             (Err(error), Some(there))
                 if error.invalid().is_some() && self.drifts.may_take_over(&key, Instant::now()) =>
             {
-                match self.take_over(wanted, there).await {
-                    Ok(true) => match self.write(wanted).await {
-                        Ok(object) => {
-                            self.drifts.took_over(key.clone());
-                            Ok(object)
-                        }
-                        Err(error) => {
-                            self.drifts.took_over_in_vain(&key, Instant::now());
-                            self.give_back(wanted, there).await;
-                            Err(error)
-                        }
-                    },
-                    Ok(false) => Err(error),
-                    Err(error) => Err(error),
-                }
+                self.write_over(wanted, there, &key, error).await
             }
             (written, _) => written,
         };
@@ -132,33 +117,10 @@ impl Objects {
         applied.map(Some)
     }
 
-    async fn write(&self, wanted: &Wanted) -> Result<DynamicObject, ApiError> {
+    pub(super) async fn write(&self, wanted: &Wanted) -> Result<DynamicObject, ApiError> {
         let params = PatchParams::apply(FIELD_MANAGER).force();
         let patch = Patch::Apply(&wanted.object);
         api_call::bounded(wanted.api(&self.client).patch(&wanted.name, &params, &patch)).await
-    }
-
-    /// Makes the fields that others set the operator's own, so that the next write removes them. Returns whether there were any.
-    async fn take_over(&self, wanted: &Wanted, there: &DynamicObject) -> Result<bool, ApiError> {
-        let Some(fields) = taken_over(there.managed_fields()) else { return Ok(false) };
-        info!(kind = wanted.resource.kind, name = wanted.name, "taking over the fields that others set");
-        let patch = Patch::Merge(json!({
-            "metadata": { "managedFields": fields, "resourceVersion": there.metadata.resource_version },
-        }));
-        let params = PatchParams::apply(FIELD_MANAGER);
-        api_call::bounded(wanted.api(&self.client).patch(&wanted.name, &params, &patch)).await?;
-        Ok(true)
-    }
-
-    /// Gives the fields of others back: they were not what made the object invalid, and the next write must not remove them.
-    async fn give_back(&self, wanted: &Wanted, there: &DynamicObject) {
-        let fields = Patch::Merge(json!({ "metadata": { "managedFields": there.managed_fields() } }));
-        let params = PatchParams::apply(FIELD_MANAGER);
-        if let Err(error) =
-            api_call::bounded(wanted.api(&self.client).patch(&wanted.name, &params, &fields)).await
-        {
-            warn!(%error, kind = wanted.resource.kind, name = wanted.name, "giving fields back failed");
-        }
     }
 
     /// Deletes all objects of these kinds that this operator created for the configuration, which wants none of them any more: in the
@@ -326,6 +288,7 @@ fn as_value(object: &DynamicObject) -> Value {
 mod tests {
     use k8s_openapi::api::core::v1::Service;
     use operator_kit::testing::{Answer, ApiServer, Call};
+    use serde_json::json;
 
     use super::{super::drift::Key, *};
 

@@ -31,7 +31,7 @@
 //! | `selection.rs` | which nodes a configuration selects (pure) |
 //! | `wanted.rs`, `apply.rs` | writes each object that differs from the wanted one, once |
 //! | `drift.rs` | objects that others keep changing, which the operator leaves alone for a while (pure) |
-//! | `takeover.rs` | takes over the fields of an object that others set (pure) |
+//! | `takeover.rs` | takes over the fields of an object that others set |
 //! | `findings.rs` | what rooms return (pure) |
 //! | `conditions.rs` | the conditions of the status (pure) |
 //! | `report.rs` | writes the status and the events |

@@ -1,18 +1,74 @@
-//! Takes over the fields that others set in an object of the operator *(no client)*.
+//! Takes over the fields that others set in an object of the operator *(client required)*.
 //!
 //! The API server merges what the operator applies with what others set. Where the two exclude each other, such as two handlers of one
 //! probe, it refuses every further apply. If the operator owns the fields of the others, an apply without them removes them.
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{FieldsV1, ManagedFieldsEntry};
-use serde_json::Value;
+use std::time::Instant;
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{FieldsV1, ManagedFieldsEntry};
+use kube::{
+    ResourceExt as _,
+    api::{DynamicObject, Patch, PatchParams},
+};
+use operator_kit::api_call::{self, ApiError};
+use serde_json::{Value, json};
+use tracing::{info, warn};
+
+use super::{apply::Objects, drift::Key, wanted::Wanted};
 use crate::api::v1alpha1::FIELD_MANAGER;
 
 /// These stay with those who set them: controllers keep their own annotations there, and nothing in it excludes anything else.
 const METADATA: &str = "f:metadata";
 
+impl Objects {
+    /// Writes an object without the fields that others set, after the API server refused it as invalid. Gives the fields back if
+    /// that write fails. Fails with `error`, the first refusal, if others set none.
+    pub(super) async fn write_over(
+        &self,
+        wanted: &Wanted,
+        there: &DynamicObject,
+        key: &Key,
+        error: ApiError,
+    ) -> Result<DynamicObject, ApiError> {
+        if !self.take_over(wanted, there).await? {
+            return Err(error);
+        }
+        let written = self.write(wanted).await;
+        if written.is_ok() {
+            self.drifts.took_over(key.clone());
+        } else {
+            self.drifts.took_over_in_vain(key, Instant::now());
+            self.give_back(wanted, there).await;
+        }
+        written
+    }
+
+    /// Makes the fields that others set the operator's own, so that the next write removes them. Returns whether there were any.
+    async fn take_over(&self, wanted: &Wanted, there: &DynamicObject) -> Result<bool, ApiError> {
+        let Some(fields) = taken_over(there.managed_fields()) else { return Ok(false) };
+        info!(kind = wanted.resource.kind, name = wanted.name, "taking over the fields that others set");
+        let patch = Patch::Merge(json!({
+            "metadata": { "managedFields": fields, "resourceVersion": there.metadata.resource_version },
+        }));
+        let params = PatchParams::apply(FIELD_MANAGER);
+        api_call::bounded(wanted.api(&self.client).patch(&wanted.name, &params, &patch)).await?;
+        Ok(true)
+    }
+
+    /// Gives the fields of others back: they were not what made the object invalid, and the next write must not remove them.
+    async fn give_back(&self, wanted: &Wanted, there: &DynamicObject) {
+        let fields = Patch::Merge(json!({ "metadata": { "managedFields": there.managed_fields() } }));
+        let params = PatchParams::apply(FIELD_MANAGER);
+        if let Err(error) =
+            api_call::bounded(wanted.api(&self.client).patch(&wanted.name, &params, &fields)).await
+        {
+            warn!(%error, kind = wanted.resource.kind, name = wanted.name, "giving fields back failed");
+        }
+    }
+}
+
 /// The same owners, but with all that others own outside of the metadata as the operator's; `None` if they own nothing there.
-pub(super) fn taken_over(entries: &[ManagedFieldsEntry]) -> Option<Vec<ManagedFieldsEntry>> {
+fn taken_over(entries: &[ManagedFieldsEntry]) -> Option<Vec<ManagedFieldsEntry>> {
     let mut entries = entries.to_vec();
     let own = entries.iter().position(|entry| {
         entry.manager.as_deref() == Some(FIELD_MANAGER) && entry.operation.as_deref() == Some("Apply")
@@ -50,8 +106,6 @@ fn unite(fields: &mut Value, further: Value) {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     fn entry(manager: &str, operation: &str, subresource: Option<&str>, fields: Value) -> ManagedFieldsEntry {
