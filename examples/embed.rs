@@ -5,7 +5,12 @@
 use std::{env, error::Error};
 
 use futures::join;
-use operator_kit::{client, lease::Election, lifecycle, process, shutdown};
+use operator_kit::{
+    client,
+    lease::Election,
+    lifecycle, process, shutdown,
+    telemetry::{self, LogFormat},
+};
 use peerpod_operator::{
     NAMESPACE,
     metrics::Metrics,
@@ -17,9 +22,13 @@ use peerpod_operator::{
 };
 use prometheus_client::registry::Registry;
 
-#[tokio::main(flavor = "current_thread")]
-async fn main() -> Result<(), Box<dyn Error>> {
-    // What the embedding program already has: signals, a client, a registry, an election.
+fn main() -> Result<(), Box<dyn Error>> {
+    lifecycle::block_on(run())?
+}
+
+async fn run() -> Result<(), Box<dyn Error>> {
+    // What the embedding program already has: a log, signals, a client, a registry, an election.
+    telemetry::init("peerpod_operator", LogFormat::Text);
     let (stop, client, mut registry) = (shutdown::on_signals()?, client::infer().await?, Registry::default());
     let election = Election::new(client.clone(), NAMESPACE, "my-operator", &process::name());
     let leadership = election.leadership();

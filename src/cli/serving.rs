@@ -3,7 +3,9 @@
 use std::{error::Error, fmt::Display, path::PathBuf, process::ExitCode, sync::Arc};
 
 use clap::{ArgAction, Args};
-use operator_kit::{ListenAt, client, http::Secure, listener::Address, process, telemetry::LogFormat};
+use operator_kit::{
+    ListenAt, client, http::Secure, lifecycle, listener::Address, process, telemetry::LogFormat,
+};
 use rcgen::{CertifiedKey, generate_simple_self_signed};
 use tokio_util::sync::CancellationToken;
 
@@ -94,14 +96,8 @@ pub(super) fn block_on<E: Display>(
     work: impl Future<Output = Result<(), E>>,
     report: impl FnOnce(&str),
 ) -> ExitCode {
-    // One thread: the work waits for others, or takes microseconds, and every further thread needs memory.
-    let ended = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
-        Ok(runtime) => {
-            let ended = runtime.block_on(work).map_err(|problem| problem.to_string());
-            // The lookup of a name, or a file system, may hang without limit.
-            runtime.shutdown_background();
-            ended
-        }
+    let ended = match lifecycle::block_on(work) {
+        Ok(ended) => ended.map_err(|problem| problem.to_string()),
         Err(problem) => Err(format!("cannot start: {problem}")),
     };
     match ended {

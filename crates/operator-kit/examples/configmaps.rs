@@ -20,8 +20,11 @@ static READ: Projection =
     Projection { metadata: &[("labels", KEYS)], rest: &[("data", Part::All)], most: usize::MAX };
 const KEYS: Part = Part::Only(&[("example.com/keys", Part::All)]);
 
-#[tokio::main(flavor = "current_thread")]
-async fn main() -> Result<(), Box<dyn Error>> {
+fn main() -> Result<(), Box<dyn Error>> {
+    lifecycle::block_on(run())?
+}
+
+async fn run() -> Result<(), Box<dyn Error>> {
     telemetry::init(env!("CARGO_CRATE_NAME"), telemetry::LogFormat::Text);
     let shutdown = shutdown::on_signals()?;
     let (mut registry, readiness) = (Registry::default(), http::Readiness::default());

@@ -22,6 +22,7 @@ use kube::{
     client::{AuthError, Body, ConfigExt},
     config::{InferConfigError, KubeConfigOptions, Kubeconfig, KubeconfigError},
 };
+use tokio_rustls::rustls::crypto::{CryptoProvider, ring};
 use tower::{BoxError, Service, ServiceBuilder, service_fn};
 
 /// How long a connection may take to open.
@@ -171,6 +172,10 @@ fn proxy(config: &Config, variables: &ProxyVariables) -> Option<Uri> {
 }
 
 fn connect(config: Config, variables: &ProxyVariables) -> Result<Client, ClientError> {
+    // In a program with several providers of cryptography, rustls would panic. An error means that another thread has just chosen one.
+    if CryptoProvider::get_default().is_none() {
+        let _ = ring::default_provider().install_default();
+    }
     let mut http = HttpConnector::new();
     http.enforce_http(false);
     http.set_nodelay(true);

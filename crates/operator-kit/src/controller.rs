@@ -201,8 +201,11 @@ impl Host {
             .run(reconcile, |_, never, _| match *never {}, attempts)
             .take_until(end)
             .for_each(|outcome| {
-                if let Err(controller::Error::ObjectNotFound(object)) = outcome {
-                    gone.forget(*object);
+                match outcome {
+                    Err(controller::Error::ObjectNotFound(object)) => gone.forget(*object),
+                    // Of a watch that the caller added: those of `cached` log by themselves. All of the controller now pauses for a while.
+                    Err(error) => warn!(%error, "a watch of the controller failed"),
+                    Ok(_) => {}
                 }
                 ready(())
             })

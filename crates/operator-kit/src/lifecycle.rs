@@ -1,6 +1,6 @@
 //! The end of a process: how its work and its election stop together.
 
-use std::time::Duration;
+use std::{io, time::Duration};
 
 use futures::future::join;
 use tokio::time::sleep;
@@ -14,6 +14,19 @@ pub const PATIENCE: Duration = Duration::from_secs(3);
 
 /// How long all of it may take after `shutdown`. Open scrapes get 10 s more, and Kubernetes kills after 30 s.
 pub const GRACE: Duration = Duration::from_secs(15);
+
+/// Does all the work of a program, on one thread: it waits for others, or takes microseconds, and every further thread needs memory.
+///
+/// It leaves behind what may never end, such as the lookup of a host's name or a read of a file system that hangs. The runtime of
+/// `#[tokio::main]` would wait for that without limit, and then not even a [second signal](crate::shutdown::on_signals) ends the process.
+///
+/// Fails if the system gives no means for a runtime.
+pub fn block_on<T>(work: impl Future<Output = T>) -> io::Result<T> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let done = runtime.block_on(work);
+    runtime.shutdown_background();
+    Ok(done)
+}
 
 /// Runs the work of an operator and, if there is one, the election beside it.
 ///

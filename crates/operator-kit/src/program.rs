@@ -5,9 +5,8 @@
 //! # fn operator() -> serde_json::Result<Operator> { unimplemented!() }
 //! # fn metrics(_: &mut Registry) {}
 //! # async fn controllers(_: Host, _: ()) {}
-//! #[tokio::main(flavor = "current_thread")]
-//! async fn main() -> std::process::ExitCode {
-//!     program::main(operator, metrics, controllers).await
+//! fn main() -> std::process::ExitCode {
+//!     program::main(operator, metrics, controllers)
 //! }
 //! ```
 
@@ -81,7 +80,7 @@ struct Manifests {
 /// Does what the command line says: `run`, or `manifests` for the files that install the operator.
 ///
 /// A panic ends the process. `metrics` registers the operator's metrics. `controllers` ends after the [`Host`]'s shutdown.
-pub async fn main<M, F: Future<Output = ()>>(
+pub fn main<M, F: Future<Output = ()>>(
     operator: fn() -> serde_json::Result<Operator>,
     metrics: impl FnOnce(&mut Registry) -> M,
     controllers: impl FnOnce(Host, M) -> F,
@@ -95,7 +94,8 @@ pub async fn main<M, F: Future<Output = ()>>(
             return ExitCode::FAILURE;
         }
     };
-    match dispatch(&operator, metrics, controllers).await {
+    let ended = lifecycle::block_on(dispatch(&operator, metrics, controllers));
+    match ended.map_err(Into::into).and_then(|ended| ended) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             error!("{error}");
@@ -128,7 +128,8 @@ async fn dispatch<M, F: Future<Output = ()>>(
 
 /// Runs an operator until it is stopped: health and metrics, leader election by the Lease `name`, and its controllers. It is an
 /// error if the controllers end before that. `crds` are those of the [`Host`]. A host with a command line of its own calls this
-/// instead of [`main`].
+/// instead of [`main`], in [`lifecycle::block_on`], and before it [`shutdown::exit_on_panic`] and [`telemetry::init`]: otherwise there
+/// is no log, whatever the options say.
 ///
 /// The process takes the Lease once everything that its [`http::Readiness`] needs is met, of which there must be at least one:
 /// [`Host::cached`] adds one for each kind.

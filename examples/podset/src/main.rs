@@ -3,7 +3,6 @@
 use operator_kit::program;
 use podset::controller::{Metrics, run};
 
-#[tokio::main(flavor = "current_thread")]
-async fn main() -> std::process::ExitCode {
-    program::main(podset::operator, Metrics::register, run).await
+fn main() -> std::process::ExitCode {
+    program::main(podset::operator, Metrics::register, run)
 }

@@ -2,8 +2,6 @@
 
 use operator_kit::program;
 
-#[tokio::main(flavor = "current_thread")]
-async fn main() -> std::process::ExitCode {
+fn main() -> std::process::ExitCode {
     program::main(ptemplate::operator, ptemplate::controller::Metrics::register, ptemplate::controller::run)
-        .await
 }

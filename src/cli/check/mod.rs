@@ -15,6 +15,7 @@ use kube::Client;
 use operator_kit::{
     Message,
     client::{self, ClientError},
+    lifecycle,
 };
 use secrecy::ExposeSecret;
 
@@ -100,10 +101,7 @@ fn examine(folders: &Folders, namespace: &str) -> io::Result<Document> {
     let inspection = Inspection::of(folders, CATALOGUE);
     let cloud = match &inspection.snapshot {
         Some(snapshot) if inspection.is_right() => {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-            let answer = runtime.block_on(ask(snapshot, namespace));
-            // A pending lookup of a host name must not delay the exit.
-            runtime.shutdown_background();
+            let answer = lifecycle::block_on(ask(snapshot, namespace))?;
             Cloud::new(answer, &Redaction::of(&inspection.hidden))
         }
         _ => Cloud::NotTried,

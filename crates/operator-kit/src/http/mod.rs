@@ -86,6 +86,7 @@ pub struct Page {
 
 /// The servers that [`Endpoints::serve`] started. Each address has the port that the system chose if it was asked to.
 #[derive(Debug)]
+#[must_use = "the servers end when this is dropped"]
 pub struct Servers {
     /// The address of `/healthz` and `/readyz`.
     pub health: SocketAddr,
@@ -104,7 +105,8 @@ impl Servers {
 }
 
 impl Endpoints {
-    /// Serves all of it until `stop`. The addresses are bound when this returns. Call it within tokio's runtime.
+    /// Serves all of it until `stop`, and no longer than what this returns lives. The addresses are bound when this returns. Call it
+    /// within tokio's runtime.
     ///
     /// `/healthz` answers 200 as long as the process can answer at all; `/readyz` 200 or 503 by the readiness. Both list the
     /// conditions, a line for each.
