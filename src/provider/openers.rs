@@ -10,8 +10,8 @@ use crate::settings::{Snapshot, Values};
 
 /// Opens providers, by the [`Cloud`] or by a function of the program that embeds this library. Cheap to clone.
 ///
-/// An embedding program that serves a cloud which this version does not serve also gives
-/// [`settings::watch`](crate::settings::watch()) a [`Catalogue`](crate::settings::Catalogue) in which that cloud has a check.
+/// An embedding program may bring its own provider for one of the [`CLOUDS`](super::CLOUDS). It cannot add a cloud: PeerPods of any other
+/// one are not supported.
 #[derive(Clone, Default)]
 pub struct Openers {
     own: BTreeMap<&'static str, Opener>,
@@ -22,7 +22,7 @@ pub struct Openers {
 type Opener = Arc<dyn Fn(&Values, &Opening<'_>) -> Result<Box<dyn Provider>, Error> + Send + Sync>;
 
 impl Openers {
-    /// The same, but the providers for the cloud of this name are opened by `open`.
+    /// The same, but the providers for the cloud of this name, which is one of the [`CLOUDS`](super::CLOUDS), are opened by `open`.
     #[must_use]
     pub fn with<F>(mut self, cloud: &'static str, open: F) -> Self
     where
