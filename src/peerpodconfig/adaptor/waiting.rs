@@ -8,15 +8,13 @@ use kube::{Api, Client, api::ListParams};
 use operator_kit::{
     api_call::{self, ApiError},
     projection::reading,
+    text::listed,
 };
 
 use super::pod_view::{POD, PodView};
 
 /// The number of nodes on which the operator looks for them. One is enough to know what to do.
 const NODES: usize = 3;
-
-/// The most Pods that are named.
-const MAX_PODS_SHOWN: usize = 3;
 
 /// A cloud-api-adaptor that has run for less than this may become ready by itself.
 const START: SignedDuration = SignedDuration::from_secs(20);
@@ -78,13 +76,9 @@ fn held_up_by(pod: PodView, runtime_class: &str, since: Timestamp) -> Option<Str
 }
 
 fn message(node: &str, pods: &[String]) -> String {
-    let named = pods.iter().take(MAX_PODS_SHOWN).map(String::as_str).collect::<Vec<_>>().join(", ");
-    let more = match pods.len().saturating_sub(MAX_PODS_SHOWN) {
-        0 => String::new(),
-        more => format!(" and {more} more"),
-    };
+    let pods = listed(pods);
     format!(
-        "on node {node}, cloud-api-adaptor waits for the Pods {named}{more}: it becomes ready when each of them has become ready \
+        "on node {node}, cloud-api-adaptor waits for the Pods {pods}: it becomes ready when each of them has become ready \
          since it started, or is deleted; delete those that have ended, and those that were ready before"
     )
 }
@@ -131,15 +125,5 @@ mod tests {
         let after =
             |minutes, restarts| is_waiting(since, restarts, since + SignedDuration::from_mins(minutes));
         assert!(!after(0, 0) && after(1, 0) && !after(1, 1) && after(10, 1));
-    }
-
-    #[test]
-    fn three_pods_are_named_and_the_others_counted() {
-        let pods: Vec<_> = (0..5).map(|number| format!("shop/{number}")).collect();
-        let message = message("n1", &pods);
-        assert!(
-            message.contains("node n1") && message.contains("shop/0, shop/1, shop/2 and 2 more:"),
-            "{message}"
-        );
     }
 }
