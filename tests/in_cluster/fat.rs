@@ -26,8 +26,8 @@ use crate::support::{Installation, alone};
 
 /// The most memory that the operator may take, whatever the objects: half its limit.
 const MOST: u64 = 64 << 20;
-/// How long the operator may take to be ready, in seconds. It takes a third of that on an idle machine.
-const READY: i64 = 30;
+/// How long the operator may take to be ready, in seconds. It takes a fifth of that on an idle machine.
+const READY: i64 = 55;
 
 /// The most bytes that the annotations of an object may have together.
 const ANNOTATION: usize = 250_000;

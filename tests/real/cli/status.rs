@@ -204,10 +204,14 @@ fn the_documented_rights_show_everything_and_fewer_rights_show_the_rest() -> Res
         documented(cluster, "status-rights").await?;
         let dir = tempfile::tempdir()?;
         let reader = impersonated(testbed, dir.path(), "reader", &["peerpod-readers"])?;
-        let seen = document(&reader, &["-A"]).await?;
-        let told = problems(&seen);
-        ensure!(told.keys().all(|it| *it == "clouds"), "{told:?}");
-        ensure!(told.get("clouds").is_some_and(|it| it.contains("is forbidden")), "{told:?}");
+        let may_read = async || {
+            let seen = document(&reader, &["-A"]).await?;
+            let told = problems(&seen);
+            ensure!(told.keys().all(|it| *it == "clouds"), "{told:?}");
+            ensure!(told.get("clouds").is_some_and(|it| it.contains("is forbidden")), "{told:?}");
+            Ok(seen)
+        };
+        let seen = wait::eventually("the API server applies the reader's rights", DEADLINE, may_read).await?;
         let row = seen["nodes"].as_array().into_iter().flatten().find(|it| it["name"] == **node);
         let row = row.with_context(|| seen.to_string())?;
         ensure!(row["config"] == "status" && row["advertised"] == 3 && row["ready"] == true, "{row}");
@@ -230,10 +234,17 @@ fn the_documented_rights_show_everything_and_fewer_rights_show_the_rest() -> Res
         let bind = ["create", "rolebinding", "part", "-n", &namespace, "--role=part", "--user=tenant"];
         cluster.kubectl(&bind).await?;
         let tenant = impersonated(testbed, dir.path(), "tenant", &[])?;
-        let seen = document(&tenant, &["-n", &namespace]).await?;
-        ensure!(seen["peerPods"][0]["node"] == **node && seen["clouds"] == Value::Null, "{seen}");
-        let subjects: Vec<_> = problems(&seen).into_keys().collect();
-        ensure!(subjects == ["PeerPodConfigs", "Pods", "clouds", "leader", "nodes", "settings"], "{seen}");
+        wait::eventually("the API server applies the tenant's rights", DEADLINE, async || {
+            let seen = document(&tenant, &["-n", &namespace]).await?;
+            ensure!(seen["peerPods"][0]["node"] == **node && seen["clouds"] == Value::Null, "{seen}");
+            let subjects: Vec<_> = problems(&seen).into_keys().collect();
+            ensure!(
+                subjects == ["PeerPodConfigs", "Pods", "clouds", "leader", "nodes", "settings"],
+                "{seen}"
+            );
+            Ok(())
+        })
+        .await?;
 
         let output = run(&tenant, &["-A"]).await?;
         let told = String::from_utf8_lossy(&output.stderr);

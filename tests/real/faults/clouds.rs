@@ -40,7 +40,7 @@ const CONCURRENCY: usize = 32;
 /// Longer than a crowd takes to be refused one after the other.
 const PAUSE: Duration = Duration::from_secs(8);
 /// A delay without effect on users. The operator gives up a call that hangs only after a minute.
-const SOON: Duration = Duration::from_secs(15);
+const SOON: Duration = Duration::from_secs(45);
 
 static DOCKER: Schema = schema("docker");
 static VSPHERE: Schema = schema("vsphere");

@@ -21,7 +21,7 @@ use testbed::{
 use crate::support::{PROGRAM, alone_with};
 
 /// Less than a call to a dead cloud takes, and than the pause that the throttled one asks for.
-const SOON: Duration = Duration::from_secs(15);
+const SOON: Duration = Duration::from_secs(18);
 
 /// The options of an operator whose second cloud is this libvirt.
 fn beside_libvirt(first: Settings, dir: &Path, libvirtd: &Libvirtd) -> Result<OperatorOptions> {

@@ -8,6 +8,8 @@ use kube::{
 };
 use serde_json::{Value, from_value, json};
 
+use testbed::wait::{self, DEADLINE};
+
 use crate::support::{Scene, beside_others};
 
 /// Creates an object at this path of the namespace as another user, by a dry run.
@@ -54,7 +56,8 @@ fn kubelets_alone_create_mirror_pods() -> Result<()> {
         let (mirror, ordinary) = (pod("kubernetes.io/config.mirror"), pod("kubernetes.io/config.other"));
         scene.kubectl(&["create", "rolebinding", "tenant", "--clusterrole=edit", "--user=tenant"]).await?;
         let tenant = ["--as=tenant"];
-        create(scene, &tenant, &ordinary).await?;
+        let may_create = async || create(scene, &tenant, &ordinary).await.map(drop);
+        wait::eventually("the API server applies the tenant's rights", DEADLINE, may_create).await?;
         is_refused(create(scene, &tenant, &mirror).await)?;
         let kubelet = [&*format!("--as=system:node:{node}"), "--as-group=system:nodes"];
         create(scene, &kubelet, &mirror).await?;
@@ -84,7 +87,8 @@ fn no_binding_makes_a_mirror_pod() -> Result<()> {
                 });
                 post(scene, path, &["--as=tenant"], &binding).await
             };
-            bind("kubernetes.io/config.other").await?;
+            let may_bind = async || bind("kubernetes.io/config.other").await.map(drop);
+            wait::eventually("the API server applies the tenant's rights", DEADLINE, may_bind).await?;
             is_refused(bind("kubernetes.io/config.mirror").await)?;
         }
         Ok(())

@@ -20,7 +20,7 @@ use crate::support::{alone, beside_others};
 const SLACK: Duration = Duration::from_secs(30);
 
 /// Too short for a timer to have fired.
-const SOON: Duration = Duration::from_secs(20);
+const SOON: Duration = Duration::from_secs(40);
 
 const CRD: &str = "peerpods.confidentialcontainers.org";
 

@@ -44,7 +44,7 @@ const LIST: (&str, &str) = ("list", "pods");
 const FIGHT_PAUSE: Duration = Duration::from_millis(20);
 
 /// Too short for a timer to have fired.
-const SOON: Duration = Duration::from_secs(10);
+const SOON: Duration = Duration::from_secs(14);
 
 /// The part that advertises, and the nodes.
 struct Stage<'a> {

@@ -21,7 +21,7 @@ fn kubectl_waits_for_it_and_shows_it() -> Result<()> {
     configuring(async |alone| {
         let stage = Stage::set(alone, 2).await?;
         stage.configure("config", json!({ "limit": 4 })).await?;
-        Stage::kubectl(alone, &["wait", "--for=condition=Ready", "peerpodconfig/config", "--timeout=40s"])
+        Stage::kubectl(alone, &["wait", "--for=condition=Ready", "peerpodconfig/config", "--timeout=120s"])
             .await?;
         let table = Stage::kubectl(alone, &["get", "peerpodconfigs"]).await?;
         let mut rows = table.lines().map(|line| line.split_ascii_whitespace().collect::<Vec<_>>());
@@ -31,7 +31,7 @@ fn kubectl_waits_for_it_and_shows_it() -> Result<()> {
         stage.configure("config", json!({ "limit": 4, "configMapName": "missing" })).await?;
         Stage::kubectl(
             alone,
-            &["wait", "--for=condition=Ready=False", "peerpodconfig/config", "--timeout=40s"],
+            &["wait", "--for=condition=Ready=False", "peerpodconfig/config", "--timeout=120s"],
         )
         .await?;
         let wait = ["wait", "--for=condition=Ready", "peerpodconfig/config", "--timeout=2s"];

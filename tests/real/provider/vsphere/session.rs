@@ -91,7 +91,7 @@ fn a_list_whose_session_ends_in_the_middle_may_work_later() -> Result<()> {
         assert_eq!(list().await, Ok(2));
         let asked = || cloud.methods().iter().filter(|it| *it == "ContinueRetrievePropertiesEx").count();
         let before = asked();
-        cloud.peer.relay().rule(|seen| seen.body.contains(NEXT), Does::Delay(Duration::from_secs(2)));
+        cloud.peer.relay().rule(|seen| seen.body.contains(NEXT), Does::Delay(Duration::from_secs(8)));
         let ends = async {
             let what = "the second page is asked for";
             let is_asked = async || {
