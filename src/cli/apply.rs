@@ -146,8 +146,7 @@ impl From<ApiError> for Obstacle {
             Some(kube::Error::Api(status)) if status.message.starts_with("failed to create typed patch object")
         );
         match problem.code() {
-            Some(400 | 422) => Self::Invalid(problem.to_string()),
-            _ if is_untyped => Self::Invalid(problem.to_string()),
+            Some(code) if is_untyped || matches!(code, 400 | 422) => Self::Invalid(problem.to_string()),
             _ => Self::Later(
                 problem
                     .cause()

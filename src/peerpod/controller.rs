@@ -28,7 +28,7 @@ use super::{
     decide::Decision,
     findings::PeerPodFindings,
     grace_periods::GracePeriods,
-    index::{Change, Index},
+    index::{Change, Index, Key},
     object::key,
     observe::Observer,
     options::Options,
@@ -248,7 +248,7 @@ async fn reconcile(peerpod: Arc<PeerPod>, context: Arc<Context>) -> Result<Actio
         cloud = peerpod.cloud_provider(),
         instance = peerpod.instance_id(),
     );
-    let (key, started) = (key(&peerpod), std::time::Instant::now());
+    let (key, started) = (Key::from(key(&peerpod)), std::time::Instant::now());
     let _running = context.requeues.started(key.clone());
     context.index.reconcile_started(&key, &context.metrics);
     let work = context.reconcile(&peerpod).instrument(span);

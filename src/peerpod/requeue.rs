@@ -61,8 +61,7 @@ impl Requeues {
     }
 
     /// Notes that a reconcile of this PeerPod has started.
-    pub(super) fn started(&self, key: ObjectRef<PeerPod>) -> Running<'_> {
-        let key = Key::from(key);
+    pub(super) fn started(&self, key: Key) -> Running<'_> {
         self.change(|state| {
             state.ahead.remove(&key);
             state.running.insert(key.clone());
@@ -140,8 +139,8 @@ impl Requeues {
                 return drained;
             }
             for key in next {
-                drop(self.started((*key).clone()));
                 drained.push((*key).clone());
+                drop(self.started(key));
             }
         }
     }
@@ -155,6 +154,16 @@ mod tests {
 
     fn key(namespace: &str, name: impl std::fmt::Display) -> Key {
         ObjectRef::new(&name.to_string()).within(namespace).into()
+    }
+
+    /// The requeues of a crowd, of which nothing has started, and those that were handed out.
+    fn crowd() -> (Requeues, BoxStream<'static, ObjectRef<PeerPod>>, Vec<ObjectRef<PeerPod>>) {
+        let requeues = Requeues::default();
+        let mut stream = requeues.clone().stream().boxed();
+        requeues.add((0..5000).map(|number| key("crowd", number)));
+        let ahead: Vec<_> = std::iter::from_fn(|| next(&mut stream)).collect();
+        assert_eq!(ahead.len(), MOST_AHEAD);
+        (requeues, stream, ahead)
     }
 
     /// The next one, if one may start.
@@ -175,16 +184,12 @@ mod tests {
 
     #[test]
     fn a_namespace_that_requeues_without_end_delays_another_by_what_is_handed_out() {
-        let requeues = Requeues::default();
-        let mut stream = requeues.clone().stream().boxed();
-        requeues.add((0..5000).map(|number| key("crowd", number)));
-        let ahead: Vec<_> = std::iter::from_fn(|| next(&mut stream)).collect();
-        assert_eq!(ahead.len(), MOST_AHEAD);
+        let (requeues, mut stream, ahead) = crowd();
         requeues.add([key("other", "a")]);
         assert_eq!(next(&mut stream), None, "none of them has started");
         let (mut ahead, mut handed_out) = (ahead.into_iter(), Vec::new());
         // One starts, the other one does not exist.
-        drop(requeues.started(ahead.next().unwrap()));
+        drop(requeues.started(ahead.next().unwrap().into()));
         requeues.skipped(&ahead.next().unwrap());
         handed_out.extend(std::iter::from_fn(|| next(&mut stream)));
         assert_eq!(handed_out.len(), 2);
@@ -193,10 +198,7 @@ mod tests {
 
     #[test]
     fn a_peerpod_with_a_slot_waits_for_none_without() {
-        let requeues = Requeues::default();
-        let mut stream = requeues.clone().stream().boxed();
-        requeues.add((0..5000).map(|number| key("crowd", number)));
-        assert_eq!(std::iter::from_fn(|| next(&mut stream)).count(), MOST_AHEAD);
+        let (requeues, mut stream, _) = crowd();
         requeues.call([key("other", "a")]);
         assert_eq!(next(&mut stream).unwrap().name, "a");
         assert_eq!(next(&mut stream), None);
@@ -207,7 +209,7 @@ mod tests {
         let requeues = Requeues::default();
         let mut stream = requeues.clone().stream().boxed();
         let hanging: Vec<_> = (0..2 * MOST_AHEAD).map(|number| key("shop", number)).collect();
-        let running: Vec<_> = hanging.iter().map(|key| requeues.started((**key).clone())).collect();
+        let running: Vec<_> = hanging.iter().map(|key| requeues.started(key.clone())).collect();
         requeues.add(hanging.iter().cloned());
         assert_eq!(std::iter::from_fn(|| next(&mut stream)).count(), hanging.len());
         requeues.add([key("shop", "a")]);

@@ -228,14 +228,6 @@ where
     }
 }
 
-/// The key of an object that is gone: the same as when it failed.
-fn key<K: Resource<DynamicType = ()>>(gone: ObjectRef<DynamicObject>) -> ObjectRef<K> {
-    let mut key = ObjectRef::<K>::new(&gone.name);
-    // Objects of the whole cluster have none, which is not the same as an empty one.
-    key.namespace = gone.namespace;
-    key
-}
-
 /// The attempts to reconcile the objects of one controller: while this process leads, and again after a failure. [`Host::run`]
 /// makes them by itself. A controller that runs in another way calls [`make`](Self::make) in its reconcile.
 pub struct Attempts<K: Resource<DynamicType = ()>> {
@@ -279,7 +271,7 @@ impl<K: Resource<DynamicType = ()> + Clone> Attempts<K> {
 
     /// An object is gone, so its failures no longer count.
     pub fn forget(&self, gone: ObjectRef<DynamicObject>) {
-        self.backoff.succeeded(&key(gone));
+        self.backoff.succeeded(&gone.into_kind_unchecked(()));
     }
 }
 

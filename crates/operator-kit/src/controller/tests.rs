@@ -32,8 +32,11 @@ fn an_object_that_is_gone_has_the_key_by_which_it_failed() {
     let node: Node = serde_json::from_value(json!({ "metadata": { "name": "a" } })).unwrap();
     let mut widget = Widget::new("a", WidgetSpec::default());
     widget.metadata.namespace = Some("shop".into());
-    assert_eq!(key::<Node>(ObjectRef::from_obj(&node).erase()), ObjectRef::from_obj(&node));
-    assert_eq!(key::<Widget>(ObjectRef::from_obj(&widget).erase()), ObjectRef::from_obj(&widget));
+    assert_eq!(
+        ObjectRef::from_obj(&node).erase().into_kind_unchecked::<Node>(()),
+        ObjectRef::from_obj(&node)
+    );
+    assert_eq!(ObjectRef::from_obj(&widget).erase().into_kind_unchecked(()), ObjectRef::from_obj(&widget));
 }
 
 #[tokio::test]
