@@ -73,22 +73,26 @@ pub fn binding(options: &Options) -> ValidatingAdmissionPolicyBinding {
     binding_to(Component::Operator.cluster_scoped(NAME), NAME, &["Deny"], Some(configurations(options)))
 }
 
-/// Whether the configuration's own admission was set up as the present spec says, or the operator could not do so. It need not be ready: a
-/// webhook that does not answer refuses the Pods that it must see. After a failure, the former webhook may still run, or nothing.
+/// The configuration's own admission was set up as the present spec says. It need not be ready: a webhook that does not answer refuses the
+/// Pods that it must see.
+const SET_UP: &[Reason] = &[
+    Reason::WebhookStarting,
+    Reason::WebhookRunning,
+    Reason::CertificateUnfit,
+    Reason::PolicyStarting,
+    Reason::PolicyInForce,
+];
+
+/// The operator could not set it up. The former webhook may still run, or nothing.
+const FAILED: &[Reason] = &[
+    Reason::AdmissionWithheld,
+    Reason::PolicyUnsupported,
+    Reason::InvalidAdmission,
+    Reason::AdmissionFailed,
+];
+
+/// Whether the configuration's own admission was set up, or the operator could not do so.
 fn in_force() -> String {
-    let failures = [
-        Reason::AdmissionWithheld,
-        Reason::PolicyUnsupported,
-        Reason::InvalidAdmission,
-        Reason::AdmissionFailed,
-    ];
-    let reasons = [
-        Reason::WebhookStarting,
-        Reason::WebhookRunning,
-        Reason::CertificateUnfit,
-        Reason::PolicyStarting,
-        Reason::PolicyInForce,
-    ];
     let list = |reasons: &[Reason]| {
         let quoted = reasons.iter().map(|reason| format!("'{}'", reason.as_str()));
         quoted.collect::<Vec<_>>().join(", ")
@@ -98,14 +102,30 @@ fn in_force() -> String {
          it.type == '{}' && it.?observedGeneration.orValue(0) == params.metadata.generation && \
          (it.reason in [{}] || it.reason in [{}] && params.?spec.?admission.?mode.orValue('') != 'None'))",
         ConditionType::AdmissionReady.as_str(),
-        list(&reasons),
-        list(&failures)
+        list(SET_UP),
+        list(FAILED)
     )
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn each_reason_of_admission_has_its_class() {
+        // Another program or an older configuration admits the Pods, or no Pod can have the class.
+        let others = [
+            Reason::AdmissionElsewhere,
+            Reason::AdmissionShared,
+            Reason::SharedNotReady,
+            Reason::RuntimeClassMissing,
+        ];
+        let classes = [SET_UP, FAILED, &others];
+        for reason in Reason::ALL.iter().filter(|it| it.condition_type() == ConditionType::AdmissionReady) {
+            let of = classes.iter().filter(|class| class.contains(reason)).count();
+            assert_eq!(of, 1, "{reason:?}: as the condition, is the policy in force?");
+        }
+    }
 
     #[test]
     fn without_configurations_or_their_kind_every_pod_is_accepted() {

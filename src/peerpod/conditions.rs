@@ -125,6 +125,11 @@ impl Reason {
         matches!(self.concern(), Concern::NeedsHelp)
     }
 
+    /// Whether the alert `PeerPodVMsLost` counts PeerPods with it.
+    pub const fn is_of_lost_vm(self) -> bool {
+        matches!(self.concern(), Concern::LostVm)
+    }
+
     /// Whether the VM is to stay for now, so that its deletion is not overdue.
     pub(super) const fn keeps_vm(self) -> bool {
         matches!(self.concern(), Concern::VmStays)

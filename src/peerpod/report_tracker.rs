@@ -14,7 +14,7 @@ use tracing::{debug, warn};
 
 use super::{
     conditions::{ConditionUpdate, Reason, slow},
-    decide::{Decision, Wait},
+    decide::Decision,
     outcome::{Outcome, StatusUpdate},
 };
 use crate::{api::v1alpha1::PeerPod, metrics::Metrics};
@@ -119,7 +119,8 @@ impl Entry {
             self.reported = None;
             outcome.update()
         };
-        if let Outcome::Decided(Decision::Wait(Wait::PodRuns | Wait::PodEnds(_) | Wait::CleanUp(_))) = outcome
+        if let Outcome::Decided(Decision::Wait(wait)) = outcome
+            && wait.is_for_pod()
         {
             (self.kept_until, self.attempts) = (Some(now), 0);
         }

@@ -192,6 +192,10 @@ impl Provider for WithFormerPlaces {
         self.current.paused_for()
     }
 
+    async fn identity(&self) -> Result<Option<String>, Error> {
+        self.current.identity().await
+    }
+
     async fn examine(&self) -> Result<Vec<Finding>, Error> {
         self.current.examine().await
     }

@@ -328,10 +328,8 @@ pub trait Provider: Send + Sync {
     async fn list(&self, pages: Pages<'_>) -> Result<(), Error>;
 
     /// Who answers here: a host, an account or a pool. An absence counts only from the same one. `None` if the cloud has no such
-    /// thing.
-    async fn identity(&self) -> Result<Option<String>, Error> {
-        Ok(None)
-    }
+    /// thing, or if each of its identifiers or its place names it.
+    async fn identity(&self) -> Result<Option<String>, Error>;
 
     /// The most VMs to work on at once. With more of them requests would wait long, as the cloud takes few a second. `None`: no limit.
     fn most_at_once(&self) -> Option<usize> {

@@ -261,6 +261,10 @@ mod tests {
             if self.fails { Err(Error::new(ErrorClass::Transient, "the second page fails")) } else { Ok(()) }
         }
 
+        async fn identity(&self) -> Result<Option<String>, Error> {
+            Ok(None)
+        }
+
         async fn examine(&self) -> Result<Vec<Finding>, Error> {
             Ok(Vec::new())
         }

@@ -22,10 +22,15 @@ pub fn alerts() -> Vec<Alert> {
     of_peerpods().into_iter().chain(of_programs()).chain(of_sweep()).chain(of_configs()).collect()
 }
 
+/// The regular expression of the reasons that are so.
+fn any_of(is_so: impl Fn(Reason) -> bool) -> String {
+    let reasons = Reason::ALL.iter().filter(|reason| is_so(**reason));
+    reasons.map(|reason| reason.as_str()).collect::<Vec<_>>().join("|")
+}
+
 /// The deletion of VMs.
 fn of_peerpods() -> [Alert; 3] {
-    let left_out = Reason::ALL.iter().filter(|reason| !reason.needs_help());
-    let left_out: Vec<_> = left_out.map(|reason| reason.as_str()).collect();
+    let left_out = any_of(|reason| !reason.needs_help());
     [
         Alert {
             name: "PeerPodDeletionOverdue",
@@ -37,10 +42,7 @@ fn of_peerpods() -> [Alert; 3] {
         },
         Alert {
             name: "PeerPodsNeedHelp",
-            expression: format!(
-                "sum by (reason) (peerpod_operator_peerpods_held{{reason!~\"{}\"}}) > 0",
-                left_out.join("|")
-            ),
+            expression: format!("sum by (reason) (peerpod_operator_peerpods_held{{reason!~\"{left_out}\"}}) > 0"),
             patience: "5m",
             meaning: "PeerPods need a person to act, or their deletion is slow",
             action: "`kubectl get peerpods -A` shows the reason as STATE; the condition's message and the table of reasons say what to do",
@@ -117,9 +119,8 @@ fn of_sweep() -> [Alert; 4] {
             name: "PeerPodVMsLost",
             // The gauge `lost_vms` says what the last listing showed, which may be an hour ago.
             expression: format!(
-                "sum by (reason) (peerpod_operator_peerpods_held{{reason=~\"{}|{}\"}}) > 0",
-                Reason::VMGone.as_str(),
-                Reason::VMStopped.as_str()
+                "sum by (reason) (peerpod_operator_peerpods_held{{reason=~\"{}\"}}) > 0",
+                any_of(Reason::is_of_lost_vm)
             ),
             patience: "5m",
             meaning: "VMs of running Pods are gone or off",

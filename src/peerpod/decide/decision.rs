@@ -100,6 +100,16 @@ pub enum Wait {
     VmDeletion(Duration),
 }
 
+impl Wait {
+    /// Whether the VM stays for its Pod, or for what cloud-api-adaptor may still do with it.
+    pub(in crate::peerpod) const fn is_for_pod(&self) -> bool {
+        match self {
+            Self::PodRuns | Self::PodEnds(_) | Self::CleanUp(_) => true,
+            Self::Start | Self::VmDeletion(_) => false,
+        }
+    }
+}
+
 /// Why the finalizer may be removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Release {

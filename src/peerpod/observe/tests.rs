@@ -32,6 +32,10 @@ impl Provider for Answers {
         Ok(())
     }
 
+    async fn identity(&self) -> Result<Option<String>, Error> {
+        Ok(None)
+    }
+
     async fn examine(&self) -> Result<Vec<Finding>, Error> {
         Ok(Vec::new())
     }

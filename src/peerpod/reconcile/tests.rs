@@ -149,6 +149,10 @@ impl Provider for Slow {
         self.memory.list(pages).await
     }
 
+    async fn identity(&self) -> Result<Option<String>, Error> {
+        Ok(None)
+    }
+
     async fn examine(&self) -> Result<Vec<Finding>, Error> {
         self.memory.examine().await
     }

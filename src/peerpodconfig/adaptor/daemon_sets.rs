@@ -1,6 +1,6 @@
 //! The watch of all DaemonSets: the owners and the nodes of those that may conflict *(client required)*.
 
-mod view;
+pub(super) mod view;
 
 use std::future::ready;
 

@@ -111,7 +111,7 @@ impl Adaptor {
         summary: &Summary,
         sources: &Sources,
     ) -> Result<Findings, ReconcileError> {
-        let (current, unmanaged) = (self.observer.current(config), self.observer.unmanaged(config));
+        let (current, unmanaged) = (self.observer.current(config).await?, self.observer.unmanaged(config));
         let mounted = self.options.mounted.as_ref();
         let place = sources.place(current.as_ref());
         if let (Some(mounted), Some(current), Some(place)) = (mounted, &current, &place)

@@ -17,6 +17,7 @@ use super::super::{
     resources::{self, Names, Part, Unmanaged},
 };
 use super::{
+    daemon_sets::view::{DAEMON_SET, DaemonSetView},
     pod_view::{POD, PodView},
     waiting::{self, Unready},
 };
@@ -31,10 +32,17 @@ pub(super) struct Observer {
 }
 
 impl Observer {
-    /// The object that has the name of its DaemonSet.
-    pub(super) fn current(&self, config: &PeerPodConfig) -> Option<DaemonSet> {
+    /// The object that has the name of its DaemonSet, as the watch gave it last.
+    pub(super) fn watched(&self, config: &PeerPodConfig) -> Option<DaemonSet> {
         let key = ObjectRef::new(&Names::of(config).adaptor).within(&self.namespace);
         self.daemon_sets.get(&key).map(|found| (*found).clone())
+    }
+
+    /// The same, as the API server has it. A new template is built from the settings that this one records, and a watch that lags
+    /// may show an older record.
+    pub(super) async fn current(&self, config: &PeerPodConfig) -> Result<Option<DaemonSet>, ApiError> {
+        let api: Api<DaemonSetView> = Api::namespaced(reading(&self.client, &DAEMON_SET), &self.namespace);
+        Ok(api_call::get_opt(&api, &Names::of(config).adaptor).await?.map(DaemonSet::from))
     }
 
     /// A cloud-api-adaptor that this configuration does not manage, on its nodes.

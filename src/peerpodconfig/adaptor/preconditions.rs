@@ -34,7 +34,7 @@ pub(super) async fn node_requests(
     let mut summaries = None;
     for (index, config) in configs.iter().enumerate() {
         // A cloud-api-adaptor that runs keeps running.
-        let current = observer.current(config);
+        let current = observer.watched(config);
         if requests[index].deleted || current.as_ref().is_some_and(|it| is_owned_by(it, config)) {
             continue;
         }

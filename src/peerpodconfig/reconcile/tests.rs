@@ -252,6 +252,7 @@ async fn a_room_that_fails_is_reported_and_does_not_stop_the_others() {
     // What it requests of the nodes depends on whether cloud-api-adaptor is deployed.
     calls.extend(no_settings());
     calls.extend(no_settings());
+    calls.push(no_daemon_set());
     calls.push(Call::get(ADMISSION).answer(Answer::error(500, "InternalError", "down")));
     calls.push(status("config"));
     calls.extend(["SettingsMissing", "AdmissionFailed", "NoneSelected"].map(event));
@@ -260,44 +261,83 @@ async fn a_room_that_fails_is_reported_and_does_not_stop_the_others() {
     assert!(error.to_string().contains("down"), "{error}");
 }
 
+/// The objects with cloud-api-adaptor's settings.
+fn settings() -> [Call; 2] {
+    let objects = [
+        ("configmaps", "peer-pods-cm", json!({ "data": { "CLOUD_PROVIDER": "docker" } })),
+        ("secrets", "peer-pods-secret", json!({})),
+    ];
+    objects.map(|(kind, name, object)| {
+        Call::get(format!("/api/v1/namespaces/{NAMESPACE}/{kind}/{name}")).answer(Answer::json(200, &object))
+    })
+}
+
+/// The path of the DaemonSets, and that of the configuration's.
+fn daemon_sets() -> [String; 2] {
+    let all = format!("/apis/apps/v1/namespaces/{NAMESPACE}/daemonsets");
+    [all.clone(), format!("{all}/config-cloud-api-adaptor")]
+}
+
+/// There is no cloud-api-adaptor yet.
+fn no_daemon_set() -> Call {
+    let [_, own] = daemon_sets();
+    Call::get(own).answer(Answer::not_found("daemonsets", "config-cloud-api-adaptor"))
+}
+
+/// What a reconcile does before and after its writes of cloud-api-adaptor, which fail, as its admission does.
+async fn deploy(config: &PeerPodConfig, current: Call, writes: impl IntoIterator<Item = Call>) {
+    let mut calls = listed();
+    calls.extend(settings());
+    calls.extend(settings());
+    calls.push(current);
+    calls.extend(writes);
+    calls.push(Call::get(ADMISSION).answer(Answer::error(500, "InternalError", "down")));
+    calls.push(status("config"));
+    calls.extend(["AdaptorFailed", "AdmissionFailed", "NoneSelected"].map(event));
+    let server = ApiServer::expecting(calls);
+    let error = reconciler(&server, &[config]).await.reconcile(config).await.unwrap_err();
+    assert!(error.to_string().contains("down"), "{error}");
+}
+
 #[tokio::test]
 async fn the_service_account_is_annotated_before_a_pod_of_the_daemon_set_can_be_created() {
     let mut config = config("config", 0, false);
     config.spec.adaptor.service_account_annotations = [("role".to_owned(), "mine".to_owned())].into();
-    let settings = || {
-        let objects = [
-            ("configmaps", "peer-pods-cm", json!({ "data": { "CLOUD_PROVIDER": "docker" } })),
-            ("secrets", "peer-pods-secret", json!({})),
-        ];
-        objects.map(|(kind, name, object)| {
-            Call::get(format!("/api/v1/namespaces/{NAMESPACE}/{kind}/{name}"))
-                .answer(Answer::json(200, &object))
-        })
-    };
     let account = format!("/api/v1/namespaces/{NAMESPACE}/serviceaccounts/cloud-api-adaptor");
     let named = json!({ "metadata": { "name": "cloud-api-adaptor" } });
-    let daemon_sets = format!("/apis/apps/v1/namespaces/{NAMESPACE}/daemonsets");
-    let mut calls = listed();
-    calls.extend(settings());
-    calls.extend(settings());
-    calls.extend([
+    let [all, own] = daemon_sets();
+    let writes = [
         Call::get(&account).answer(Answer::json(200, &named)),
         Call::patch(&account)
             .body_with(json!({ "metadata": { "annotations": { "role": "mine" } } }))
             .answer(Answer::json(200, &named)),
-        list(&daemon_sets, &json!([])),
-        Call::get(format!("{daemon_sets}/config-cloud-api-adaptor"))
-            .answer(Answer::not_found("daemonsets", "config-cloud-api-adaptor")),
-        Call::patch(format!("{daemon_sets}/config-cloud-api-adaptor")).answer(Answer::error(
-            500,
-            "InternalError",
-            "down",
-        )),
-        Call::get(ADMISSION).answer(Answer::error(500, "InternalError", "down")),
-        status("config"),
-    ]);
-    calls.extend(["AdaptorFailed", "AdmissionFailed", "NoneSelected"].map(event));
-    let server = ApiServer::expecting(calls);
-    let error = reconciler(&server, &[&config]).await.reconcile(&config).await.unwrap_err();
-    assert!(error.to_string().contains("down"), "{error}");
+        list(&all, &json!([])),
+        no_daemon_set(),
+        Call::patch(own).answer(Answer::error(500, "InternalError", "down")),
+    ];
+    deploy(&config, no_daemon_set(), writes).await;
+}
+
+#[tokio::test]
+async fn a_watch_that_lags_does_not_bring_an_older_template_back() {
+    const BUILT_FROM: &str = "peerpods.confidentialcontainers.org/built-from";
+    let config = config("config", 0, false);
+    let record = r#"{"cloudName":"docker","probePort":9000,"overruled":false,"hash":"running","configMap":"peer-pods-cm","secret":"peer-pods-secret"}"#;
+    let built_from = json!({ BUILT_FROM: record });
+    let container = json!({ "name": "adaptor", "image": "a/cloud-api-adaptor:1" });
+    let current = json!({
+        "metadata": { "name": "config-cloud-api-adaptor", "annotations": built_from },
+        "spec": { "template": { "spec": { "containers": [container] } } },
+    });
+    let account = format!("/api/v1/namespaces/{NAMESPACE}/serviceaccounts/cloud-api-adaptor");
+    let [all, own] = daemon_sets();
+    // The watch has shown no DaemonSet yet. A template of the present settings, whose PROBE_PORT is 8000, would replace its Pods.
+    let writes = [
+        Call::get(account).answer(Answer::not_found("serviceaccounts", "cloud-api-adaptor")),
+        list(&all, &json!([current])),
+        Call::patch(&own)
+            .body_with(json!({ "metadata": { "annotations": built_from } }))
+            .answer(Answer::error(500, "InternalError", "down")),
+    ];
+    deploy(&config, Call::get(own.clone()).answer(Answer::json(200, &current)), writes).await;
 }

@@ -184,6 +184,11 @@ impl Provider for Azure {
         self.api.most_at_once()
     }
 
+    /// Each identifier names its subscription.
+    async fn identity(&self) -> Result<Option<String>, Error> {
+        Ok(None)
+    }
+
     async fn examine(&self) -> Result<Vec<Finding>, Error> {
         self.examination().await
     }

@@ -237,6 +237,10 @@ impl Provider for Memory {
         Ok(())
     }
 
+    async fn identity(&self) -> Result<Option<String>, Error> {
+        Ok(None)
+    }
+
     async fn examine(&self) -> Result<Vec<Finding>, Error> {
         self.answer(None).await.map(|()| Vec::new())
     }

@@ -31,6 +31,10 @@ impl Provider for Answers {
         self.0.is_ok().then_some(Duration::from_secs(60))
     }
 
+    async fn identity(&self) -> Result<Option<String>, Error> {
+        Ok(None)
+    }
+
     async fn examine(&self) -> Result<Vec<Finding>, Error> {
         Ok(Vec::new())
     }

@@ -225,6 +225,11 @@ impl Provider for Gcp {
         self.api.most_at_once()
     }
 
+    /// The place names the project, and each path has it.
+    async fn identity(&self) -> Result<Option<String>, Error> {
+        Ok(None)
+    }
+
     async fn examine(&self) -> Result<Vec<Finding>, Error> {
         self.examination().await
     }

@@ -40,6 +40,10 @@ impl Provider for Scripted {
         Some(7)
     }
 
+    async fn identity(&self) -> Result<Option<String>, Error> {
+        Ok(None)
+    }
+
     async fn examine(&self) -> Result<Vec<Finding>, Error> {
         Ok(Vec::new())
     }

@@ -52,6 +52,10 @@ impl Provider for Region {
         Ok(())
     }
 
+    async fn identity(&self) -> Result<Option<String>, Error> {
+        Ok(None)
+    }
+
     async fn examine(&self) -> Result<Vec<Finding>, Error> {
         Ok(Vec::new())
     }

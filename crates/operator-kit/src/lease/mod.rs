@@ -51,7 +51,7 @@ pub const fn permissions(names: &'static [&'static str]) -> [Permission; 2] {
 pub const RELEASE_DELAY: Duration = DURATION.checked_sub(RENEW_DEADLINE).unwrap();
 
 /// How long one request may take: short enough for a second one before a leader's time is over.
-const REQUEST_DEADLINE: Duration = Duration::from_secs(5);
+const REQUEST_DEADLINE: Duration = RENEW_DEADLINE.checked_div(2).unwrap();
 
 /// One process's part in the election by one Lease.
 pub struct Election {

@@ -22,7 +22,7 @@ use super::super::{
 const MOST: usize = 8 << 10;
 
 /// The fields of a DaemonSet that the operator reads.
-pub(super) static DAEMON_SET: Projection = Projection {
+pub(in super::super) static DAEMON_SET: Projection = Projection {
     metadata: &[
         ("labels", Part::Only(&[(CONFIG_LABEL, Part::All), ("app", Part::All)])),
         (
@@ -67,7 +67,7 @@ const VARIABLE: Members = &[("name", Part::All), ("value", Part::All), ("valueFr
 /// The part of a DaemonSet that the operator reads. The rest may be of any size, in the template's metadata too.
 #[derive(Clone, Debug, Resource, Deserialize)]
 #[resource(inherit = DaemonSet)]
-pub(super) struct DaemonSetView {
+pub(in super::super) struct DaemonSetView {
     #[serde(with = "metadata::Stored")]
     metadata: ObjectMeta,
     spec: SpecView,

@@ -98,6 +98,10 @@ impl Provider for Arc<Cloud> {
         self.pacing.most_at_once()
     }
 
+    async fn identity(&self) -> Result<Option<String>, Error> {
+        Ok(None)
+    }
+
     async fn examine(&self) -> Result<Vec<Finding>, Error> {
         Ok(Vec::new())
     }

@@ -70,6 +70,10 @@ impl Provider for LooksAgain {
         self.0.list(pages).await
     }
 
+    async fn identity(&self) -> Result<Option<String>, Error> {
+        self.0.identity().await
+    }
+
     async fn examine(&self) -> Result<Vec<Finding>, Error> {
         self.0.examine().await
     }
