@@ -15,6 +15,7 @@ use super::{
     observe::{self, Interrupted},
     outcome::{Outcome, StatusUpdate},
     parking::Turn,
+    report_tracker::Ended,
     requeue_policy::POD_RESYNC,
 };
 use crate::{
@@ -134,10 +135,8 @@ impl Context {
 
     /// Reports how a reconcile ended.
     async fn report_outcome(&self, peerpod: &PeerPod, outcome: &Outcome<'_>, again: Duration) {
-        let (tracker, now) = (&self.trackers.report_tracker, Timestamp::now());
-        let update =
-            tracker.ended(&object::key(peerpod), object::delayed_since(peerpod), outcome, again, now);
-        if let Some(update) = update {
+        let ended = Ended { outcome, deleted: object::delayed_since(peerpod), again, now: Timestamp::now() };
+        if let Some(update) = self.trackers.report_tracker.ended(&object::key(peerpod), ended) {
             self.report(peerpod, &update).await;
         }
     }

@@ -40,6 +40,19 @@ struct Entry {
     held: Option<(Reason, Counted)>,
 }
 
+/// A reconcile that ended.
+#[derive(Clone, Copy)]
+pub(super) struct Ended<'a> {
+    /// How.
+    pub(super) outcome: &'a Outcome<'a>,
+    /// Since when the VM's deletion is due, if it is.
+    pub(super) deleted: Option<Timestamp>,
+    /// The next one starts after this time at the latest.
+    pub(super) again: Duration,
+    /// When it ended.
+    pub(super) now: Timestamp,
+}
+
 struct Reported {
     at: Timestamp,
     outcome: &'static str,
@@ -53,24 +66,17 @@ impl ReportTracker {
         Self { slow_after, metrics, table: Mutex::default() }
     }
 
-    /// The report about a reconcile that ended; the next one starts after `again` at the latest. `None` leaves the status as it is.
-    pub(super) fn ended(
-        &self,
-        key: &ObjectRef<PeerPod>,
-        deleted: Option<Timestamp>,
-        outcome: &Outcome,
-        again: Duration,
-        now: Timestamp,
-    ) -> Option<StatusUpdate> {
+    /// The report about a reconcile. `None` leaves the status as it is.
+    pub(super) fn ended(&self, key: &ObjectRef<PeerPod>, ended: Ended<'_>) -> Option<StatusUpdate> {
         let mut table = self.table();
-        if let Outcome::Decided(Decision::Nothing) = outcome {
+        if let Outcome::Decided(Decision::Nothing) = ended.outcome {
             remove(&mut table, key);
             return Some(StatusUpdate { condition: None, repeat: false });
         }
         let entry = table.entry(key.clone()).or_default();
-        let update = entry.update(outcome, deleted, self.slow_after, again, now);
+        let update = entry.update(ended, self.slow_after);
         let condition = update.as_ref().and_then(|update| update.condition.as_ref());
-        entry.log(outcome, condition, again);
+        entry.log(ended.outcome, condition, ended.again);
         if update.is_some() {
             entry.count_held(condition.map(|condition| condition.reason), &self.metrics);
         }
@@ -102,19 +108,13 @@ fn remove(table: &mut HashMap<ObjectRef<PeerPod>, Entry>, key: &ObjectRef<PeerPo
 
 impl Entry {
     /// Takes in how a reconcile ended, and returns the report about it.
-    fn update(
-        &mut self,
-        outcome: &Outcome,
-        deleted: Option<Timestamp>,
-        slow_after: SignedDuration,
-        again: Duration,
-        now: Timestamp,
-    ) -> Option<StatusUpdate> {
+    fn update(&mut self, ended: Ended<'_>, slow_after: SignedDuration) -> Option<StatusUpdate> {
+        let Ended { outcome, deleted, again, now } = ended;
         self.attempts = self.attempts.saturating_add(1);
         let slow = deleted.filter(|deleted| now > self.slow_at(*deleted, slow_after));
         let state = outcome.state(self.attempts, next_at(now, again));
         let update = if let (Some(deleted), Some(state)) = (slow, state) {
-            Some(self.still_slow(deleted, outcome.as_str(), &state, slow_after, now))
+            Some(self.still_slow(deleted, &state, ended, slow_after))
         } else {
             self.reported = None;
             outcome.update()
@@ -137,11 +137,11 @@ impl Entry {
     fn still_slow(
         &mut self,
         deleted: Timestamp,
-        outcome: &'static str,
         state: &Message,
+        ended: Ended<'_>,
         slow_after: SignedDuration,
-        now: Timestamp,
     ) -> StatusUpdate {
+        let (outcome, now) = (ended.outcome.as_str(), ended.now);
         match &self.reported {
             Some(reported) if reported.outcome == outcome && now < after(reported.at, slow_after) => {
                 StatusUpdate { condition: Some(reported.condition.clone()), repeat: false }

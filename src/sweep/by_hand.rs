@@ -5,10 +5,11 @@ use std::time::{Duration, Instant};
 use jiff::Timestamp;
 
 use super::{
-    Mode, Untracked,
+    Untracked,
     first_seen::FirstSeen,
     plan::{Candidates, Found, Moment, Patience, SweepVerdict, UntrackedFinding, findings},
     search::{Problem, Search, Tally},
+    snapshot::Deleter,
 };
 use crate::provider::Target;
 
@@ -59,20 +60,8 @@ impl ByHand {
 }
 
 fn shown(findings: &[UntrackedFinding], is_developer_mode: bool, dry_run: bool) -> Vec<Untracked> {
-    let deletion = if dry_run {
-        "kept; without --dry-run, this command deletes it, up to --max; what it leaves gets a verdict of its own"
-    } else {
-        "this command deletes it, up to --max; what it leaves gets a verdict of its own"
-    };
-    let show = |it: &UntrackedFinding| {
-        let shown = Untracked::of(it, Mode::Delete, is_developer_mode);
-        if it.verdict == SweepVerdict::Delete && !is_developer_mode {
-            Untracked { action: deletion.to_owned(), ..shown }
-        } else {
-            shown
-        }
-    };
-    findings.iter().map(show).collect()
+    let deleter = if is_developer_mode { Deleter::DeveloperMode } else { Deleter::Command { dry_run } };
+    findings.iter().map(|it| Untracked::of(it, deleter)).collect()
 }
 
 /// At most this many of the things to delete, and how many more there are.
@@ -120,7 +109,7 @@ mod tests {
     #[test]
     fn what_a_vm_leaves_is_not_promised_to_go_with_it() {
         let by_hand = [true, false].map(|dry_run| shown(&findings(), false, dry_run).remove(0));
-        let by_sweep = [Mode::Delete, Mode::Report].map(|mode| Untracked::of(&findings()[0], mode, false));
+        let by_sweep = [Deleter::Sweep, Deleter::Nothing].map(|it| Untracked::of(&findings()[0], it));
         for untracked in by_hand.iter().chain(&by_sweep) {
             assert!(
                 untracked.action.ends_with("what it leaves gets a verdict of its own"),

@@ -19,6 +19,7 @@ use super::{
     lost::live,
     plan::{Candidates, Found, Key, Moment, Patience, SweepVerdict, UntrackedFinding, findings},
     search::{Problem, Search},
+    snapshot::Deleter,
     suspects::{Round, Suspects},
 };
 use crate::{
@@ -228,8 +229,8 @@ impl Sweeper {
         };
         let lost = memory.suspects.round(&round, ended).await;
         self.search.metrics.listed(target.cloud.name(), &in_numbers(now, &untracked, &lost));
-        let is_developer_mode = target.settings.common.is_developer_mode();
-        memory.snapshot.show(now.by_day, (self.options.mode, is_developer_mode), &listing, &untracked, lost);
+        let deleter = Deleter::of(self.options.mode, target.settings.common.is_developer_mode());
+        memory.snapshot.show(now.by_day, deleter, &listing, &untracked, lost);
         // A round may take minutes. Meanwhile the settings may have turned on developer mode, or have taken back a proof.
         let are_in_force = || self.shared.clouds.has_settings(source, &target.settings);
         if self.options.mode == Mode::Delete && are_in_force() {

@@ -90,7 +90,7 @@ impl CloudSnapshot {
     pub(super) fn show(
         &mut self,
         listed: Timestamp,
-        (mode, is_developer_mode): (Mode, bool),
+        deleter: Deleter,
         listing: &[Found],
         untracked: &[UntrackedFinding],
         mut lost: Vec<LostVm>,
@@ -98,8 +98,7 @@ impl CloudSnapshot {
         self.listed = Some(listed);
         self.vms = listing.iter().filter(|it| it.listed.kind == Resource::Vm).count();
         self.more_untracked = untracked.len().saturating_sub(MOST_SHOWN);
-        self.untracked =
-            untracked.iter().take(MOST_SHOWN).map(|it| Untracked::of(it, mode, is_developer_mode)).collect();
+        self.untracked = untracked.iter().take(MOST_SHOWN).map(|it| Untracked::of(it, deleter)).collect();
         self.more_lost = lost.len().saturating_sub(MOST_SHOWN);
         lost.truncate(MOST_SHOWN);
         self.lost = lost;
@@ -107,7 +106,7 @@ impl CloudSnapshot {
 }
 
 impl Untracked {
-    pub(super) fn of(finding: &UntrackedFinding, mode: Mode, is_developer_mode: bool) -> Self {
+    pub(super) fn of(finding: &UntrackedFinding, deleter: Deleter) -> Self {
         let UntrackedFinding { found, since, verdict } = finding;
         Self {
             kind: found.listed.kind.as_str().to_owned(),
@@ -117,23 +116,56 @@ impl Untracked {
             pod: pod_of(found).map(str::to_owned),
             proof: found.proof.as_ref().map(ToString::to_string),
             verdict: verdict.as_str().to_owned(),
-            action: action(*verdict, mode, is_developer_mode).to_owned(),
+            action: action(*verdict, deleter).to_owned(),
+        }
+    }
+}
+
+/// What deletes things that are provably this cluster's.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Deleter {
+    /// The sweep of a running operator.
+    Sweep,
+    /// The command `sweep`.
+    Command { dry_run: bool },
+    /// Nothing: the sweep reports.
+    Nothing,
+    /// Nothing, in developer mode.
+    DeveloperMode,
+}
+
+impl Deleter {
+    /// That of a running operator.
+    pub(super) const fn of(mode: Mode, is_developer_mode: bool) -> Self {
+        match mode {
+            _ if is_developer_mode => Self::DeveloperMode,
+            Mode::Delete => Self::Sweep,
+            Mode::Report | Mode::Off => Self::Nothing,
         }
     }
 }
 
 /// What happens to something untracked, and what a person can do. The proof of a VM, such as a tag, may be none of its addresses.
-const fn action(verdict: SweepVerdict, mode: Mode, is_developer_mode: bool) -> &'static str {
-    match (verdict, mode) {
-        (SweepVerdict::Delete, _) if is_developer_mode => "kept: developer mode is on",
-        (SweepVerdict::Delete, Mode::Delete) => {
+const fn action(verdict: SweepVerdict, deleter: Deleter) -> &'static str {
+    match (verdict, deleter) {
+        (SweepVerdict::Delete, Deleter::DeveloperMode) => "kept: developer mode is on",
+        (SweepVerdict::Delete, Deleter::Sweep) => {
             "the sweep deletes it; what it leaves gets a verdict of its own"
         }
-        (SweepVerdict::Delete, _) => {
+        (SweepVerdict::Delete, Deleter::Nothing) => {
             "kept; --sweep=delete deletes it; what it leaves gets a verdict of its own"
         }
-        (SweepVerdict::Watch, Mode::Delete) => "the sweep deletes it when it has seen it for --sweep-grace",
-        (SweepVerdict::Watch, _) => "kept; not seen for --sweep-grace yet",
+        (SweepVerdict::Delete, Deleter::Command { dry_run: true }) => {
+            "kept; without --dry-run, this command deletes it, up to --max; what it leaves gets a verdict of its own"
+        }
+        (SweepVerdict::Delete, Deleter::Command { dry_run: false }) => {
+            "this command deletes it, up to --max; what it leaves gets a verdict of its own"
+        }
+        (SweepVerdict::Watch, Deleter::Sweep) => "the sweep deletes it when it has seen it for --sweep-grace",
+        (SweepVerdict::Watch, Deleter::Nothing | Deleter::DeveloperMode) => {
+            "kept; not seen for --sweep-grace yet"
+        }
+        (SweepVerdict::Watch, Deleter::Command { .. }) => "kept; not seen for --pause yet",
         (SweepVerdict::Unproven, _) => {
             "kept: nothing proves that it is this cluster's; find out whose it is before you delete it"
         }

@@ -1,7 +1,7 @@
 use operator_kit::api_call::ApiError;
 use prometheus_client::{encoding::text::encode, registry::Registry};
 
-use super::*;
+use super::{super::decide::Wait, *};
 use crate::provider::{Error, ErrorClass};
 
 const AGAIN: Duration = Duration::from_secs(7);
@@ -27,9 +27,14 @@ impl Watched {
         Self { tracker, registry }
     }
 
+    /// What is reported of a reconcile that ended at this second, after a deletion at second 0.
+    fn reports(&self, second: i64, outcome: &Outcome<'_>) -> Option<StatusUpdate> {
+        let ended = Ended { outcome, deleted: Some(at(0)), again: AGAIN, now: at(second) };
+        self.tracker.ended(&key(), ended)
+    }
+
     fn ended(&self, second: i64, decision: &Decision) -> StatusUpdate {
-        let outcome = Outcome::Decided(decision);
-        self.tracker.ended(&key(), Some(at(0)), &outcome, AGAIN, at(second)).unwrap()
+        self.reports(second, &Outcome::Decided(decision)).unwrap()
     }
 
     fn holds(&self, reason: Reason, count: u8) {
@@ -103,7 +108,7 @@ fn a_failing_api_server_is_reported_when_the_deletion_is_slow() {
     let watched = Watched::new();
     let failed = |second| {
         let error = ApiError::TimedOut;
-        watched.tracker.ended(&key(), Some(at(0)), &Outcome::Failed(&error), AGAIN, at(second))
+        watched.reports(second, &Outcome::Failed(&error))
     };
     assert_eq!(failed(10), None, "the former report stays");
     assert!(message(&failed(301).unwrap()).contains(": 2 attempts"));
@@ -116,8 +121,7 @@ fn a_condition_omits_api_server_messages_about_other_objects() {
     let status = kube::core::Status::failure(text, "Forbidden").with_code(403);
     let error = ApiError::Failed(kube::Error::Api(status.boxed()));
     let watched = Watched::new();
-    let update =
-        watched.tracker.ended(&key(), Some(at(0)), &Outcome::Failed(&error), AGAIN, at(301)).unwrap();
+    let update = watched.reports(301, &Outcome::Failed(&error)).unwrap();
     assert!(message(&update).ends_with(": the API server answered with the status 403"), "{update:?}");
     assert!(update.condition.unwrap().message.for_log().contains(text));
 }
@@ -127,8 +131,9 @@ fn a_live_peerpod_is_never_slow_and_leaves_no_entry() {
     let watched = Watched::new();
     let ambiguous = Decision::Keep(crate::peerpod::decide::Kept::Ambiguous);
     let ended = |decision: &Decision| {
-        let outcome = Outcome::Decided(decision);
-        watched.tracker.ended(&key(), None, &outcome, AGAIN, at(5000)).unwrap().condition
+        let outcome = &Outcome::Decided(decision);
+        let ended = Ended { outcome, deleted: None, again: AGAIN, now: at(5000) };
+        watched.tracker.ended(&key(), ended).unwrap().condition
     };
     assert_eq!(ended(&ambiguous).unwrap().reason, Reason::AmbiguousSiblings);
     watched.holds(Reason::AmbiguousSiblings, 1);

@@ -1,7 +1,7 @@
 //! Alibaba Cloud's API of the RPC kind: a signed query, answered by JSON.
 
 use jiff::Timestamp;
-use secrecy::{ExposeSecret as _, SecretString};
+use secrecy::ExposeSecret as _;
 
 use super::{
     answer::{Answer, assumed},
@@ -10,7 +10,10 @@ use super::{
 };
 use crate::provider::{
     Error, ErrorClass,
-    http::{AccessKey, CALLER, Call, Client, Fresh, Options, Query, Reply, SignedApi, identity::read_file},
+    http::{
+        AccessKey, Authentication, CALLER, Call, Client, Fresh, Options, Query, Reply, SignedApi,
+        identity::read_file,
+    },
     region_place::RegionPlace,
 };
 
@@ -57,7 +60,7 @@ impl SignedApi for Api {
 
     async fn key(&self) -> Result<Fresh<AccessKey>, Error> {
         let [role, provider, file] = match &self.source {
-            Source::Key(key) => return Ok(Fresh { value: key.clone(), expires: Timestamp::MAX }),
+            Source::Key(key) => return Ok(key.clone().into()),
             Source::Role(role) => role,
         };
         let token = read_file("the token of the ServiceAccount", file).await?;
@@ -68,26 +71,22 @@ impl SignedApi for Api {
             ("RoleSessionName", "peerpod-operator"),
         ];
         let query = Query::new("assuming the role ALIBABA_CLOUD_ROLE_ARN", ASSUME, &parameters);
-        assumed(self.send(query, None, &token).await?)
+        assumed(self.send(query, Authentication::Token(&token)).await?)
     }
 
-    async fn send(
-        &self,
-        query: Query<'_>,
-        key: Option<&AccessKey>,
-        secret: &SecretString,
-    ) -> Result<Reply, Error> {
+    async fn send(&self, query: Query<'_>, authentication: Authentication<'_>) -> Result<Reply, Error> {
         let Query { doing, action, parameters } = query;
         let (url, version) = service(&self.place, action);
         let date = Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
         let nonce = format!("{:032x}", fastrand::u128(..));
-        let request = request(&url, [action, version, &date, &nonce], parameters, key).ok_or_else(|| {
-            let message =
-                "no request can be made of the endpoint and the credentials: they have wrong characters";
-            Error::new(ErrorClass::Invalid, message)
-        })?;
+        let request = request(&url, [action, version, &date, &nonce], parameters, authentication.key())
+            .ok_or_else(|| {
+                let message =
+                    "no request can be made of the endpoint and the credentials: they have wrong characters";
+                Error::new(ErrorClass::Invalid, message)
+            })?;
         let call = Call::new(doing, query.pace(), request);
-        self.client.send(Call { secrets: vec![secret.clone()], ..call }).await
+        self.client.send(Call { secrets: vec![authentication.secret()], ..call }).await
     }
 }
 

@@ -1,7 +1,6 @@
 //! EC2's Query API: a signed form, answered by XML.
 
 use hyper::{Method, Request};
-use jiff::Timestamp;
 use operator_kit::Message;
 use reqsign_aws_v4::{Credential, RequestSigner};
 use reqsign_core::{Context, SignRequest as _, hash::hex_sha256};
@@ -16,7 +15,10 @@ use super::{
 };
 use crate::provider::{
     Error, ErrorClass,
-    http::{AccessKey, CALLER, Call, Client, Fresh, Options, Query, Reply, SignedApi, identity::read_file},
+    http::{
+        AccessKey, Authentication, CALLER, Call, Client, Fresh, Options, Query, Reply, SignedApi,
+        identity::read_file,
+    },
     region_place::RegionPlace,
 };
 
@@ -68,7 +70,7 @@ impl SignedApi for Api {
     async fn key(&self) -> Result<Fresh<AccessKey>, Error> {
         const TOKEN: &str = "the token of the ServiceAccount";
         Ok(match &self.source {
-            Source::Key(key) => Fresh { value: key.clone(), expires: Timestamp::MAX },
+            Source::Key(key) => key.clone().into(),
             Source::WebIdentity { role, file } => {
                 let token = read_file(TOKEN, file).await?;
                 let parameters = [
@@ -77,7 +79,7 @@ impl SignedApi for Api {
                     ("WebIdentityToken", token.expose_secret()),
                 ];
                 let query = Query::new("assuming the role AWS_ROLE_ARN", ASSUME, &parameters);
-                assumed(self.send(query, None, &token).await?)?
+                assumed(self.send(query, Authentication::Token(&token)).await?)?
             }
             Source::PodIdentity { uri, file } => {
                 self.node.agent(uri, &read_file(TOKEN, file).await?).await?.into()
@@ -86,12 +88,7 @@ impl SignedApi for Api {
         })
     }
 
-    async fn send(
-        &self,
-        query: Query<'_>,
-        key: Option<&AccessKey>,
-        secret: &SecretString,
-    ) -> Result<Reply, Error> {
+    async fn send(&self, query: Query<'_>, authentication: Authentication<'_>) -> Result<Reply, Error> {
         let Query { doing, action, parameters } = query;
         let region = self.region().await?;
         let is_of_sts = [CALLER, ASSUME].contains(&action);
@@ -101,8 +98,8 @@ impl SignedApi for Api {
         let fields = [&[("Action", action), ("Version", version)], parameters].concat();
         let mut call = Call::to(doing, Method::POST, &url)?.form(&fields);
         call.pace = query.pace();
-        call.secrets.push(secret.clone());
-        if let Some(key) = key {
+        call.secrets.push(authentication.secret());
+        if let Some(key) = authentication.key() {
             call = signed(call, service, region, key).await?;
         }
         self.client.send(call).await

@@ -8,7 +8,8 @@ use super::{
 };
 use crate::provider::{
     Error, Finding,
-    finding::{DELETE, LOOK_UP, ensure_rights, examine, look_up},
+    finding::{DELETE, LOOK_UP, ensure_rights, look_up},
+    http::examine_token,
 };
 
 /// The version of the API for permissions.
@@ -23,10 +24,7 @@ const ROLE: &str = include_str!("role.json");
 impl Azure {
     /// Gets a token, lists the group as the sweep does, and asks for the rights in the group.
     pub(super) async fn examination(&self) -> Result<Vec<Finding>, Error> {
-        let origin = self.api.origin().await;
-        let token = origin.map(|origin| format!("Azure gave an access token for {origin}"));
-        let without = (&[LOOK_UP, DELETE][..], "check has no access token");
-        examine("credentials", token, without, async || {
+        examine_token(&self.api, "Azure", async || {
             Ok(vec![
                 Finding::tried(LOOK_UP, look_up(self, "the resource group has", "VM").await?),
                 match self.roles().await {

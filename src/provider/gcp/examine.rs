@@ -7,6 +7,7 @@ use super::{Gcp, IN_PART, LISTING, answer::accepted};
 use crate::provider::{
     Error, Finding, POD_VM,
     finding::{DELETE, LOOK_UP, counted, ensure_answered, ensure_rights},
+    http::examine_token,
 };
 
 /// What deletions need. `compute.instances.list` is tried by a list.
@@ -15,28 +16,29 @@ const NEEDED: [&str; 2] = ["compute.instances.get", "compute.instances.delete"];
 impl Gcp {
     /// Gets a token, lists what deletions list, and asks Compute Engine for the rights on one VM.
     pub(super) async fn examination(&self) -> Result<Vec<Finding>, Error> {
-        let origin = ensure_answered(self.api.origin().await)?;
-        let token = origin.map(|origin| format!("Google gave an access token for {origin}"));
-        let listed = ensure_answered(self.pod_vms().await)?;
-        let sample = match &listed {
-            // Any VM of the project will do.
-            Ok(vms) if vms.is_empty() => {
-                self.page(LISTING, IN_PART, "").await?.into_instances(&self.project).next()
-            }
-            Ok(vms) => vms.first().cloned(),
-            Err(_) => None,
-        };
-        let rights = match &sample {
-            Some(vm) => Finding::tried(DELETE, self.rights(&vm.path).await),
-            None => Finding::untried(
-                DELETE,
-                "Compute Engine shows permissions for a VM only, and it shows no VM in the project",
-            ),
-        };
-        let shown =
-            |count| format!("the project {} has {} named {POD_VM}…", self.project, counted(count, "VM"));
-        let listed = listed.map(|vms| shown(vms.len()));
-        Ok(vec![Finding::tried("credentials", token), Finding::tried(LOOK_UP, listed), rights])
+        examine_token(&self.api, "Google", async || {
+            let vms = ensure_answered(self.pod_vms().await)?;
+            let sample = match &vms {
+                // Any VM of the project will do.
+                Ok(vms) if vms.is_empty() => {
+                    let page = self.page(LISTING, IN_PART, "").await?;
+                    Ok(page.into_instances(&self.project).next())
+                }
+                Ok(vms) => Ok(vms.first().cloned()),
+                Err(_) => Err("and the list of VMs failed"),
+            };
+            let rights = match sample.and_then(|vm| vm.ok_or("and it shows no VM in the project")) {
+                Ok(vm) => Finding::tried(DELETE, self.rights(&vm.path).await),
+                Err(why) => {
+                    Finding::untried(DELETE, format!("Compute Engine shows permissions for a VM only, {why}"))
+                }
+            };
+            let shown = |vms: Vec<_>| {
+                format!("the project {} has {} named {POD_VM}…", self.project, counted(vms.len(), "VM"))
+            };
+            Ok(vec![Finding::tried(LOOK_UP, vms.map(shown)), rights])
+        })
+        .await
     }
 
     /// Asks whether the credentials may do on the VM at this path what deletions do.

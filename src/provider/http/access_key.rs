@@ -17,6 +17,13 @@ pub(in crate::provider) struct AccessKey {
     pub token: Option<SecretString>,
 }
 
+/// A key that lasts.
+impl From<AccessKey> for Fresh<AccessKey> {
+    fn from(value: AccessKey) -> Self {
+        Self { value, expires: Timestamp::MAX }
+    }
+}
+
 /// A temporary access key as token services, metadata and agents give it in JSON.
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]

@@ -1,11 +1,11 @@
-//! The examination of a service of actions whose requests are signed.
+//! The examination of credentials: of an access token, or of a key that signs requests.
 
 use operator_kit::Message;
 
-use super::{Failure, Parameters, Query, Signed, SignedAnswer, SignedApi};
+use super::{Authorized, Failure, Parameters, Query, Signed, SignedAnswer, SignedApi, TokenSource};
 use crate::provider::{
     Error, ErrorClass, Finding,
-    finding::{DELETE, examine},
+    finding::{DELETE, LOOK_UP, examine},
 };
 
 /// Examines the account first and then, with a key, the `rights` there.
@@ -18,6 +18,16 @@ pub(in crate::provider) async fn examine_account<A: SignedApi>(
     let account = key.map(|key| format!("account {}, region {region}, by {origin}", key.account));
     let without = (&["rights"][..], "check cannot ask for rights without an account");
     examine("account", account, without, rights).await
+}
+
+/// Gets an access token first and then, with one, finds out the `rest`: whether VMs can be looked up and deleted. `cloud`: who gives it.
+pub(in crate::provider) async fn examine_token<S: TokenSource>(
+    api: &Authorized<S>,
+    cloud: &str,
+    rest: impl AsyncFnOnce() -> Result<Vec<Finding>, Error>,
+) -> Result<Vec<Finding>, Error> {
+    let token = api.origin().await.map(|origin| format!("{cloud} gave an access token for {origin}"));
+    examine("credentials", token, (&[LOOK_UP, DELETE], "check has no access token"), rest).await
 }
 
 /// Whether the cloud refuses this action for want of a right. It is a dry run, or the parameters name nothing.
@@ -56,7 +66,7 @@ fn dry_run<T>(subject: &'static str, action: &str, answer: Result<T, Failure>) -
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::provider::{Outcome, finding::LOOK_UP};
+    use crate::provider::Outcome;
 
     #[test]
     fn a_dry_run_of_a_deletion_works_if_refused_and_fails_if_accepted() {

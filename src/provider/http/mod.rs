@@ -63,7 +63,7 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 pub(super) use self::{
     access::{Authorized, TokenSource},
     access_key::{AccessKey, TemporaryKey},
-    examine::{examine_account, probe},
+    examine::{examine_account, examine_token, probe},
     failure::Failure,
     metadata::Metadata,
     oauth::Proof,
@@ -72,7 +72,7 @@ pub(super) use self::{
     pinned::Fingerprint,
     reply::Reply,
     request::Call,
-    signed::{CALLER, Parameters, Query, Signed, SignedAnswer, SignedApi},
+    signed::{Authentication, CALLER, Parameters, Query, Signed, SignedAnswer, SignedApi},
     token::{Fresh, Tokens},
 };
 use self::{

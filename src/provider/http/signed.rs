@@ -42,6 +42,33 @@ impl<'a> Query<'a> {
     }
 }
 
+/// What proves who asks.
+#[derive(Clone, Copy)]
+pub(in crate::provider) enum Authentication<'a> {
+    /// A signature by this key.
+    Key(&'a AccessKey),
+    /// This token, which is one of the parameters.
+    Token(&'a SecretString),
+}
+
+impl<'a> Authentication<'a> {
+    /// The key, if the request is signed.
+    pub(in crate::provider) fn key(self) -> Option<&'a AccessKey> {
+        match self {
+            Self::Key(key) => Some(key),
+            Self::Token(_) => None,
+        }
+    }
+
+    /// What no error may quote.
+    pub(in crate::provider) fn secret(self) -> SecretString {
+        match self {
+            Self::Key(key) => key.secret.clone(),
+            Self::Token(token) => token.clone(),
+        }
+    }
+}
+
 /// A cloud's services of actions and parameters.
 pub(in crate::provider) trait SignedApi {
     /// What they answer.
@@ -56,13 +83,8 @@ pub(in crate::provider) trait SignedApi {
     /// A new key.
     async fn key(&self) -> Result<Fresh<AccessKey>, Error>;
 
-    /// Sends a request, signed if there is a key. No error quotes `secret`.
-    async fn send(
-        &self,
-        query: Query<'_>,
-        key: Option<&AccessKey>,
-        secret: &SecretString,
-    ) -> Result<Reply, Error>;
+    /// Sends a request. No error quotes the secret of the authentication.
+    async fn send(&self, query: Query<'_>, authentication: Authentication<'_>) -> Result<Reply, Error>;
 
     /// What distinguishes this place from another one at the same address, with a key of this account.
     fn identity(&self, account: &str) -> String {
@@ -123,7 +145,7 @@ impl<A: SignedApi> Signed<A> {
     /// Asks in the account that owns the VMs. A key that the cloud refuses is not used again.
     pub async fn call(&self, query: Query<'_>) -> Result<A::Answer, Failure> {
         let owned = self.key().await?;
-        let reply = self.api.send(query, Some(&owned.key), &owned.key.secret).await?;
+        let reply = self.api.send(query, Authentication::Key(&owned.key)).await?;
         let status = reply.status;
         let answer = A::Answer::read(query.action, reply);
         if answer.as_ref().is_err_and(|failure| A::Answer::is_refusal(status, failure)) {
@@ -172,7 +194,7 @@ impl<A: SignedApi> Signed<A> {
     async fn fetch(&self) -> Result<Fresh<Arc<OwnedKey>>, Error> {
         let Fresh { value: key, expires } = self.api.key().await?;
         let query = Query::new("asking whose the credentials are", CALLER, &[]);
-        let reply = self.api.send(query, Some(&key), &key.secret).await?;
+        let reply = self.api.send(query, Authentication::Key(&key)).await?;
         let account = A::Answer::read(CALLER, reply)?.account()?;
         let identity = self.api.identity(&account);
         Ok(Fresh { value: Arc::new(OwnedKey { key, account, identity }), expires })
@@ -189,7 +211,6 @@ fn never_absent(error: Error) -> Error {
 mod tests {
     use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-    use jiff::Timestamp;
     use secrecy::ExposeSecret as _;
     use tokio::task::yield_now;
 
@@ -217,18 +238,12 @@ mod tests {
         async fn key(&self) -> Result<Fresh<AccessKey>, Error> {
             yield_now().await;
             let id = self.keys.fetch_add(1, Relaxed).to_string();
-            let value = AccessKey { id: id.into(), secret: "secret".into(), token: None };
-            Ok(Fresh { value, expires: Timestamp::MAX })
+            Ok(AccessKey { id: id.into(), secret: "secret".into(), token: None }.into())
         }
 
-        async fn send(
-            &self,
-            query: Query<'_>,
-            key: Option<&AccessKey>,
-            _: &SecretString,
-        ) -> Result<Reply, Error> {
+        async fn send(&self, query: Query<'_>, authentication: Authentication<'_>) -> Result<Reply, Error> {
             yield_now().await;
-            let is_first = key.is_some_and(|key| key.id.expose_secret() == "0");
+            let is_first = authentication.key().is_some_and(|key| key.id.expose_secret() == "0");
             let asked = query.parameters.last().map_or("0", |(_, value)| *value);
             let is_last = asked.parse() == Ok(self.pages - 1);
             Ok(match query.action {

@@ -5,8 +5,14 @@ use std::collections::HashMap;
 use jiff::Timestamp;
 use operator_kit::Message;
 
-use super::reference::{Ref, element, object_set, property_set};
-use crate::provider::{Error, ErrorClass, Listed, PowerState, Resource, http::xml::Node};
+use super::{
+    reference::{Ref, element, object_set, property_set},
+    session::Method,
+};
+use crate::provider::{
+    Error, ErrorClass, Listed, PowerState, Resource,
+    http::{Pace, xml::Node},
+};
 
 /// The properties to read of a VM that must be deleted.
 const OF_VM: [&str; 7] = [
@@ -47,18 +53,12 @@ pub(super) enum Step {
 struct Properties(HashMap<String, Node>);
 
 impl Step {
-    pub(super) fn method(self) -> &'static str {
-        match self {
-            Self::PowerOff => "PowerOffVM_Task",
-            Self::Destroy => "Destroy_Task",
-        }
-    }
-
-    pub(super) fn doing(self) -> &'static str {
-        match self {
-            Self::PowerOff => "powering the VM off",
-            Self::Destroy => "destroying the VM",
-        }
+    pub(super) const fn method(self) -> Method {
+        let (doing, name) = match self {
+            Self::PowerOff => ("powering the VM off", "PowerOffVM_Task"),
+            Self::Destroy => ("destroying the VM", "Destroy_Task"),
+        };
+        Method { doing, pace: Pace::Write, name }
     }
 
     /// How vCenter calls its task.
@@ -182,7 +182,7 @@ impl Machine {
             self.tasks_of(step).max_by_key(|task| task.text("info.queueTime").parse::<Timestamp>().ok())?;
         let error = last.0.get("info.error").filter(|_| last.text("info.state") == "error")?;
         let fault = short(error.child("fault").map_or("", |fault| &*fault.kind));
-        let public = format!("{} failed in vCenter ({fault}); the operator tries again", step.doing());
+        let public = format!("{} failed in vCenter ({fault}); the operator tries again", step.method().doing);
         let full = format!("{public}: {}", short(error.text_of("localizedMessage")));
         Some(Error::new(ErrorClass::Refused, Message::new(public, full)))
     }

@@ -48,7 +48,7 @@ pub use self::settings::Settings;
 use self::{
     machine::{Machine, Step},
     reference::{Ref, element},
-    session::VCenter,
+    session::{Method, VCenter},
     settings::Place,
     shared_list::SharedList,
 };
@@ -56,10 +56,7 @@ use super::{
     Accepted, Claim, Error, ErrorClass, Finding, IdProblem, InstanceId, OwnVm, POD_VM, Pages, ParsedId,
     Provider, Stage, Vm,
     cloud::{Cloud, Opening},
-    http::{
-        Failure,
-        Pace::{Read, Write},
-    },
+    http::Failure,
 };
 use crate::settings::Values;
 
@@ -105,7 +102,7 @@ impl Vsphere {
         let arguments =
             [element("uuid", id.as_str()), element("vmSearch", "true"), element("instanceUuid", "false")];
         let arguments = arguments.concat();
-        let find = self.vcenter.call("looking up the VM", Read, "FindAllByUuid", |session| {
+        let find = self.vcenter.call(Method::reading("looking up the VM", "FindAllByUuid"), |session| {
             session.search_index.element("_this") + &arguments
         });
         let found = find.await?;
@@ -120,7 +117,7 @@ impl Vsphere {
             }
         };
         let question = machine::question(&vm) + "<options/>";
-        let read = self.vcenter.call("reading the VM", Read, "RetrievePropertiesEx", |session| {
+        let read = self.vcenter.call(Method::reading("reading the VM", "RetrievePropertiesEx"), |session| {
             session.property_collector.element("_this") + &question
         });
         let answer = read.await?;
@@ -149,7 +146,7 @@ impl Provider for Vsphere {
         }
         let step = machine.next()?;
         let this = machine.reference.element("_this");
-        match self.vcenter.call(step.doing(), Write, step.method(), |_| this.clone()).await {
+        match self.vcenter.call(step.method(), |_| this.clone()).await {
             // Another client is changing it.
             Err(Failure { code, .. }) if ["TaskInProgress", "InvalidPowerState"].contains(&&*code) => {
                 Ok(accepted)

@@ -70,6 +70,24 @@ struct Login {
     refused: Mutex<Option<(Instant, Error)>>,
 }
 
+/// A method of vCenter's API, and what it is called for.
+#[derive(Clone, Copy)]
+pub(super) struct Method {
+    /// For errors: "reading the VM".
+    pub(super) doing: &'static str,
+    /// Whether it changes anything.
+    pub(super) pace: Pace,
+    /// Its name.
+    pub(super) name: &'static str,
+}
+
+impl Method {
+    /// One that changes nothing.
+    pub(super) const fn reading(doing: &'static str, name: &'static str) -> Self {
+        Self { doing, pace: Pace::Read, name }
+    }
+}
+
 /// A session, and what it works with.
 #[derive(Debug)]
 pub(super) struct Session {
@@ -107,48 +125,41 @@ impl VCenter {
     /// ended is replaced once.
     pub(super) async fn call(
         &self,
-        doing: &'static str,
-        pace: Pace,
-        method: &str,
+        method: Method,
         arguments: impl Fn(&Session) -> String,
     ) -> Result<Node, Failure> {
-        self.begin(doing, pace, method, arguments).await.map(|(_, answer)| answer)
+        self.begin(method, arguments).await.map(|(_, answer)| answer)
     }
 
     /// The same, and gives the session that was used, for calls that only this session can make.
     pub(super) async fn begin(
         &self,
-        doing: &'static str,
-        pace: Pace,
-        method: &str,
+        method: Method,
         arguments: impl Fn(&Session) -> String,
     ) -> Result<(Arc<Session>, Node), Failure> {
-        self.call_by(Client::clone, doing, pace, method, arguments).await
+        self.call_by(Client::clone, method, arguments).await
     }
 
     /// The same by a connection that is opened for this call. The answer to a search proves that the address led to the vCenter of this
     /// session after the call began. An answer with properties proves nothing: vCenter gives some to clients that are not logged in.
     pub(super) async fn call_anew(
         &self,
-        doing: &'static str,
-        search: &str,
+        search: Method,
         arguments: impl Fn(&Session) -> String,
     ) -> Result<(Arc<Session>, Node), Failure> {
-        self.call_by(Client::reconnected, doing, Pace::Read, search, arguments).await
+        self.call_by(Client::reconnected, search, arguments).await
     }
 
     async fn call_by(
         &self,
         client: fn(&Client) -> Client,
-        doing: &'static str,
-        pace: Pace,
-        method: &str,
+        method: Method,
         arguments: impl Fn(&Session) -> String,
     ) -> Result<(Arc<Session>, Node), Failure> {
         let attempt = async || {
             let session = self.session().await?;
             let by = client(&session.client);
-            let answer = self.send(&by, &session, doing, pace, method, &arguments(&session)).await?;
+            let answer = self.send(&by, &session, method, &arguments(&session)).await?;
             Ok::<_, Failure>((session, answer))
         };
         match attempt().await {
@@ -161,25 +172,21 @@ impl VCenter {
     pub(super) async fn call_in(
         &self,
         session: &Arc<Session>,
-        doing: &'static str,
-        pace: Pace,
-        method: &str,
+        method: Method,
         arguments: &str,
     ) -> Result<Node, Failure> {
-        self.send(&session.client, session, doing, pace, method, arguments).await
+        self.send(&session.client, session, method, arguments).await
     }
 
     async fn send(
         &self,
         client: &Client,
         session: &Arc<Session>,
-        doing: &'static str,
-        pace: Pace,
-        method: &str,
+        Method { doing, pace, name }: Method,
         arguments: &str,
     ) -> Result<Node, Failure> {
-        let request = self.login.request(&session.action, Some(&session.cookie), method, arguments)?;
-        let answer = answer(&client.send(Call::new(doing, pace, request)).await?, method);
+        let request = self.login.request(&session.action, Some(&session.cookie), name, arguments)?;
+        let answer = answer(&client.send(Call::new(doing, pace, request)).await?, name);
         if answer.as_ref().is_err_and(|failure| failure.code == ENDED) {
             self.login.session.forget(|it| Arc::ptr_eq(it, session)).await;
         }

@@ -13,14 +13,14 @@ use super::{
     answer::in_the_middle,
     machine,
     reference::{Ref, element},
-    session::Session,
+    session::{Method, Session},
     shared_list::Shown,
 };
 use crate::provider::{
     Error, ErrorClass, Finding, InstanceId, Listed, POD_VM,
     error::release_advice,
     finding::{DELETE, LOOK_UP, counted, ensure_answered, ensure_rights, examine},
-    http::{MOST_PAGES, Pace::Read, too_many_pages},
+    http::{MOST_PAGES, too_many_pages},
 };
 
 /// How many VMs a page of a list may have.
@@ -80,10 +80,10 @@ impl Vsphere {
     /// Searches the folder by a new connection. The session is with the vCenter to which the address leads now.
     pub(super) async fn search_folder(&self) -> Result<(Arc<Session>, Option<Ref>), Error> {
         let path = element("inventoryPath", &self.folder);
-        let search =
-            self.vcenter.call_anew("looking up the folder of pod VMs", "FindByInventoryPath", |session| {
-                session.search_index.element("_this") + &path
-            });
+        let search = self.vcenter.call_anew(
+            Method::reading("looking up the folder of pod VMs", "FindByInventoryPath"),
+            |session| session.search_index.element("_this") + &path,
+        );
         let (session, answer) = search.await?;
         Ok((session, answer.child("returnval").and_then(Ref::of)))
     }
@@ -93,7 +93,7 @@ impl Vsphere {
         self.ensure_privileges(folder, &PRIVILEGES[..1]).await?;
         let arguments = folder.element("entity") + &element("inherited", "false");
         let doing = "reading the permissions of the folder of pod VMs";
-        let read = self.vcenter.call(doing, Read, "RetrieveEntityPermissions", |session| {
+        let read = self.vcenter.call(Method::reading(doing, "RetrieveEntityPermissions"), |session| {
             session.authorization_manager.element("_this") + &arguments
         });
         if read.await?.all("returnval").all(|permission| permission.text_of("propagate") == "true") {
@@ -108,7 +108,7 @@ impl Vsphere {
     async fn ensure_privileges(&self, folder: &Ref, wanted: &[&str]) -> Result<(), Error> {
         let ids: String = wanted.iter().map(|id| element("privId", id)).collect();
         let doing = "asking for the privileges in the folder of pod VMs";
-        let ask = self.vcenter.call(doing, Read, "HasPrivilegeOnEntities", |session| {
+        let ask = self.vcenter.call(Method::reading(doing, "HasPrivilegeOnEntities"), |session| {
             let (this, session) =
                 (session.authorization_manager.element("_this"), element("sessionId", &session.key));
             [this, folder.element("entity"), session, ids.clone()].concat()
@@ -135,7 +135,7 @@ impl Vsphere {
     ) -> Result<(), Error> {
         let arguments =
             format!("{}<options>{}</options>", machine::list(folder), element("maxObjects", PAGE));
-        let first = self.vcenter.begin(doing, Read, "RetrievePropertiesEx", |session| {
+        let first = self.vcenter.begin(Method::reading(doing, "RetrievePropertiesEx"), |session| {
             session.property_collector.element("_this") + &arguments
         });
         let (session, mut answer) = first.await?;
@@ -156,8 +156,11 @@ impl Vsphere {
                 return if has_folder { listed } else { Err(unshown()) };
             }
             let arguments = session.property_collector.element("_this") + &element("token", token);
-            let next =
-                self.vcenter.call_in(&session, doing, Read, "ContinueRetrievePropertiesEx", &arguments);
+            let next = self.vcenter.call_in(
+                &session,
+                Method::reading(doing, "ContinueRetrievePropertiesEx"),
+                &arguments,
+            );
             answer = next.await.map_err(in_the_middle)?;
         }
         Err(too_many_pages(doing))
