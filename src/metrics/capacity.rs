@@ -1,11 +1,8 @@
 //! Whether each PeerPodConfig is ready, and its capacity. These are the only series that objects add: one set for each configuration
 //! that the controller honours, whose authors are administrators.
 
-use std::{
-    collections::BTreeMap,
-    fmt,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-};
+use parking_lot::Mutex;
+use std::{collections::BTreeMap, fmt, sync::Arc};
 
 use operator_kit::metrics::Description;
 use prometheus_client::{
@@ -76,17 +73,13 @@ pub(super) struct Capacities(Arc<Mutex<BTreeMap<String, ConfigCapacity>>>);
 impl Capacities {
     /// Replaces all of them.
     pub(super) fn replace(&self, capacities: BTreeMap<String, ConfigCapacity>) {
-        *self.lock() = capacities;
-    }
-
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, ConfigCapacity>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.0.lock() = capacities;
     }
 }
 
 impl Collector for Capacities {
     fn encode(&self, mut encoder: DescriptorEncoder) -> fmt::Result {
-        let capacities = self.lock();
+        let capacities = self.0.lock();
         let value_of: [fn(&ConfigCapacity) -> Option<u64>; 4] = [
             |it| Some(it.ready.into()),
             |it| it.advertised,

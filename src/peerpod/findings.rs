@@ -1,8 +1,9 @@
 //! What a listing of the cloud shows of PeerPods *(no client)*. The sweep finds it, and the controller reads it.
 
+use parking_lot::Mutex;
 use std::{
     collections::{HashMap, HashSet},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
 };
 
 use super::decide::PeerPodFinding;
@@ -14,21 +15,17 @@ pub struct PeerPodFindings(Arc<Mutex<HashMap<String, (&'static str, PeerPodFindi
 impl PeerPodFindings {
     /// What was found out about the PeerPod with this UID.
     pub fn of(&self, uid: Option<&str>) -> Option<PeerPodFinding> {
-        self.lock().get(uid?).map(|(_, finding)| *finding)
+        self.0.lock().get(uid?).map(|(_, finding)| *finding)
     }
 
     /// Replaces what is known at this cloud. Returns the UIDs of those about which something else is known now.
     pub fn replace(&self, cloud: &'static str, findings: HashMap<String, PeerPodFinding>) -> HashSet<String> {
-        let mut known = self.lock();
+        let mut known = self.0.lock();
         let before: HashMap<_, _> = known.extract_if(|_, (of, _)| *of == cloud).collect();
         let changed = |uid: &&String| before.get(*uid).map(|(_, it)| it) != findings.get(*uid);
         let uids = before.keys().chain(findings.keys());
         let changed = uids.filter(changed).cloned().collect();
         known.extend(findings.into_iter().map(|(uid, finding)| (uid, (cloud, finding))));
         changed
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<String, (&'static str, PeerPodFinding)>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -4,9 +4,9 @@
 //! a VM for the Pod's whole grace period from when this process first saw the Pod terminating. A restart of the operator starts
 //! that time again: the end may be late, and is never early.
 
+use parking_lot::Mutex;
 use std::{
     collections::HashMap,
-    sync::{Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
 
@@ -35,7 +35,7 @@ impl GracePeriods {
         grace: Duration,
         now: Instant,
     ) -> Duration {
-        let mut table = self.table();
+        let mut table = self.0.lock();
         match table.get(key) {
             Some(known) if known.pod == pod && known.grace == grace => {
                 now.saturating_duration_since(known.since)
@@ -49,7 +49,7 @@ impl GracePeriods {
 
     /// Forgets the Pod of a PeerPod that was removed, or whose Pod is not terminating.
     pub(super) fn forget(&self, key: &ObjectRef<PeerPod>) {
-        let mut table = self.table();
+        let mut table = self.0.lock();
         // An empty map gives back the memory that thousands of entries took.
         if table.remove(key).is_some() && table.is_empty() {
             *table = HashMap::new();
@@ -58,12 +58,7 @@ impl GracePeriods {
 
     /// Forgets all PeerPods but these.
     pub(super) fn retain(&self, exists: impl Fn(&ObjectRef<PeerPod>) -> bool) {
-        self.table().retain(|key, _| exists(key));
-    }
-
-    fn table(&self) -> MutexGuard<'_, HashMap<ObjectRef<PeerPod>, GracePeriod>> {
-        // Each entry is whole at any time.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().retain(|key, _| exists(key));
     }
 }
 
@@ -96,10 +91,10 @@ mod tests {
             grace_periods.known_for(key, "pod", SECOND, start);
         }
         grace_periods.retain(|key| *key == a);
-        assert_eq!(grace_periods.table().len(), 1);
+        assert_eq!(grace_periods.0.lock().len(), 1);
         assert_eq!(grace_periods.known_for(&a, "pod", SECOND, start + SECOND), SECOND);
         grace_periods.forget(&b);
         grace_periods.forget(&a);
-        assert_eq!(grace_periods.table().capacity(), 0);
+        assert_eq!(grace_periods.0.lock().capacity(), 0);
     }
 }

@@ -15,11 +15,12 @@ mod hashes;
 mod links;
 mod relatives;
 
+use parking_lot::Mutex;
 use std::{
     collections::HashSet,
     hash::{BuildHasher, RandomState},
     num::NonZeroI64,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
 };
 
 use jiff::Timestamp;
@@ -114,7 +115,7 @@ pub(super) struct Change {
 impl Index {
     /// Applies an event of the watch.
     pub(super) fn apply(&self, event: &Event<PeerPod>) -> Change {
-        let mut guard = self.state();
+        let mut guard = self.state.lock();
         let state = &mut *guard;
         match event {
             Event::Init => state.arriving = Links::default(),
@@ -151,13 +152,13 @@ impl Index {
 
     /// Whether this PeerPod exists.
     pub(super) fn contains(&self, key: &ObjectRef<PeerPod>) -> bool {
-        self.state().current.entries.contains_key(key)
+        self.state.lock().current.entries.contains_key(key)
     }
 
     /// The siblings that may have replaced it.
     pub(super) fn siblings(&self, peerpod: &PeerPod) -> Siblings {
         let pod_vm = self.pod_vm(peerpod);
-        let Links { relatives, .. } = &self.state().current;
+        let Links { relatives, .. } = &self.state.lock().current;
         let first = pod_vm.whole().and_then(|_| relatives.recorded(pod_vm));
         let made = created(peerpod).as_second();
         let since = first.unwrap_or(i64::MAX).min(made);
@@ -191,7 +192,7 @@ impl Index {
 
     fn claimants_of(&self, peerpod: &PeerPod, pod_vm: PodVm, pods: Pods, most: usize) -> Claimants {
         let own = key(peerpod);
-        let Links { relatives, .. } = &self.state().current;
+        let Links { relatives, .. } = &self.state.lock().current;
         let mut deleting = relatives.deleting_of_other_pods(pod_vm, pods.clone()).cloned();
         Claimants {
             living: relatives.living(pod_vm.vm, pods).find(|key| ***key != own).cloned(),
@@ -205,7 +206,7 @@ impl Index {
         let (Some(name), Some(uid)) = (&pod.name, &pod.uid) else { return false };
         let pod = self.pod_hash(pod.namespace.as_ref(), peerpod.cloud_provider(), uid, name);
         let pod_vm = PodVm { pod: Some(pod), ..self.pod_vm(peerpod) };
-        self.state().current.relatives.has_another_vm(pod_vm)
+        self.state.lock().current.relatives.has_another_vm(pod_vm)
     }
 
     /// Notes whether the own Pod of this PeerPod, which is being deleted, has ended. Then the PeerPod claims no VM: it would have its
@@ -214,33 +215,33 @@ impl Index {
     pub(super) fn pod_has_ended(&self, peerpod: &PeerPod, ended: bool) -> Vec<Key> {
         // Most reconciles find what is known already.
         let content = || self.content(peerpod);
-        self.state().current.pod_has_ended(&key(peerpod), ended, content)
+        self.state.lock().current.pod_has_ended(&key(peerpod), ended, content)
     }
 
     /// Keeps the VM of this PeerPod for its Pod, which may run on it: no newer VM replaces it any more, for as long as a PeerPod
     /// records it for that Pod.
     pub(super) fn keep_for_pod(&self, peerpod: &PeerPod) {
-        self.state().kept_for_pod.extend(Some(self.pod_vm(peerpod)).filter(|it| it.whole().is_some()));
+        self.state.lock().kept_for_pod.extend(Some(self.pod_vm(peerpod)).filter(|it| it.whole().is_some()));
     }
 
     /// Whether the VM of this PeerPod is kept for its Pod, by [`Self::keep_for_pod`] or by its status.
     pub(super) fn is_kept_for_pod(&self, peerpod: &PeerPod) -> bool {
-        self.state().kept_for_pod.contains(&self.pod_vm(peerpod))
+        self.state.lock().kept_for_pod.contains(&self.pod_vm(peerpod))
     }
 
     /// All PeerPods that may need a reconcile.
     pub(super) fn to_resync(&self) -> Vec<Key> {
-        self.state().current.to_resync().collect()
+        self.state.lock().current.to_resync().collect()
     }
 
     /// How many PeerPods are unfinished: being deleted and not released yet, or ambiguous.
     pub(super) fn unfinished(&self) -> usize {
-        self.state().current.clouds.values().map(|totals| totals.pending + totals.ambiguous).sum()
+        self.state.lock().current.clouds.values().map(|totals| totals.pending + totals.ambiguous).sum()
     }
 
     /// Notes that a reconcile of the PeerPod starts.
     pub(super) fn reconcile_started(&self, key: &ObjectRef<PeerPod>, metrics: &Metrics) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if let Some(cloud) = state.current.reconcile_started(key) {
             state.current.publish(cloud, metrics);
         }
@@ -248,14 +249,10 @@ impl Index {
 
     /// Publishes the counts of PeerPods. It holds the lock, so an older count never overwrites a newer one.
     pub(super) fn publish(&self, metrics: &Metrics) {
-        let state = self.state();
+        let state = self.state.lock();
         for cloud in state.current.clouds.keys() {
             state.current.publish(cloud, metrics);
         }
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// By the same fields that `relations` compares.

@@ -12,9 +12,10 @@
 //! no parked PeerPod is called: thousands would come one after the other, and each write to its status that the cloud wants no calls.
 //! Those that the cloud refused, and those that were parked meanwhile, return after that time, and the first has the others called.
 
+use parking_lot::Mutex;
 use std::{
     collections::{BTreeMap, HashSet},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     time::Duration,
 };
 
@@ -95,14 +96,14 @@ impl Parking {
 
     /// Forgets a PeerPod that needs no slot. The next one gets the slot that was meant for it.
     pub(super) fn forget(&self, key: &ObjectRef<PeerPod>) {
-        let next: Vec<_> = self.lock().values_mut().flat_map(|at| at.forget(key)).collect();
+        let next: Vec<_> = self.0.clouds.lock().values_mut().flat_map(|at| at.forget(key)).collect();
         self.0.requeues.call(next);
     }
 
     /// Forgets all PeerPods but these.
     pub(super) fn retain(&self, exists: impl Fn(&ObjectRef<PeerPod>) -> bool) {
         let gone: Vec<_> = {
-            let clouds = self.lock();
+            let clouds = self.0.clouds.lock();
             let known = clouds.values().flat_map(|at| at.parked.keys().chain(&at.called));
             known.filter(|key| !exists(key)).cloned().collect()
         };
@@ -114,7 +115,7 @@ impl Parking {
     fn enter(&self, cloud: &'static str, key: &Key, most: Option<usize>) -> bool {
         let metrics = &self.0.metrics;
         let (entered, next) = {
-            let mut clouds = self.lock();
+            let mut clouds = self.0.clouds.lock();
             // The PeerPod's cloud may have changed since it was parked.
             let others = clouds.iter_mut().filter(|(name, _)| **name != cloud);
             let mut next: Vec<_> = others.flat_map(|(_, at)| at.forget(key)).collect();
@@ -131,15 +132,11 @@ impl Parking {
 
     /// Changes the slots at a cloud, and requeues the PeerPods that get one by that.
     fn at(&self, cloud: &str, change: impl FnOnce(&mut Slots)) {
-        let next = self.lock().get_mut(cloud).map(|at| {
+        let next = self.0.clouds.lock().get_mut(cloud).map(|at| {
             change(at);
             at.call()
         });
         self.0.requeues.call(next.unwrap_or_default());
-    }
-
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<&'static str, Slots>> {
-        self.0.clouds.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -199,7 +196,7 @@ impl Turn<'_> {
     /// Whether there is a slot at the cloud, from now until the end of this turn. Otherwise the PeerPod is parked. `most`: how many
     /// may be under way there, if the cloud limits it; zero while it wants no calls.
     pub(super) fn enter(&self, most: Option<usize>) -> bool {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if let State::Unasked = *state {
             *state = if self.parking.enter(self.cloud, self.key, most) {
                 State::Entered { since: Instant::now(), stalled: None, is_given_back: false }
@@ -227,13 +224,13 @@ impl Turn<'_> {
 
     /// Whether the work has had its slot for too long.
     fn has_stalled(&self) -> bool {
-        matches!(&*self.lock(), State::Entered { since, .. } if since.elapsed() >= STALLED_AFTER)
+        matches!(&*self.state.lock(), State::Entered { since, .. } if since.elapsed() >= STALLED_AFTER)
     }
 
     /// Gives the slot to the next one, if there is one for stalled reconciles.
     fn stall(&self) {
         let Parking(inner) = self.parking;
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let State::Entered { stalled, is_given_back, .. } = &mut *state else { return };
         *stalled = Some(inner.metrics.provider_call_stalled(self.cloud));
         self.parking.at(self.cloud, |at| {
@@ -243,16 +240,12 @@ impl Turn<'_> {
             }
         });
     }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
         let Self { parking, cloud, key, state } = self;
-        match *state.get_mut().unwrap_or_else(PoisonError::into_inner) {
+        match *state.get_mut() {
             State::Unasked => parking.forget(key),
             // It is reconciled again when it is called.
             State::Parked => {}

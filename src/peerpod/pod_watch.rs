@@ -7,11 +7,12 @@
 //! A timer alone would not do: it must slow down with the number of PeerPods that wait, to 5 min for 3,000 of a namespace. Then
 //! their VMs would stay for that long after their Pods ended.
 
+use parking_lot::Mutex;
 use std::{
     collections::{HashMap, HashSet},
     convert::Infallible,
     pin::pin,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     time::Duration,
 };
 
@@ -67,7 +68,7 @@ impl PodWatch {
     pub(super) fn expect(&self, peerpod: &PeerPod) {
         let Some(owner) = owner(peerpod) else { return };
         let key = Key::from(key(peerpod));
-        let mut waiting = self.waiting();
+        let mut waiting = self.waiting.lock();
         if !waiting.expect(&key, &owner.uid) {
             return;
         }
@@ -79,14 +80,14 @@ impl PodWatch {
 
     /// This PeerPod no longer waits for its Pod. If it did, returns a few of those that still wait, whose Pod may have ended too.
     pub(super) fn stop_waiting(&self, key: &ObjectRef<PeerPod>) -> Option<Vec<Key>> {
-        let others = self.waiting().stop_waiting(key)?;
+        let others = self.waiting.lock().stop_waiting(key)?;
         self.changed.notify_one();
         Some(others)
     }
 
     /// Forgets PeerPods that no longer exist.
     pub(super) fn retain(&self, exists: impl Fn(&ObjectRef<PeerPod>) -> bool) {
-        let mut waiting = self.waiting();
+        let mut waiting = self.waiting.lock();
         let gone: Vec<_> = waiting.pods.keys().filter(|key| !exists(key)).cloned().collect();
         for key in gone {
             waiting.stop_waiting(&key);
@@ -103,7 +104,7 @@ impl PodWatch {
                 .filter_map(|event| std::future::ready(event.ok()))
                 .for_each(async |event| self.take(&event));
             select(pin!(events), pin!(self.unused())).await;
-            self.waiting().listed = false;
+            self.waiting.lock().listed = false;
         }
     }
 
@@ -120,7 +121,7 @@ impl PodWatch {
     async fn changed_to(&self, waiting: bool) {
         loop {
             let changed = self.changed.notified();
-            if self.waiting().expected.is_empty() != waiting {
+            if self.waiting.lock().expected.is_empty() != waiting {
                 return;
             }
             changed.await;
@@ -128,7 +129,7 @@ impl PodWatch {
     }
 
     fn take(&self, event: &watcher::Event<Metadata<Pod>>) {
-        let Waiting { expected, listed, .. } = &mut *self.waiting();
+        let Waiting { expected, listed, .. } = &mut *self.waiting.lock();
         match event {
             watcher::Event::Apply(pod) | watcher::Event::Delete(pod) => {
                 let keys = pod.meta().uid.as_deref().and_then(|uid| expected.get(uid));
@@ -142,10 +143,6 @@ impl PodWatch {
             }
             watcher::Event::InitApply(_) => {}
         }
-    }
-
-    fn waiting(&self) -> MutexGuard<'_, Waiting> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -261,10 +258,10 @@ mod tests {
         assert_eq!(requeued(&requeues), ["a"]);
         // It was made again with another owner, which no event showed.
         assert!(watch.stop_waiting(&key(&peerpod("a", "another"))).is_some());
-        assert!(watch.waiting().expected.is_empty() && watch.waiting().pods.is_empty());
+        assert!(watch.waiting.lock().expected.is_empty() && watch.waiting.lock().pods.is_empty());
         watch.expect(&peerpod("a", "present"));
         watch.retain(|_| false);
-        assert!(watch.waiting().expected.is_empty() && watch.waiting().pods.is_empty());
+        assert!(watch.waiting.lock().expected.is_empty() && watch.waiting.lock().pods.is_empty());
     }
 
     #[tokio::test(start_paused = true)]

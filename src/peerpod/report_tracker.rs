@@ -1,11 +1,8 @@
 //! Tracks what was reported about each PeerPod *(no client)*, so that a report is written once; and since when its deletion could proceed,
 //! and the number of attempts, so that a slow deletion is reported. No decision depends on it. If it is lost, reports are repeated.
 
-use std::{
-    collections::HashMap,
-    sync::{Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use parking_lot::Mutex;
+use std::{collections::HashMap, time::Duration};
 
 use jiff::{SignedDuration, Timestamp};
 use kube::runtime::reflector::ObjectRef;
@@ -68,7 +65,7 @@ impl ReportTracker {
 
     /// The report about a reconcile. `None` leaves the status as it is.
     pub(super) fn ended(&self, key: &ObjectRef<PeerPod>, ended: Ended<'_>) -> Option<StatusUpdate> {
-        let mut table = self.table();
+        let mut table = self.table.lock();
         if let Outcome::Decided(Decision::Nothing) = ended.outcome {
             remove(&mut table, key);
             return Some(StatusUpdate { condition: None, repeat: false });
@@ -85,17 +82,12 @@ impl ReportTracker {
 
     /// Forgets a PeerPod that was removed, or that this process no longer reconciles.
     pub(super) fn forget(&self, key: &ObjectRef<PeerPod>) {
-        remove(&mut self.table(), key);
+        remove(&mut self.table.lock(), key);
     }
 
     /// Forgets all PeerPods but these.
     pub(super) fn retain(&self, exists: impl Fn(&ObjectRef<PeerPod>) -> bool) {
-        self.table().retain(|key, _| exists(key));
-    }
-
-    fn table(&self) -> MutexGuard<'_, HashMap<ObjectRef<PeerPod>, Entry>> {
-        // Each entry is whole at any time.
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+        self.table.lock().retain(|key, _| exists(key));
     }
 }
 

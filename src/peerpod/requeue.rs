@@ -3,11 +3,8 @@
 //! The controller's own queue has no order: while more is due than it can reconcile, it may leave the same PeerPods out again and
 //! again. So few are handed out at a time, and namespaces take turns. Those that have a slot at their cloud come first.
 
-use std::{
-    collections::HashSet,
-    mem,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-};
+use parking_lot::Mutex;
+use std::{collections::HashSet, mem, sync::Arc};
 
 use futures::{Stream, StreamExt, stream};
 use kube::runtime::reflector::ObjectRef;
@@ -79,7 +76,7 @@ impl Requeues {
         stream::unfold(self, |requeues| async move {
             loop {
                 // A change in between leaves its permit, so the wait below ends at once.
-                let next = requeues.lock().take();
+                let next = requeues.0.state.lock().take();
                 if !next.is_empty() {
                     return Some((stream::iter(next).map(|key| (*key).clone()), requeues));
                 }
@@ -90,15 +87,11 @@ impl Requeues {
     }
 
     fn change(&self, change: impl FnOnce(&mut State)) {
-        let mut state = self.lock();
+        let mut state = self.0.state.lock();
         change(&mut state);
         if state.is_ready() {
             self.0.ready.notify_one();
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -124,7 +117,7 @@ impl State {
 
 impl Drop for Running<'_> {
     fn drop(&mut self) {
-        self.requeues.lock().running.remove(&self.key);
+        self.requeues.0.state.lock().running.remove(&self.key);
     }
 }
 
@@ -134,7 +127,7 @@ impl Requeues {
     pub(super) fn drain(&self) -> Vec<ObjectRef<PeerPod>> {
         let mut drained = Vec::new();
         loop {
-            let next = self.lock().take();
+            let next = self.0.state.lock().take();
             if next.is_empty() {
                 return drained;
             }
@@ -215,6 +208,6 @@ mod tests {
         requeues.add([key("shop", "a")]);
         assert_eq!(next(&mut stream).unwrap().name, "a");
         drop(running);
-        assert!(requeues.lock().running.is_empty());
+        assert!(requeues.0.state.lock().running.is_empty());
     }
 }

@@ -2,10 +2,8 @@
 
 mod stuck;
 
-use std::{
-    sync::{Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use parking_lot::Mutex;
+use std::time::Duration;
 
 use kube::runtime::reflector::ObjectRef;
 use operator_kit::{Backoff, backoff};
@@ -169,11 +167,11 @@ impl RequeuePolicy {
                 while_stuck(POD_RESYNC).min(*left)
             }
             Wait::PodEnds(left) | Wait::CleanUp(left) => {
-                self.stuck().remove(key);
+                self.stuck.lock().remove(key);
                 *left
             }
             Wait::VmDeletion(least) => {
-                self.stuck().remove(key);
+                self.stuck.lock().remove(key);
                 self.deleting.failed(key).max(*least)
             }
         }
@@ -224,14 +222,14 @@ impl RequeuePolicy {
     pub(super) fn forget(&self, key: &ObjectRef<PeerPod>) {
         self.failures.succeeded(key);
         self.deleting.succeeded(key);
-        self.stuck().remove(key);
+        self.stuck.lock().remove(key);
     }
 
     /// Forgets all PeerPods but these.
     pub(super) fn retain(&self, exists: impl Fn(&ObjectRef<PeerPod>) -> bool) {
         self.failures.retain(&exists);
         self.deleting.retain(&exists);
-        self.stuck().retain(exists);
+        self.stuck.lock().retain(exists);
     }
 
     /// The delay for a stuck PeerPod: at least this, and longer while many are, for each VM that the cloud was asked for.
@@ -242,17 +240,13 @@ impl RequeuePolicy {
         asked: u32,
         least: Duration,
     ) -> Duration {
-        let pause = self.stuck().add(key, cloud).saturating_mul(asked.max(1));
+        let pause = self.stuck.lock().add(key, cloud).saturating_mul(asked.max(1));
         self.spread(pause.max(least))
     }
 
     /// A little longer than `pause`, so that thousands that wait for the same thing do not return at the same time.
     fn spread(&self, pause: Duration) -> Duration {
         pause + self.failures.jitter(pause / 4)
-    }
-
-    fn stuck(&self) -> MutexGuard<'_, Stuck> {
-        self.stuck.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -1,10 +1,10 @@
 //! Remembers how the operator corrected objects *(no client)*. It prevents an endless write war about an object that another program
 //! keeps changing.
 
+use parking_lot::Mutex;
 use std::{
     collections::{BTreeMap, BTreeSet},
     hash::{BuildHasher, Hash, RandomState},
-    sync::{Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
 
@@ -82,7 +82,7 @@ impl Drifts {
     /// program undid it too often. New content need not wait.
     pub(super) fn admit(&self, key: &Key, content: &impl Hash, now: Instant) -> bool {
         let content = self.hasher.hash_one(content);
-        let mut table = self.table();
+        let mut table = self.writes.lock();
         table.retain(|_, writes| !writes.is_old(now));
         let writes = table.entry(key.clone()).or_insert_with(|| Writes::new(content));
         if writes.content != content {
@@ -105,26 +105,26 @@ impl Drifts {
 
     /// The admitted write failed.
     pub(super) fn not_written(&self, key: &Key) {
-        if let Some(writes) = self.table().get_mut(key) {
+        if let Some(writes) = self.writes.lock().get_mut(key) {
             writes.times.pop();
         }
     }
 
     /// The object is as wanted.
     pub(super) fn settled(&self, key: &Key) {
-        if let Some(writes) = self.table().get_mut(key) {
+        if let Some(writes) = self.writes.lock().get_mut(key) {
             writes.is_left = false;
         }
     }
 
     /// No object of this kind is wanted for the configuration any more.
     pub(super) fn forget(&self, config: &str, kind: &str) {
-        self.table().retain(|key, _| key.kind != kind || key.config.as_deref() != Some(config));
+        self.writes.lock().retain(|key, _| key.kind != kind || key.config.as_deref() != Some(config));
     }
 
     /// The condition about objects that others keep changing, and when to reconcile again.
     pub(super) fn finding(&self, config: &str, now: Instant) -> Option<(Finding, Duration)> {
-        let table = self.table();
+        let table = self.writes.lock();
         let of_config = table.iter().filter(|(key, _)| key.config.as_deref().is_none_or(|it| it == config));
         let (names, pauses): (Vec<_>, Vec<_>) = of_config
             .filter_map(|(key, writes)| {
@@ -146,24 +146,24 @@ impl Drifts {
     /// after that did not help. The takeover and the return of the fields are writes that succeed, so the watch would request the next
     /// reconcile at once, without end.
     pub(super) fn may_take_over(&self, key: &Key, now: Instant) -> bool {
-        self.table().get(key).is_none_or(|writes| writes.may_take_over(now))
+        self.writes.lock().get(key).is_none_or(|writes| writes.may_take_over(now))
     }
 
     /// The object could not be written although the operator had removed what others had set in it.
     pub(super) fn took_over_in_vain(&self, key: &Key, now: Instant) {
-        if let Some(writes) = self.table().get_mut(key) {
+        if let Some(writes) = self.writes.lock().get_mut(key) {
             writes.took_over_in_vain = Some(now);
         }
     }
 
     /// The operator removed from this object what others had set in it.
     pub(super) fn took_over(&self, key: Key) {
-        self.taken_over().insert(key);
+        self.taken_over.lock().insert(key);
     }
 
     /// The condition about objects in which the operator removed what others had set. It stays until [`reported`](Self::reported).
     pub(super) fn takeover_finding(&self, config: &str) -> Option<Finding> {
-        let taken_over = self.taken_over();
+        let taken_over = self.taken_over.lock();
         let of_config = taken_over.iter().filter(|key| key.config.as_deref() == Some(config));
         let names: Vec<_> = of_config.map(|key| format!("{} {}", key.kind, key.name)).collect();
         (!names.is_empty()).then(|| {
@@ -178,17 +178,7 @@ impl Drifts {
 
     /// A status has the condition about what the operator removed.
     pub(super) fn reported(&self, config: &str) {
-        self.taken_over().retain(|key| key.config.as_deref() != Some(config));
-    }
-
-    fn taken_over(&self) -> MutexGuard<'_, BTreeSet<Key>> {
-        // A set of keys is consistent after any interruption.
-        self.taken_over.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn table(&self) -> MutexGuard<'_, BTreeMap<Key, Writes>> {
-        // A table of times is consistent after any interruption.
-        self.writes.lock().unwrap_or_else(PoisonError::into_inner)
+        self.taken_over.lock().retain(|key| key.config.as_deref() != Some(config));
     }
 }
 
@@ -262,7 +252,7 @@ mod tests {
             assert!(drifts.admit(&key("d"), &"content", now));
             now += WINDOW / 3;
         }
-        assert!(drifts.table().len() < 4, "what was long ago is forgotten");
+        assert!(drifts.writes.lock().len() < 4, "what was long ago is forgotten");
     }
 
     #[test]

@@ -1,9 +1,7 @@
 //! Reports the state of a configuration *(client required)*: the status, and an event for each new reason.
 
-use std::{
-    sync::{Mutex, PoisonError},
-    time::{Duration, Instant},
-};
+use parking_lot::Mutex;
+use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
@@ -41,7 +39,7 @@ impl Reporter {
 
     /// Whether a status was written recently. A reconcile that began before the watch delivered it compared with the former one.
     pub(super) fn wrote_recently(&self) -> bool {
-        let written = *self.written.lock().unwrap_or_else(PoisonError::into_inner);
+        let written = *self.written.lock();
         written.is_some_and(|written| written.elapsed() < READ_BACK)
     }
 
@@ -69,7 +67,7 @@ impl Reporter {
         }
         let news: Vec<_> =
             status.conditions.iter().filter(|condition| is_news(condition, &before.conditions)).collect();
-        *self.written.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+        *self.written.lock() = Some(Instant::now());
         self.publisher.status(config, &status).await?;
         for condition in news {
             self.announce(config, condition).await;

@@ -1,10 +1,8 @@
 //! What is around every provider: a deadline for each call, a pause where the cloud says how long to wait, metrics, and lists that
 //! have each thing once.
 
-use std::{
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use parking_lot::Mutex;
+use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use operator_kit::Message;
@@ -31,13 +29,13 @@ pub struct Limits {
 impl Limits {
     /// How much longer the cloud wants no calls.
     fn closed_for(&self) -> Option<Duration> {
-        let until = *self.closed_until.lock().unwrap_or_else(PoisonError::into_inner);
+        let until = *self.closed_until.lock();
         until.map(|until| until.saturating_duration_since(Instant::now())).filter(|left| !left.is_zero())
     }
 
     fn close_for(&self, time: Duration) {
         let until = Instant::now() + time;
-        let mut closed = self.closed_until.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut closed = self.closed_until.lock();
         *closed = Some(closed.map_or(until, |before| before.max(until)));
     }
 }

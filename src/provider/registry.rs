@@ -1,10 +1,7 @@
 //! Which provider answers for which cloud, under the settings in force.
 
-use std::{
-    convert::Infallible,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use parking_lot::Mutex;
+use std::{convert::Infallible, sync::Arc, time::Duration};
 
 use futures::{
     FutureExt, Stream, StreamExt,
@@ -257,7 +254,7 @@ impl Source {
             Err(Error::new(ErrorClass::Transient, message))
         };
         let provider = if self.is_known() { self.provider(Some(cloud.name())).await } else { unknown() };
-        let built = self.built();
+        let built = self.built.lock();
         let built = built.as_ref().filter(|it| it.generation == generation);
         // If the provider could not be built, nothing is known about it.
         let has_moved = built.is_none_or(|it| it.known.moved_at.is_some());
@@ -288,13 +285,18 @@ impl Source {
         if let Some(provider) = self.provider_of(&recipe) {
             return provider;
         }
-        let before =
-            self.built().as_ref().filter(|it| it.is_at_place_of(&recipe)).map(|it| Arc::clone(&it.sightings));
+        let before = self
+            .built
+            .lock()
+            .as_ref()
+            .filter(|it| it.is_at_place_of(&recipe))
+            .map(|it| Arc::clone(&it.sightings));
         let sightings = before.unwrap_or_default();
         let provider = self.build(&recipe, &sightings);
         let Recipe { generation, endpoint, known, .. } = recipe;
         // If the settings have changed meanwhile, the next call finds this one outdated.
-        *self.built() = Some(Built { generation, endpoint, known, sightings, provider: provider.clone() });
+        *self.built.lock() =
+            Some(Built { generation, endpoint, known, sightings, provider: provider.clone() });
         provider
     }
 
@@ -318,11 +320,7 @@ impl Source {
 
     /// The provider that was made from this.
     fn provider_of(&self, recipe: &Recipe) -> Option<Result<Arc<dyn Provider>, Error>> {
-        self.built().as_ref().filter(|it| it.is_of(recipe)).map(|it| it.provider.clone())
-    }
-
-    fn built(&self) -> MutexGuard<'_, Option<Built>> {
-        self.built.lock().unwrap_or_else(PoisonError::into_inner)
+        self.built.lock().as_ref().filter(|it| it.is_of(recipe)).map(|it| it.provider.clone())
     }
 
     fn build(&self, recipe: &Recipe, sightings: &Arc<Sightings>) -> Result<Arc<dyn Provider>, Error> {

@@ -1,10 +1,11 @@
 //! What providers of one process share, such as a login.
 
+use parking_lot::Mutex;
 use std::{
     any::Any,
     collections::HashMap,
     fmt,
-    sync::{Arc, Mutex, PoisonError, Weak},
+    sync::{Arc, Weak},
 };
 
 use ring::digest::{Context, SHA256};
@@ -26,7 +27,7 @@ impl Shared {
         make: impl FnOnce() -> Result<T, Error>,
     ) -> Result<Arc<T>, Error> {
         let key = key(parts);
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.0.lock();
         let found = all.get(&key).and_then(Weak::upgrade).and_then(|found| found.downcast().ok());
         if let Some(found) = found {
             return Ok(found);
@@ -70,7 +71,7 @@ mod tests {
         assert_eq!(*made(&["a", "userp", "assword"], 4), 4);
         drop(first);
         assert_eq!(*made(&["a", "user", "password"], 5), 5, "nobody used it any more");
-        assert_eq!(shared.0.lock().unwrap().len(), 1, "what is gone is forgotten");
+        assert_eq!(shared.0.lock().len(), 1, "what is gone is forgotten");
     }
 
     #[test]

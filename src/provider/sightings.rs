@@ -1,10 +1,10 @@
 //! Which VMs were seen in one place, of which the cloud accepted the deletion, and which were missing there *(no client)*.
 
+use parking_lot::Mutex;
 use std::{
     collections::{HashMap, HashSet},
     hash::{BuildHasher, Hash, RandomState},
     mem,
-    sync::{Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
@@ -61,7 +61,7 @@ struct Missing {
 impl Sightings {
     /// The VM is there.
     pub(super) fn seen(&self, id: &InstanceId, claim: &Claim) {
-        let mut memory = self.lock();
+        let mut memory = self.0.lock();
         let vm = memory.hasher.hash_one(id);
         memory.missing.remove(vm);
         memory.settled.remove(&vm);
@@ -71,12 +71,12 @@ impl Sightings {
 
     /// The cloud accepted the deletion of the VM.
     pub(super) fn leaves(&self, id: &InstanceId) {
-        self.lock().leaving.insert(id.clone());
+        self.0.lock().leaving.insert(id.clone());
     }
 
     /// Whether the VM was there.
     pub(super) fn has(&self, id: &InstanceId, claim: &Claim) -> bool {
-        let memory = self.lock();
+        let memory = self.0.lock();
         memory.seen.contains(&memory.sighting(id, claim))
     }
 
@@ -87,7 +87,7 @@ impl Sightings {
         let until = claim.deleted.unwrap_or_else(Timestamp::now);
         let is_old =
             Duration::try_from(until.duration_since(claim.recorded)).is_ok_and(|lived| lived >= YOUNG);
-        let mut memory = self.lock();
+        let mut memory = self.0.lock();
         let (vm, now) = (memory.hasher.hash_one(id), Instant::now());
         if is_old || memory.leaving.contains(id) || memory.settled.contains(&vm) {
             memory.missing.remove(vm);
@@ -103,10 +103,6 @@ impl Sightings {
         let message =
             "the cloud does not show the VM, which may be too young to be shown; the operator asks again";
         Err(Error::new(ErrorClass::Unsettled { check_again_after }, Message::public(message)))
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Memory> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -281,7 +277,7 @@ mod tests {
             sightings.leaves(&id(number + 1_000_000));
             assert!(sightings.ensure_settled(&id(number), &claim(0, 1), Instant::now()).is_err());
         }
-        let memory = sightings.lock();
+        let memory = sightings.0.lock();
         assert!(memory.seen.len() <= MOST && memory.leaving.len() <= MOST);
         assert_eq!((memory.missing.all.len(), memory.missing.since.len()), (MOST, MOST));
     }

@@ -1,6 +1,7 @@
 //! Reloads settings while the operator runs.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use parking_lot::Mutex;
+use std::sync::Arc;
 use std::time::Duration;
 
 use notify::event::{AccessKind, AccessMode};
@@ -200,7 +201,7 @@ impl Reader {
 
     /// Watches the folders, again if they were replaced since; for one that is watched already this changes nothing.
     fn listen(&self) -> Result<(), String> {
-        let mut watcher = self.watcher.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut watcher = self.watcher.lock();
         let watcher = match &mut *watcher {
             Some(watcher) => watcher,
             none => {

@@ -1,6 +1,7 @@
 //! What the last sweep found, as `status` shows it *(no client)*.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use parking_lot::Mutex;
+use std::sync::Arc;
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -188,17 +189,17 @@ pub struct Published(Arc<Mutex<Snapshot>>);
 impl Published {
     /// The newest one.
     pub fn current(&self) -> Snapshot {
-        self.lock().clone()
+        self.0.lock().clone()
     }
 
     /// This process begins to lead, or does not lead. It knows no cloud yet.
     pub(super) fn begin(&self, leads: bool) {
-        *self.lock() = Snapshot { leads, clouds: Vec::new() };
+        *self.0.lock() = Snapshot { leads, clouds: Vec::new() };
     }
 
     /// Replaces what is known of a cloud.
     pub(super) fn show(&self, cloud: CloudSnapshot) {
-        let mut snapshot = self.lock();
+        let mut snapshot = self.0.lock();
         match snapshot.clouds.binary_search_by(|it| it.cloud.cmp(&cloud.cloud)) {
             Ok(place) => snapshot.clouds[place] = cloud,
             Err(place) => snapshot.clouds.insert(place, cloud),
@@ -207,10 +208,6 @@ impl Published {
 
     /// Forgets a cloud.
     pub(super) fn hide(&self, cloud: &str) {
-        self.lock().clouds.retain(|it| it.cloud != cloud);
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Snapshot> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().clouds.retain(|it| it.cloud != cloud);
     }
 }

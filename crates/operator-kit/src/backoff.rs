@@ -1,8 +1,8 @@
 //! Exponential backoff with jitter, for each object separately.
 
+use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::hash::Hash;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// The first delay is at most this.
@@ -56,19 +56,14 @@ impl<K> Backoff<K> {
 
     /// A random time of at most `longest`, to spread out what waits for the same time.
     pub fn jitter(&self, longest: Duration) -> Duration {
-        longest.mul_f64(self.table().random.f64())
-    }
-
-    fn table(&self) -> MutexGuard<'_, Table<K>> {
-        // A table of counters is whole at any time.
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+        longest.mul_f64(self.table.lock().random.f64())
     }
 }
 
 impl<K: Eq + Hash + Clone> Backoff<K> {
     /// Another failure: how long to wait before the next attempt.
     pub fn failed(&self, key: &K) -> Duration {
-        let table = &mut *self.table();
+        let table = &mut *self.table.lock();
         let failures = match table.failures.get_mut(key) {
             Some(failures) => {
                 *failures = failures.saturating_add(1);
@@ -81,7 +76,7 @@ impl<K: Eq + Hash + Clone> Backoff<K> {
 
     /// A success, or an object that is gone: its failures are forgotten.
     pub fn succeeded(&self, key: &K) {
-        let mut table = self.table();
+        let mut table = self.table.lock();
         if table.failures.remove(key).is_some() && table.failures.is_empty() {
             // After an outage, give back the memory that thousands of failing objects took.
             table.failures = HashMap::new();
@@ -90,12 +85,12 @@ impl<K: Eq + Hash + Clone> Backoff<K> {
 
     /// Forgets all objects except these, which still exist.
     pub fn retain(&self, exists: impl Fn(&K) -> bool) {
-        self.table().failures.retain(|key, _| exists(key));
+        self.table.lock().failures.retain(|key, _| exists(key));
     }
 
     /// Failures in a row.
     pub fn failures(&self, key: &K) -> u32 {
-        self.table().failures.get(key).copied().unwrap_or(0)
+        self.table.lock().failures.get(key).copied().unwrap_or(0)
     }
 }
 
@@ -148,6 +143,6 @@ mod tests {
         for key in ["a", "b", "never failed"] {
             backoff.succeeded(&key);
         }
-        assert_eq!(backoff.table().failures.capacity(), 0);
+        assert_eq!(backoff.table.lock().failures.capacity(), 0);
     }
 }

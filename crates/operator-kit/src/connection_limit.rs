@@ -1,10 +1,11 @@
 //! A server's connections: a bounded number of them. A new connection always finds a place.
 
+use parking_lot::Mutex;
 use std::{
     collections::HashMap,
     future::Future,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
@@ -100,12 +101,12 @@ impl Slot {
     /// Records that a request was answered.
     pub fn answered(&self) {
         self.is_answering.store(false, Ordering::Relaxed);
-        *self.active.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+        *self.active.lock() = Instant::now();
     }
 
     /// When the connection opened, or its last request was answered.
     pub fn active(&self) -> Instant {
-        *self.active.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.active.lock()
     }
 
     /// Returns when the connection must close: another one needs the place, or no request came for longer than `idle`.

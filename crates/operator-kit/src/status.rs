@@ -1,9 +1,9 @@
 //! Writes the status of an object and its events *(client required)*.
 
+use parking_lot::Mutex;
 use std::{
     collections::HashMap,
     hash::{DefaultHasher, Hash, Hasher},
-    sync::{Mutex, PoisonError},
     time::{Duration, Instant},
 };
 
@@ -165,7 +165,7 @@ impl Publisher {
     /// Whether the status with this hash was written last, and for this copy of the object: then the cache does not show the result yet.
     /// `None` if only the copy tells whether a write is due.
     fn has_written(&self, metadata: &ObjectMeta, hash: u64) -> Option<bool> {
-        let written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
+        let written = self.written.lock();
         let last = written.get(metadata.uid.as_deref().unwrap_or_default())?;
         let Some((of, at)) = last.done.as_ref().filter(|_| last.hash == hash) else {
             // The copy may have this status because it was read before another one was written. A write that failed may have changed it.
@@ -176,7 +176,7 @@ impl Publisher {
     }
 
     fn remember(&self, metadata: &ObjectMeta, last: Last) {
-        let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut written = self.written.lock();
         if written.len() >= REMEMBERED_STATUSES {
             // Of objects that were deleted since, no cache shows anything.
             *written = HashMap::new();
@@ -186,7 +186,7 @@ impl Publisher {
 
     /// The recorder for one more event. It cannot forget one event alone: with another note the memory of all begins anew.
     fn recorder(&self, about: u64, note: u64) -> Recorder {
-        let mut published = self.published.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut published = self.published.lock();
         let fits = match published.notes.get(&about) {
             Some(before) => *before == note,
             None => published.notes.len() < REMEMBERED_EVENTS,
@@ -224,7 +224,7 @@ impl Publisher {
             Err(error) => {
                 if error.code() == Some(404) {
                     // kube counts a repeat on the event that it remembers. If someone deleted that one, each repeat would fail.
-                    let mut published = self.published.lock().unwrap_or_else(PoisonError::into_inner);
+                    let mut published = self.published.lock();
                     *published = Published::nothing(&self.whole, self.field_manager);
                 }
                 warn!(%error, "publishing an event failed");
@@ -423,11 +423,11 @@ mod tests {
         let seen = methods.clone();
         // The name of an event has the time in it, so no script can have the path of the second call.
         let as_sent = service_fn(move |request: hyper::Request<Body>| {
-            seen.lock().unwrap().push(request.method().clone());
+            seen.lock().push(request.method().clone());
             async { Ok::<_, BoxError>(hyper::Response::new(request.into_body())) }
         });
         publish(&Client::new(as_sent, "default"), &["no disk"; 3]).await;
-        assert_eq!(*methods.lock().unwrap(), ["POST", "PATCH", "PATCH"]);
+        assert_eq!(*methods.lock(), ["POST", "PATCH", "PATCH"]);
     }
 
     #[tokio::test]
@@ -437,7 +437,7 @@ mod tests {
         let without_repeats = service_fn(move |request: hyper::Request<Body>| {
             let method = request.method().clone();
             let is_repeat = method == "PATCH";
-            seen.lock().unwrap().push(method);
+            seen.lock().push(method);
             let mut answer = hyper::Response::new(request.into_body());
             if is_repeat {
                 *answer.status_mut() = hyper::StatusCode::NOT_FOUND;
@@ -446,6 +446,6 @@ mod tests {
             async { Ok::<_, BoxError>(answer) }
         });
         publish(&Client::new(without_repeats, "default"), &["no disk"; 4]).await;
-        assert_eq!(*methods.lock().unwrap(), ["POST", "PATCH", "POST", "PATCH"]);
+        assert_eq!(*methods.lock(), ["POST", "PATCH", "POST", "PATCH"]);
     }
 }

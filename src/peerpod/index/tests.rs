@@ -66,7 +66,7 @@ fn names<'a>(keys: impl IntoIterator<Item = &'a Key>) -> Vec<String> {
 }
 
 fn population(index: &Index) -> Population {
-    index.state.lock().unwrap().current.clouds["libvirt"].population()
+    index.state.lock().current.clouds["libvirt"].population()
 }
 
 /// The names of those that an event requeues.

@@ -188,7 +188,7 @@ proptest! {
                 *turn = None;
             } else {
                 let turn = turn.get_or_insert_with(|| parking.turn(["aws", "libvirt"][cloud], &keys[which]));
-                if enters && turn.enter(most) && stalls && matches!(*turn.lock(), State::Entered { stalled: None, .. }) {
+                if enters && turn.enter(most) && stalls && matches!(*turn.state.lock(), State::Entered { stalled: None, .. }) {
                     turn.stall();
                 }
             }
@@ -208,7 +208,7 @@ proptest! {
                 drop(parking.turn("aws", &keys[name.parse::<usize>().unwrap()]));
             }
         }
-        for at in parking.lock().values() {
+        for at in parking.0.clouds.lock().values() {
             prop_assert_eq!((at.taken, at.stalled), (0, 0));
             prop_assert!(at.parked.is_empty() && at.called.is_empty());
         }

@@ -139,6 +139,6 @@ fn a_live_peerpod_is_never_slow_and_leaves_no_entry() {
     watched.holds(Reason::AmbiguousSiblings, 1);
     assert_eq!(ended(&Decision::Nothing), None);
     watched.holds(Reason::AmbiguousSiblings, 0);
-    assert!(watched.tracker.table().is_empty());
-    assert_eq!(watched.tracker.table().capacity(), 0);
+    assert!(watched.tracker.table.lock().is_empty());
+    assert_eq!(watched.tracker.table.lock().capacity(), 0);
 }

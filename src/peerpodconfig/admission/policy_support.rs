@@ -1,8 +1,8 @@
 //! Whether the API server supports admission policies, and their changes *(client required)*. The answer is cached.
 
+use parking_lot::Mutex;
 use std::{
     future::pending,
-    sync::{Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
 
@@ -51,7 +51,7 @@ impl PolicySupport {
 
     /// Makes [`Self::ask`] ask again, because an object of these kinds was not found, or because the API server may have changed.
     pub(super) fn doubt(&self) {
-        *self.answered() = None;
+        *self.answered.lock() = None;
     }
 
     /// The answers from now on.
@@ -60,16 +60,12 @@ impl PolicySupport {
     }
 
     fn is_believed(&self, now: Instant) -> bool {
-        self.answered().is_some_and(|last| now.saturating_duration_since(last) < BELIEVED)
+        self.answered.lock().is_some_and(|last| now.saturating_duration_since(last) < BELIEVED)
     }
 
     fn learn(&self, served: bool, now: Instant) {
         self.supported.send_if_modified(|known| std::mem::replace(known, served) != served);
-        *self.answered() = Some(now);
-    }
-
-    fn answered(&self) -> MutexGuard<'_, Option<Instant>> {
-        self.answered.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.answered.lock() = Some(now);
     }
 }
 

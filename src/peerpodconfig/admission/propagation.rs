@@ -1,9 +1,9 @@
 //! Whether API servers already apply a policy or registration that this process wrote, by this process's own clock: an API server's
 //! may be ahead of it or behind it. Pure *(no client)*.
 
+use parking_lot::Mutex;
 use std::{
     collections::HashMap,
-    sync::{Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
 
@@ -24,7 +24,7 @@ impl Propagation {
     /// Whether API servers may not apply the admission of this configuration yet. `wrote`: this pass wrote what they must learn.
     /// `was_in_force`: the status says that the admission is in force, so one that is new to this process is old.
     pub(super) fn is_settling(&self, config: &str, wrote: bool, was_in_force: bool, now: Instant) -> bool {
-        let mut all = self.all();
+        let mut all = self.0.lock();
         let written = all.entry(config.to_owned()).or_insert((!was_in_force).then_some(now));
         if wrote {
             *written = Some(now);
@@ -34,17 +34,12 @@ impl Propagation {
 
     /// The configuration is being deleted.
     pub(super) fn forget(&self, config: &str) {
-        self.all().remove(config);
+        self.0.lock().remove(config);
     }
 
     /// Another process may have written meanwhile.
     pub(super) fn leadership_changed(&self) {
-        self.all().clear();
-    }
-
-    fn all(&self) -> MutexGuard<'_, HashMap<String, Option<Instant>>> {
-        // A table of times is consistent after any interruption.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().clear();
     }
 }
 
@@ -98,7 +93,7 @@ mod tests {
         propagation.leadership_changed();
         assert!(!is_settling(2, false, true));
         propagation.forget("config");
-        assert!(propagation.all().is_empty());
+        assert!(propagation.0.lock().is_empty());
         assert!(is_settling(10, false, false), "the status does not say so");
         assert!(!is_settling(15, false, false));
     }

@@ -1,9 +1,10 @@
 //! Backs off from a node that another program keeps resetting *(no client)*.
 
+use parking_lot::Mutex;
 use std::{
     collections::HashMap,
     hash::{BuildHasher, RandomState},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     time::Duration,
 };
 
@@ -55,7 +56,7 @@ impl ConflictBackoff {
     /// content need not wait.
     pub(super) fn admit(&self, write: &NodeWrite, now: Instant) -> Result<(), Duration> {
         let content = self.hasher.hash_one(write);
-        let mut table = self.table();
+        let mut table = self.last.lock();
         let again = match table.get(&write.node) {
             Some(last) if last.content == content => {
                 if let Some(wait) = last.wait(now) {
@@ -75,29 +76,24 @@ impl ConflictBackoff {
     /// How long this write would have to wait; `None`: it need not.
     pub(super) fn wait(&self, write: &NodeWrite, now: Instant) -> Option<Duration> {
         let content = self.hasher.hash_one(write);
-        self.table().get(&write.node).filter(|last| last.content == content)?.wait(now)
+        self.last.lock().get(&write.node).filter(|last| last.content == content)?.wait(now)
     }
 
     /// Whether the content that was written to a node last would have to wait.
     pub(super) fn delays(&self, node: &Arc<str>, now: Instant) -> bool {
-        self.table().get(node).is_some_and(|last| last.wait(now).is_some())
+        self.last.lock().get(node).is_some_and(|last| last.wait(now).is_some())
     }
 
     /// The noted write failed.
     pub(super) fn not_written(&self, node: &Arc<str>) {
-        self.table().remove(node);
+        self.last.lock().remove(node);
     }
 
     /// Forgets old writes.
     pub(super) fn forget_old(&self, now: Instant) {
-        let mut table = self.table();
+        let mut table = self.last.lock();
         table.retain(|_, last| now.saturating_duration_since(last.at) < PEACE);
         self.backoff.retain(|node| table.contains_key(node));
-    }
-
-    fn table(&self) -> MutexGuard<'_, HashMap<Arc<str>, Last>> {
-        // A table of times is consistent after any interruption.
-        self.last.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -160,7 +156,7 @@ mod tests {
         while conflicts.admit(&write("a", 3), now).is_ok() {}
         let later = now + PEACE;
         conflicts.forget_old(later);
-        assert!(conflicts.table().is_empty() && conflicts.backoff.failures(&"a".into()) == 0);
+        assert!(conflicts.last.lock().is_empty() && conflicts.backoff.failures(&"a".into()) == 0);
         for _ in 0..2 {
             conflicts.admit(&write("a", 3), later).unwrap();
         }

@@ -1,9 +1,10 @@
 //! A store of all nodes, kept up to date by a watch.
 
+use parking_lot::Mutex;
 use std::{
     collections::{BTreeMap, HashSet},
     future::ready,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
 };
 
 use futures::{Stream, StreamExt};
@@ -76,20 +77,20 @@ impl Nodes {
 
     /// All nodes by name; `None` until all have been listed.
     pub fn snapshot(&self) -> Option<Vec<Arc<Node>>> {
-        let state = self.state();
+        let state = self.0.state.lock();
         state.known.then(|| state.current.values().cloned().collect())
     }
 
     /// Whether the operator made any of the nodes advertise something.
     pub fn any_marked(&self) -> bool {
-        self.state().current.values().any(|node| node.mark().is_some())
+        self.0.state.lock().current.values().any(|node| node.mark().is_some())
     }
 
     /// Waits until all nodes have been listed. The watch must be polled meanwhile.
     pub async fn wait_until_known(&self) {
         loop {
             let known = self.0.known.notified();
-            if self.state().known {
+            if self.0.state.lock().known {
                 return;
             }
             known.await;
@@ -98,7 +99,7 @@ impl Nodes {
 
     /// Applies an event of the watch. Returns whether a stored field changed.
     fn take(&self, event: &Event<NodeView>) -> bool {
-        let state = &mut *self.state();
+        let state = &mut *self.0.state.lock();
         match event {
             Event::Init => state.arriving = Arriving::default(),
             Event::InitApply(view) => {
@@ -149,7 +150,7 @@ impl Nodes {
     /// Applies the answer to a write before the watch delivers it, so that the next plan uses it and nothing is written twice. It
     /// does not restore a node that was removed.
     pub(super) fn wrote(&self, view: &NodeView) {
-        let state = &mut *self.state();
+        let state = &mut *self.0.state.lock();
         let node = Node::new(view, &mut state.texts);
         if let Some(before) = state.current.get_mut(node.name())
             && before.uid() == node.uid()
@@ -159,11 +160,6 @@ impl Nodes {
             state.arriving.written.insert(node.name().clone());
             *before = Arc::new(node);
         }
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        // A table of nodes is consistent after any interruption.
-        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

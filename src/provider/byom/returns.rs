@@ -1,10 +1,10 @@
 //! Since when machines are back in the pool, as far as this process has seen it *(no client)*.
 
+use parking_lot::Mutex;
 use std::{
     collections::HashMap,
     hash::{BuildHasher as _, RandomState},
     net::IpAddr,
-    sync::{Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
@@ -59,7 +59,7 @@ impl Returns {
             return Ok(());
         }
         let (key, now) = (self.key(address, claim), Instant::now());
-        let mut all = self.lock();
+        let mut all = self.machines.lock();
         let has_no_room = |all: &Machines| all.len() >= MOST && !all.contains_key(&key);
         if has_no_room(&all) {
             all.retain(|_, it| it.counts(now));
@@ -83,7 +83,7 @@ impl Returns {
     /// Notes that the pool gives the machine to the Pod. Returns whether the machine was available before.
     pub(super) fn undone(&self, address: IpAddr, claim: &Claim) -> bool {
         let key = self.key(address, claim);
-        let mut all = self.lock();
+        let mut all = self.machines.lock();
         let Some(it) = all.get_mut(&key) else { return false };
         *it = Returned { since: None, seen: Instant::now() };
         true
@@ -91,10 +91,6 @@ impl Returns {
 
     fn key(&self, address: IpAddr, claim: &Claim) -> u64 {
         self.hasher.hash_one((address, &claim.pod, claim.created))
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Machines> {
-        self.machines.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -114,7 +110,7 @@ mod tests {
         for number in 0..=MOST {
             assert!(!available(number));
         }
-        assert_eq!(returns.lock().len(), MOST);
+        assert_eq!(returns.machines.lock().len(), MOST);
         advance(MAY_BE_UNDONE).await;
         assert!(available(0) && !available(MOST), "there is no room for that one yet");
         advance(MAY_BE_UNDONE).await;
@@ -134,7 +130,7 @@ mod tests {
         for number in 1..=MOST {
             let _ = returns.available(address, &claim(number));
         }
-        assert!(returns.available(address, &claim(MOST)).is_err() && returns.lock().len() == MOST);
+        assert!(returns.available(address, &claim(MOST)).is_err() && returns.machines.lock().len() == MOST);
         assert!(returns.undone(address, &claim(0)));
     }
 }

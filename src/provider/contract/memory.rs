@@ -1,9 +1,10 @@
 //! A cloud in memory. It settles late, its identifiers may have a scope, and it deletes in its own time.
 
+use parking_lot::Mutex;
 use std::{
     collections::{HashMap, HashSet},
     future::pending,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     time::Duration,
 };
 
@@ -61,21 +62,21 @@ impl Memory {
 
     /// From now on no call is answered.
     pub fn hang(&self) {
-        self.lock().behavior = Some((Behavior::Hangs, (String::new(), String::new())));
+        self.0.lock().behavior = Some((Behavior::Hangs, (String::new(), String::new())));
     }
 
     /// When it is next asked for a VM, it wants no calls for this time.
     pub fn pause_once(&self, time: Duration) {
-        self.lock().pause = Some(time);
+        self.0.lock().pause = Some(time);
     }
 
     /// How many VMs are there.
     pub fn count(&self) -> usize {
-        self.lock().vms.values().filter(|vm| vm.power.is_some()).count()
+        self.0.lock().vms.values().filter(|vm| vm.power.is_some()).count()
     }
 
     fn add(&self, kind: Kind, pod: &str) -> Example {
-        let mut state = self.lock();
+        let mut state = self.0.lock();
         state.made += 1;
         let number = state.made;
         // An identifier of many a cloud.
@@ -103,17 +104,13 @@ impl Memory {
         Example { id, name }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Fails, or never ends, as the cloud behaves to this VM.
     async fn answer(&self, key: Option<&(String, String)>) -> Result<(), Error> {
-        let pause = key.and_then(|_| self.lock().pause.take());
+        let pause = key.and_then(|_| self.0.lock().pause.take());
         if let Some(time) = pause {
             return Err(throttled(time));
         }
-        let behavior = self.lock().behavior.clone();
+        let behavior = self.0.lock().behavior.clone();
         let Some((behavior, _)) = behavior.filter(|(behavior, to)| {
             // Faults of the cloud as a whole affect all VMs, and every fault affects a list.
             key.is_none_or(|key| key == to) || matches!(behavior, Behavior::Hangs | Behavior::Throttled)
@@ -188,7 +185,7 @@ impl Provider for Memory {
     async fn describe(&self, id: &InstanceId, _: &Claim) -> Result<Vm, Error> {
         let key = key(id.as_str());
         self.answer(Some(&key)).await?;
-        let mut state = self.lock();
+        let mut state = self.0.lock();
         state.settle(&key);
         let is_hidden = state.behaves(Behavior::NotYetShown, &key);
         let vm = state
@@ -209,7 +206,7 @@ impl Provider for Memory {
     async fn delete(&self, own: &OwnVm) -> Result<Accepted, Error> {
         let key = key(own.vm().id.as_str());
         self.answer(Some(&key)).await?;
-        let mut state = self.lock();
+        let mut state = self.0.lock();
         let holds = state.behaves(Behavior::HoldsBelongings, &key);
         let vm = state.vms.get_mut(&key).ok_or_else(not_found)?;
         if holds {
@@ -222,9 +219,9 @@ impl Provider for Memory {
 
     async fn list(&self, pages: Pages<'_>) -> Result<(), Error> {
         self.answer(None).await?;
-        let cuts = matches!(self.lock().behavior, Some((Behavior::CutsListsOff, _)));
+        let cuts = matches!(self.0.lock().behavior, Some((Behavior::CutsListsOff, _)));
         let listed: Vec<_> = {
-            let state = self.lock();
+            let state = self.0.lock();
             let here = state.vms.iter().filter(|((scope, _), _)| scope == HERE);
             here.flat_map(|((_, id), vm)| vm.listed(id)).collect()
         };
@@ -262,7 +259,7 @@ impl Peer for Memory {
 
     async fn left(&self, example: &Example) -> Result<Left, Cannot> {
         let key = key(&example.id);
-        let mut state = self.lock();
+        let mut state = self.0.lock();
         state.settle(&key);
         let left = state.vms.get(&key).map(|vm| Left {
             vm: vm.power.is_some(),
@@ -273,12 +270,12 @@ impl Peer for Memory {
     }
 
     async fn remove(&self, example: &Example) -> Result<(), Cannot> {
-        self.lock().vms.remove(&key(&example.id));
+        self.0.lock().vms.remove(&key(&example.id));
         Ok(())
     }
 
     async fn behave(&self, behavior: Behavior, example: &Example) -> Result<(), Cannot> {
-        self.lock().behavior = (behavior != Behavior::Well).then(|| (behavior, key(&example.id)));
+        self.0.lock().behavior = (behavior != Behavior::Well).then(|| (behavior, key(&example.id)));
         Ok(())
     }
 }

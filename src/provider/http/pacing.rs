@@ -7,10 +7,8 @@
 
 mod rhythm;
 
-use std::sync::{
-    Mutex, PoisonError,
-    atomic::{AtomicUsize, Ordering},
-};
+use parking_lot::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use hyper::Method;
 use tokio::time::{Instant, sleep_until};
@@ -116,7 +114,7 @@ impl Drop for Out<'_> {
 
 impl Lane {
     fn with<T>(&self, change: impl FnOnce(&mut Rhythm) -> T) -> T {
-        change(&mut self.rhythm.lock().unwrap_or_else(PoisonError::into_inner))
+        change(&mut self.rhythm.lock())
     }
 }
 

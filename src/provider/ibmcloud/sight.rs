@@ -1,9 +1,7 @@
 //! Whether the credentials can see pod VMs *(no client)*. To other credentials, VPC answers as if there were none.
 
-use std::{
-    sync::{Mutex, PoisonError},
-    time::Duration,
-};
+use parking_lot::Mutex;
+use std::time::Duration;
 
 use tokio::time::Instant;
 
@@ -45,7 +43,7 @@ impl Sight {
     /// Notes an instance that VPC has shown by itself, not in a list: the right to list is not the right to read.
     pub(super) fn note(&self, instance: &Instance) {
         if self.counts(instance) {
-            *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+            *self.last.lock() = Some(Instant::now());
         }
     }
 
@@ -77,7 +75,7 @@ impl Sight {
 
     /// Whether the credentials have shown a pod VM of late.
     fn is_proven(&self) -> bool {
-        let last = *self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let last = *self.last.lock();
         last.is_some_and(|last| last.elapsed() < COUNTS)
     }
 }

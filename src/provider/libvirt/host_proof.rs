@@ -7,11 +7,8 @@
 //!
 //! A VM that the operator deleted on this host is on no other one. A usual deletion ends with that, so it costs no connection.
 
-use std::{
-    collections::HashSet,
-    sync::{Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use parking_lot::Mutex;
+use std::{collections::HashSet, time::Duration};
 
 use tokio::time::Instant;
 use uuid::Uuid;
@@ -45,7 +42,7 @@ impl HostProof {
 
 impl Deleted {
     fn note(&self, vm: Uuid) {
-        let mut all = self.lock();
+        let mut all = self.0.lock();
         if all.len() >= MOST_DELETED {
             all.clear();
         }
@@ -54,11 +51,7 @@ impl Deleted {
 
     /// Whether the VM was noted. That is forgotten then.
     fn take(&self, vm: Uuid) -> bool {
-        self.lock().remove(&vm)
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashSet<Uuid>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().remove(&vm)
     }
 }
 
@@ -101,7 +94,7 @@ mod tests {
     fn the_memory_of_deleted_vms_is_bounded() {
         let (deleted, vms) = (Deleted::default(), 0..=MOST_DELETED as u128);
         vms.clone().for_each(|number| deleted.note(Uuid::from_u128(number)));
-        assert!(deleted.lock().len() <= MOST_DELETED);
+        assert!(deleted.0.lock().len() <= MOST_DELETED);
         assert!(deleted.take(Uuid::from_u128(*vms.end())));
     }
 }

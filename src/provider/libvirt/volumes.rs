@@ -1,9 +1,7 @@
 //! The volumes that belong to one domain.
 
-use std::{
-    collections::HashMap,
-    sync::{Mutex, MutexGuard, PoisonError},
-};
+use parking_lot::Mutex;
+use std::collections::HashMap;
 
 use futures::future::join_all;
 use libvirt_client::{ErrorCode, Volume};
@@ -33,22 +31,18 @@ pub(super) struct Remains(Mutex<HashMap<InstanceId, Vm>>);
 impl Remains {
     /// What is known to be left of the domain.
     pub(super) fn of(&self, id: &InstanceId) -> Option<Vm> {
-        self.lock().get(id).cloned()
+        self.0.lock().get(id).cloned()
     }
 
     /// Notes whether something is left of the domain.
     pub(super) fn note(&self, vm: &Vm, left: bool) {
-        let mut remains = self.lock();
+        let mut remains = self.0.lock();
         if !left {
             remains.remove(&vm.id);
         } else if remains.len() < MOST_REMAINS {
             let stage = Stage::Remains(Bears::Name);
             remains.insert(vm.id.clone(), Vm { stage, ..vm.clone() });
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<InstanceId, Vm>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -39,12 +39,12 @@ struct Region(Arc<Mutex<HashMap<InstanceId, Vm>>>);
 #[async_trait]
 impl Provider for Region {
     async fn describe(&self, id: &InstanceId, _: &Claim) -> Result<Vm, Error> {
-        let found = self.0.lock().unwrap().get(id).cloned();
+        let found = self.0.lock().get(id).cloned();
         found.ok_or_else(|| Error::new(ErrorClass::NotFound, "no such VM"))
     }
 
     async fn delete(&self, vm: &OwnVm) -> Result<Accepted, Error> {
-        self.0.lock().unwrap().remove(&vm.vm().id);
+        self.0.lock().remove(&vm.vm().id);
         Ok(Accepted::default())
     }
 
@@ -99,7 +99,7 @@ async fn a_provider_that_an_embedding_program_brings_serves_its_cloud() {
     let id = InstanceId::parse(CLOUD, "0dd2f0c5-6a3d-44a7-9b5e-2f7a6c2f9a11").unwrap();
     let vm = Vm::named(id.clone(), "podvm-web-1a2b3c4d");
     let region = Region::default();
-    region.0.lock().unwrap().insert(id.clone(), vm.clone());
+    region.0.lock().insert(id.clone(), vm.clone());
     let clouds = clouds(&Openers::default().with(CLOUD, move |_, opening| {
         assert_eq!(opening.recorded.as_ref().map(|it| it.address.to_owned()).as_deref(), Some("here"));
         Ok(Box::new(region.clone()))
@@ -177,7 +177,7 @@ async fn a_former_place_that_asks_for_fewer_calls_stops_no_call_to_the_present_o
     let [there, nowhere] = ["0dd2f0c5-6a3d-44a7-9b5e-2f7a6c2f9a11", "0dd2f0c5-6a3d-44a7-9b5e-2f7a6c2f9a12"]
         .map(|id| InstanceId::parse(CLOUD, id).unwrap());
     let region = Region::default();
-    region.0.lock().unwrap().insert(there.clone(), Vm::named(there.clone(), "podvm-web-1a2b3c4d"));
+    region.0.lock().insert(there.clone(), Vm::named(there.clone(), "podvm-web-1a2b3c4d"));
     let openers = Openers::default().with(CLOUD, move |_, opening| {
         let is_here = opening.recorded.as_ref().is_none_or(|it| it.address == "here");
         let retry_after = Some(Duration::from_secs(600));

@@ -11,10 +11,8 @@
 //! - A session may go on with a vCenter to which the name no longer leads. So an answer that something is absent counts only if a search
 //!   in the session succeeded by a connection that was opened after the question ([`VCenter::call_anew`]).
 
-use std::{
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use parking_lot::Mutex;
+use std::{sync::Arc, time::Duration};
 
 use hyper::{
     Request,
@@ -217,7 +215,7 @@ impl Login {
     }
 
     async fn log_in(&self) -> Result<Fresh<Arc<Session>>, Error> {
-        let refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let refused = self.refused.lock().clone();
         if let Some((_, error)) = refused.filter(|(at, _)| at.elapsed() < AFTER_REFUSAL) {
             return Err(error);
         }
@@ -226,7 +224,7 @@ impl Login {
             && error.class == ErrorClass::Unauthorized
         {
             let refused = Some((Instant::now(), error.clone()));
-            *self.refused.lock().unwrap_or_else(PoisonError::into_inner) = refused;
+            *self.refused.lock() = refused;
         }
         Ok(Fresh { value: Arc::new(logged_in?), expires: Timestamp::now() + LASTS })
     }

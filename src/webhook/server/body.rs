@@ -1,11 +1,7 @@
 //! Bodies of requests and of answers, within the memory that all of them may hold together.
 
-use std::{
-    collections::BTreeMap,
-    convert::Infallible,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use parking_lot::Mutex;
+use std::{collections::BTreeMap, convert::Infallible, sync::Arc, time::Duration};
 
 use http_body_util::BodyExt;
 use hyper::body::{Body, Bytes};
@@ -236,7 +232,7 @@ impl Holders {
     fn enter(&self) -> Place {
         let displaced = CancellationToken::new();
         let holder = Holder { since: Instant::now(), bytes: 0, displaced: displaced.clone() };
-        let mut all = self.all();
+        let mut all = self.0.lock();
         let key = all.last_key_value().map_or(0, |(last, _)| last + 1);
         all.insert(key, holder);
         Place { holders: self.clone(), key, displaced }
@@ -245,7 +241,7 @@ impl Holders {
     /// Displaces others than `own` that have had enough time, until they hold as much as is `missing`. Returns when to look again.
     fn displace(&self, mut missing: usize, own: Option<u64>) -> Instant {
         let now = Instant::now();
-        for (key, holder) in &*self.all() {
+        for (key, holder) in &*self.0.lock() {
             if Some(*key) == own || holder.displaced.is_cancelled() {
                 continue;
             }
@@ -261,16 +257,11 @@ impl Holders {
         }
         now + ARRIVAL_TIME
     }
-
-    fn all(&self) -> MutexGuard<'_, BTreeMap<u64, Holder>> {
-        // The holders are consistent after any interruption.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl Place {
     fn holds(&self, bytes: usize) {
-        if let Some(holder) = self.holders.all().get_mut(&self.key) {
+        if let Some(holder) = self.holders.0.lock().get_mut(&self.key) {
             holder.bytes = bytes;
         }
     }
@@ -278,7 +269,7 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.holders.all().remove(&self.key);
+        self.holders.0.lock().remove(&self.key);
     }
 }
 
@@ -296,7 +287,7 @@ mod tests {
             answers.push(memory.replace(held, vec![0; ANSWERS / 4], end).await.unwrap());
         }
         assert_eq!(memory.shared.available_permits(), SHARED);
-        assert!(memory.holders.all().is_empty(), "they are answered");
+        assert!(memory.holders.0.lock().is_empty(), "they are answered");
         let left = ANSWERS - 4 * (ANSWERS / 4 - OWN);
         assert_eq!(memory.answers.available_permits(), left);
         drop(answers);

@@ -1,8 +1,9 @@
 //! What must be true before the operator counts as ready.
 
+use parking_lot::Mutex;
 use std::borrow::Cow;
 use std::fmt::Write;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use tokio::sync::Notify;
 
@@ -45,7 +46,7 @@ impl Readiness {
 
     /// Whether everything needed is met. A program that needs nothing has not started yet.
     pub fn is_ready(&self) -> bool {
-        let items = self.items();
+        let items = self.0.items.lock();
         let mut needed = items.iter().filter(|item| item.needed).peekable();
         needed.peek().is_some() && needed.all(|item| item.problem.is_none())
     }
@@ -65,7 +66,7 @@ impl Readiness {
     /// A line for each condition.
     pub(super) fn report(&self, title: &str) -> String {
         let mut text = format!("{title}\n");
-        for Item { name, problem, .. } in self.items().iter() {
+        for Item { name, problem, .. } in self.0.items.lock().iter() {
             // Writing to a string cannot fail.
             let _ = match problem {
                 None => writeln!(text, "[+] {name}"),
@@ -76,14 +77,9 @@ impl Readiness {
     }
 
     fn add(&self, item: Item) -> Condition {
-        let mut items = self.items();
+        let mut items = self.0.items.lock();
         items.push(item);
         Condition { readiness: self.clone(), index: items.len() - 1 }
-    }
-
-    fn items(&self) -> MutexGuard<'_, Vec<Item>> {
-        // A list of conditions is whole at any time.
-        self.0.items.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -100,7 +96,7 @@ impl Condition {
 
     fn set(&self, problem: Option<String>) {
         // Items are never removed, so the index stays valid.
-        if let Some(item) = self.readiness.items().get_mut(self.index) {
+        if let Some(item) = self.readiness.0.items.lock().get_mut(self.index) {
             item.problem = problem;
         }
         self.readiness.0.changed.notify_waiters();

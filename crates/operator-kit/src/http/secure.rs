@@ -4,10 +4,11 @@
 //! `SubjectAccessReview` says whether that account may `get` the path `/metrics`. A bounded number of answers is kept for a short
 //! time, and few questions are asked at once: any client that reaches the port may send any number of tokens.
 
+use parking_lot::Mutex;
 use std::{
     collections::HashMap,
     hash::Hash,
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -173,7 +174,7 @@ impl Gate {
 
     async fn learn(&self, key: [u8; 32], token: &str) -> Result<(), Refusal> {
         let answer = self.review(token).await;
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.known.lock();
         let now = Instant::now();
         match answer {
             Ok(Ok(())) => known.readers.put(key, (), now + ADMITTED, MOST_READERS, now),
@@ -188,7 +189,7 @@ impl Gate {
     }
 
     fn known(&self, key: &[u8; 32]) -> Option<Result<(), Refusal>> {
-        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = self.known.lock();
         let now = Instant::now();
         known.readers.get(key, now).map(Ok).or_else(|| known.refused.get(key, now).map(Err))
     }

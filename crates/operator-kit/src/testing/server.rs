@@ -1,11 +1,7 @@
 //! The scripted API server itself.
 
-use std::{
-    collections::VecDeque,
-    io,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    thread,
-};
+use parking_lot::{Mutex, MutexGuard};
+use std::{collections::VecDeque, io, sync::Arc, thread};
 
 use hyper::{Request, Response, StatusCode};
 use kube::{Client, client::Body};
@@ -63,7 +59,7 @@ impl Drop for ApiServer {
 }
 
 fn lock(script: &Mutex<Script>) -> MutexGuard<'_, Script> {
-    script.lock().unwrap_or_else(PoisonError::into_inner)
+    script.lock()
 }
 
 async fn respond(script: Arc<Mutex<Script>>, request: Request<Body>) -> Result<Response<Body>, BoxError> {

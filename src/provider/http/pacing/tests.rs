@@ -35,7 +35,7 @@ async fn sent(pacing: &Pacing) -> Turn {
 }
 
 fn rate(pacing: &Pacing) -> f64 {
-    pacing.read.rhythm.lock().unwrap().learnt.unwrap().rate
+    pacing.read.rhythm.lock().learnt.unwrap().rate
 }
 
 #[tokio::test(start_paused = true)]
@@ -74,9 +74,9 @@ async fn load_of(
     let task = async || {
         while begin.elapsed() < end {
             let turn = sent(pacing).await;
-            let takes = server.lock().unwrap().takes(Instant::now());
+            let takes = server.lock().takes(Instant::now());
             if begin.elapsed() > from {
-                let mut counts = counts.lock().unwrap();
+                let mut counts = counts.lock();
                 *(if takes { &mut counts.0 } else { &mut counts.1 }) += 1;
             }
             sleep_until(Instant::now() + if takes { late } else { late.min(REFUSAL) }).await;
@@ -84,7 +84,7 @@ async fn load_of(
         }
     };
     futures::future::join_all((0..tasks).map(|_| task())).await;
-    let (taken, refused) = *counts.lock().unwrap();
+    let (taken, refused) = *counts.lock();
     (f64::from(taken) / begin.elapsed().saturating_sub(from).as_secs_f64(), refused)
 }
 
@@ -100,7 +100,7 @@ async fn the_rate_is_learnt_and_then_nothing_is_refused() {
                     "{got} requests a second of {rate}, {late:?} late, {burst} at once"
                 );
                 assert_eq!(refused, 0, "of {rate}, {late:?} late, {burst} at once");
-                let phase = pacing.read.rhythm.lock().unwrap().learnt.unwrap().phase;
+                let phase = pacing.read.rhythm.lock().learnt.unwrap().phase;
                 let early = if burst > 1.0 { 1.0 } else { 1.0 - CAUTION };
                 assert_eq!(phase, Phase::hold(early), "of {rate}, {late:?} late, {burst} at once");
             }
