@@ -226,6 +226,7 @@
   (list "peerPodConfig.spec" .Values.peerPodConfig.spec (not $applied) $unapplied)
   (list "webhook.enabled" (not .Values.webhook.enabled) (not $applied) $unapplied)
   (list "webhook.replicas" (ne (int .Values.webhook.replicas) 2) (not $applied) $unapplied)
+  (list "webhook.resources" .Values.webhook.resources (not $applied) $unapplied)
   (list "webhook.webhook.annotations" $webhook.annotations (not $applied) $unapplied)
   (list "webhook.webhook.labels" $webhook.labels (not $applied) $unapplied)
   (list "webhook.webhook.podVMExtendedResource" (ne $webhook.podVMExtendedResource "kata.peerpods.io/vm") (not $applied) $unapplied)
@@ -253,6 +254,7 @@
 {{- $_ := set $admission "extendedResource" .Values.webhook.webhook.podVMExtendedResource -}}
 {{- $_ := set $admission "replicas" (int .Values.webhook.replicas) -}}
 {{- with .Values.admission.excludedNamespaces }}{{ $_ := set $admission "excludedNamespaces" . }}{{ end -}}
+{{- with .Values.webhook.resources }}{{ $_ := set $admission "resources" . }}{{ end -}}
 {{- with .Values.webhook.webhook.annotations }}{{ $_ := set $admission "webhookAnnotations" . }}{{ end -}}
 {{- with .Values.webhook.webhook.labels }}{{ $_ := set $admission "webhookLabels" . }}{{ end -}}
 {{- $adaptor := dict -}}

@@ -11,7 +11,6 @@
 {{- if not (has (toJson (index .Values "webhook" "namePrefix")) (list "\"\"" "null")) }}{{ $vain = append $vain "webhook.namePrefix" }}{{ end -}}
 {{- if not (has (toJson (index .Values "webhook" "namespaceOverride")) (list "\"\"" "null")) }}{{ $vain = append $vain "webhook.namespaceOverride" }}{{ end -}}
 {{- if not (has (toJson (index .Values "webhook" "image")) (list "{}" "null")) }}{{ $vain = append $vain "webhook.image" }}{{ end -}}
-{{- if not (has (toJson (index .Values "webhook" "resources")) (list "{}" "null")) }}{{ $vain = append $vain "webhook.resources" }}{{ end -}}
 {{- if not (has (toJson (index .Values "webhook" "certManager")) (list "{}" "null")) }}{{ $vain = append $vain "webhook.certManager" }}{{ end -}}
 {{- if not (has (toJson (index .Values "webhook" "authProxy")) (list "{}" "null")) }}{{ $vain = append $vain "webhook.authProxy" }}{{ end -}}
 {{- if not (has (toJson (index .Values "alibabacloud" "rrsa" "enable")) (list "false" "null")) }}{{ $vain = append $vain "alibabacloud.rrsa.enable" }}{{ end -}}

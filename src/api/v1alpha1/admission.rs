@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use k8s_openapi::api::core::v1::ResourceRequirements;
 use kube::KubeSchema;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -52,6 +53,11 @@ pub struct Admission {
     #[serde(default)]
     pub sizing: Sizing,
 
+    /// Resources of the webhook's container, such as a limit that a quota of the operator's namespace asks for. The default
+    /// requests 10m CPU and 16Mi of memory, and limits the memory to 64Mi.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resources: Option<ResourceRequirements>,
+
     /// Further annotations of the MutatingWebhookConfiguration. `admissions.enforcer/disabled: "true"` keeps AKS from changing it.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub webhook_annotations: BTreeMap<String, String>,
@@ -70,6 +76,7 @@ impl Default for Admission {
             replicas: default_replicas(),
             excluded_namespaces: Vec::new(),
             sizing: Sizing::default(),
+            resources: None,
             webhook_annotations: BTreeMap::new(),
             webhook_labels: BTreeMap::new(),
         }

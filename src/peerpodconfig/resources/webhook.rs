@@ -198,7 +198,6 @@ fn container(owner: &Owner, tls: &TlsOptions, program: &Program) -> Container {
         Sizing::Kubernetes => "kubernetes",
         Sizing::Sum => "sum",
     };
-    let quantity = |name: &str, value: &str| (name.to_owned(), Quantity(value.to_owned()));
     let mut args = vec![
         "webhook".to_owned(),
         format!("--addr=:{PORT}"),
@@ -228,14 +227,19 @@ fn container(owner: &Owner, tls: &TlsOptions, program: &Program) -> Container {
             }),
             ..Lifecycle::default()
         }),
-        // No limit on cpu: throttling a process that idles saves nothing and delays every peer pod.
-        resources: Some(ResourceRequirements {
-            requests: Some([quantity("cpu", "10m"), quantity("memory", "16Mi")].into()),
-            limits: Some([quantity("memory", "64Mi")].into()),
-            ..ResourceRequirements::default()
-        }),
+        resources: Some(admission.resources.clone().unwrap_or_else(default_resources)),
         security_context: Some(own_pods::container_security()),
         ..Container::default()
+    }
+}
+
+/// Without a limit on cpu: throttling a process that idles saves nothing and delays every peer pod.
+fn default_resources() -> ResourceRequirements {
+    let quantity = |name: &str, value: &str| (name.to_owned(), Quantity(value.to_owned()));
+    ResourceRequirements {
+        requests: Some([quantity("cpu", "10m"), quantity("memory", "16Mi")].into()),
+        limits: Some([quantity("memory", "64Mi")].into()),
+        ..ResourceRequirements::default()
     }
 }
 

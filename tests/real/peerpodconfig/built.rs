@@ -60,7 +60,12 @@ fn everything() -> Value {
             "serviceAccountAnnotations": { "role": "arn" },
             "restartOnSettingsChange": true,
         },
-        "admission": { "replicas": 3, "sizing": "Sum", "excludedNamespaces": ["b", "a"] },
+        "admission": {
+            "replicas": 3,
+            "sizing": "Sum",
+            "excludedNamespaces": ["b", "a"],
+            "resources": { "limits": { "cpu": "2000m", "memory": "0.125Gi" } },
+        },
     })
 }
 

@@ -59,6 +59,17 @@ fn its_configuration_has_further_labels_and_annotations_and_keeps_its_own() {
 }
 
 #[test]
+fn its_resources_take_the_place_of_the_default() {
+    let resources = |admission: Value| {
+        let [mut deployment, ..] = built(&admission, None);
+        deployment["spec"]["template"]["spec"]["containers"][0]["resources"].take()
+    };
+    assert_eq!(resources(json!({}))["limits"], json!({ "memory": "64Mi" }));
+    let own = json!({ "limits": { "cpu": "1" } });
+    assert_eq!(resources(json!({ "resources": own })), own);
+}
+
+#[test]
 fn the_webhook_is_asked_about_new_peer_pods_of_other_namespaces_alone() {
     let admission =
         json!({ "runtimeClassName": "kata-\"x\"", "excludedNamespaces": ["skipped", "kube-system", "a"] });

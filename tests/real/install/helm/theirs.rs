@@ -126,7 +126,7 @@ fn values_of_the_adaptors_charts_are_taken_and_unused_ones_are_named() -> Result
             "webhook.namePrefix",
             "webhook.namespaceOverride",
             "webhook.replicas (peerPodConfig.create is false)",
-            "webhook.resources",
+            "webhook.resources (peerPodConfig.create is false)",
             "webhook.tlsMinVersion",
             "webhook.webhook.annotations (peerPodConfig.create is false)",
             "webhook.webhook.failurePolicy",
