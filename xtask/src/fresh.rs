@@ -93,7 +93,8 @@ const VARIABLES: [&str; 21] = [
     "NO_COLOR",
 ];
 
-/// Makes `$1` the root of this mount namespace, binds the next `$3` folders into it and runs the task that follows in `$2`.
+/// Makes `$1` the root of this mount namespace, binds the next `$3` folders into it and enters `$2`. [`RUN`] then runs the task that
+/// follows.
 /// `pivot_root` and not `chroot`: the demo's own namespaces need a root that is a mount point.
 const ENTER: &str = r#"set -e
 root=$1 clone=$2 folders=$3
@@ -116,7 +117,12 @@ pivot_root . outside
 umount --lazy /outside
 update-ca-certificates >/dev/null 2>&1
 cd "$clone"
-exec cargo xtask "$@"
+"#;
+
+/// Runs the task as a child of the shell, which is the first process of the PID namespace: an interrupt of the first process is lost if
+/// it has no handler. The shell itself waits for the task's end, and then gives the task's exit code.
+const RUN: &str = r#"trap : INT
+cargo xtask "$@" || exit $?
 "#;
 
 pub(crate) async fn run(task: &Task) -> Result<()> {
@@ -203,9 +209,8 @@ async fn enter(root: &Path, arguments: &[&str]) -> Result<()> {
     let target = repository::target().join("fresh/target");
     fs::create_dir_all(&target).with_context(|| format!("creating {}", target.display()))?;
     folders.push(target.clone());
-    let mut unshare = tokio::process::Command::new("setpriv");
-    unshare.args(["--pdeathsig=KILL", "unshare", "--mount", "--pid", "--fork", "--kill-child"]);
-    unshare.args(["sh", "-c", ENTER, "sh"]).arg(root).args([CLONE, &folders.len().to_string()]);
+    let mut unshare = tokio::process::Command::from(shell(&format!("{ENTER}{RUN}")));
+    unshare.arg(root).args([CLONE, &folders.len().to_string()]);
     unshare.args(&folders).args(arguments);
     unshare.env_clear().env("PATH", &path).env("HOME", home()?);
     unshare.env("CARGO_TARGET_DIR", target);
@@ -213,7 +218,8 @@ async fn enter(root: &Path, arguments: &[&str]) -> Result<()> {
     unshare.env("CARGO_INCREMENTAL", "0");
     unshare.envs(client_variables());
     let mut running = unshare.spawn().context("running unshare")?;
-    // Ctrl-C also reaches the task, which ends what it started. This program waits for that.
+    // Ctrl-C also reaches the task, which ends what it started. This program waits for that, as the shell of `RUN` does. The kernel then
+    // kills all that is left in the namespace of the shell.
     let mut interrupt = signal(SignalKind::interrupt()).context("listening for Ctrl-C")?;
     let status = loop {
         select! {
@@ -228,6 +234,14 @@ async fn enter(root: &Path, arguments: &[&str]) -> Result<()> {
         root.display()
     );
     Ok(())
+}
+
+/// A shell with mounts and processes of its own. It ends with this program.
+fn shell(script: &str) -> Command {
+    let mut unshare = Command::new("setpriv");
+    unshare.args(["--pdeathsig=KILL", "unshare", "--mount", "--pid", "--fork", "--kill-child"]);
+    unshare.args(["sh", "-c", script, "sh"]);
+    unshare
 }
 
 /// Rust, Go, and their and this repository's caches.
@@ -292,7 +306,42 @@ fn remove(folder: &Path) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::{
+        io::{BufRead as _, BufReader},
+        os::unix::{fs::PermissionsExt as _, process::CommandExt as _},
+        process::{ExitStatus, Stdio},
+    };
+
+    use rustix::process::{Pid, Signal, kill_process_group};
+
     use super::*;
+
+    /// How the namespaces end whose task is this script. With `interrupt`, Ctrl-C is pressed when the script prints a line.
+    fn ended(cargo: &str, interrupt: bool) -> Result<ExitStatus> {
+        let dir = tempfile::tempdir()?;
+        let program = dir.path().join("cargo");
+        fs::write(&program, format!("#!/bin/sh\n{cargo}\n"))?;
+        fs::set_permissions(&program, fs::Permissions::from_mode(0o755))?;
+        let mut path = dir.path().as_os_str().to_owned();
+        path.push(":");
+        path.push(env::var_os("PATH").context("a PATH")?);
+        let mut running = shell(RUN).env("PATH", path).process_group(0).stdout(Stdio::piped()).spawn()?;
+        BufReader::new(running.stdout.take().context("its output")?).read_line(&mut String::new())?;
+        if interrupt {
+            kill_process_group(Pid::from_child(&running), Signal::INT)?;
+        }
+        Ok(running.wait()?)
+    }
+
+    #[test]
+    fn an_interrupt_ends_the_task_and_its_exit_code_is_kept() -> Result<()> {
+        assert_eq!(ended("echo ready; exec sleep 60", true)?.code(), Some(130), "the signal ends it");
+        let cleans_up = "trap 'exit 7' INT; echo ready; while :; do sleep 0.1; done";
+        assert_eq!(ended(cleans_up, true)?.code(), Some(7), "it ends by itself");
+        assert_eq!(ended("echo ready; exit 3", false)?.code(), Some(3), "it fails");
+        assert_eq!(ended("echo ready", false)?.code(), Some(0), "it succeeds");
+        Ok(())
+    }
 
     #[test]
     fn the_readme_names_the_packages_of_the_root_and_no_others() -> Result<()> {
