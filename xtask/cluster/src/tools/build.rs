@@ -58,7 +58,7 @@ impl Places {
         progress.detail("downloading its modules");
         let total = module.ask_go(&list)?.lines().filter(|line| !line.is_empty()).count();
 
-        let mut build = module.go(&["build", "-v", "-o"]);
+        let mut build = module.go(&["build", "-v", "-o"])?;
         // An interrupted build leaves its work here, where the next one removes it.
         build.env("GOTMPDIR", &fresh);
         build.arg(&fresh).args(&flags).args(&packages);
