@@ -9,7 +9,7 @@ use cluster::named::{self, Named};
 use cluster::tools::Tools;
 use cluster::{Cluster, node};
 
-use crate::demo::{INTERRUPTED, interrupted};
+use crate::interrupt::{INTERRUPTED, interrupted};
 
 /// What to do with the cluster.
 #[derive(Subcommand)]

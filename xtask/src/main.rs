@@ -9,6 +9,7 @@ mod demo;
 mod example;
 mod fresh;
 mod image;
+mod interrupt;
 mod manifests;
 mod release;
 mod test;
@@ -20,6 +21,8 @@ use std::{
 
 use clap::Parser;
 use testbed::repository;
+
+use self::interrupt::unless_interrupted;
 
 /// Works on this repository.
 #[derive(Parser)]
@@ -88,8 +91,8 @@ async fn task(task: Task) -> anyhow::Result<()> {
         Task::Manifests(task) => manifests::run(&task),
         Task::Image(task) => image::run(&task).await,
         Task::Test => test::run().await,
-        Task::Contract(task) => contract::run(&task).await,
+        Task::Contract(task) => unless_interrupted(contract::run(&task)).await,
         Task::Fresh(task) => fresh::run(&task).await,
-        Task::Bench(task) => bench::run(&task).await,
+        Task::Bench(task) => unless_interrupted(Box::pin(bench::run(&task))).await,
     }
 }

@@ -20,12 +20,11 @@ use std::{
     pin::{Pin, pin},
 };
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Result, bail};
 use clap::Args;
 use cluster::{node, process::Lifetime, progress::Progress, tools::Tools};
 use peerpod_operator::install::NAME;
 use peers::libvirt::Libvirtd;
-use tokio::signal::unix::{SignalKind, signal};
 
 use self::{
     paint::{Paint, Style, WIDTH, wrap},
@@ -33,6 +32,7 @@ use self::{
     stories::STORIES,
     timeline::Timeline,
 };
+use crate::interrupt::{INTERRUPTED, interrupted};
 
 /// What to do with the demo.
 #[derive(Args)]
@@ -67,8 +67,6 @@ const WITH_NODE: &str = "Real: etcd, API server, scheduler, controller manager w
     `restricted`; they come to libvirt by TCP.";
 const WITHOUT_NODE: &str = "Real: etcd, API server, scheduler, controller manager with its garbage collector, libvirtd, and \
     the operator under its own ServiceAccount's token.";
-
-pub(crate) const INTERRUPTED: &str = "interrupted: everything that was started has ended";
 
 pub(crate) async fn run(task: &Task) -> Result<()> {
     if task.down {
@@ -158,20 +156,6 @@ async fn perform(
         () = interrupted => bail!(INTERRUPTED),
     };
     Ok(Played { stage, result })
-}
-
-/// Resolves when the user interrupts.
-pub(crate) fn interrupted() -> Result<impl Future<Output = ()>> {
-    let mut interrupt = signal(SignalKind::interrupt()).context("listening for Ctrl-C")?;
-    let mut terminate = signal(SignalKind::terminate()).context("listening for SIGTERM")?;
-    let mut hangup = signal(SignalKind::hangup()).context("listening for the end of the terminal")?;
-    Ok(async move {
-        tokio::select! {
-            _ = interrupt.recv() => {}
-            _ = terminate.recv() => {}
-            _ = hangup.recv() => {}
-        }
-    })
 }
 
 /// Plays the stories, up to the first that fails.
