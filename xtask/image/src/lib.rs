@@ -15,4 +15,4 @@ pub mod sbom;
 pub use archive::{Blob, Compression, Config, Image, MANIFEST, Packed, Written};
 pub use closure::closure;
 pub use files::Files;
-pub use operator::{USER, example, operator};
+pub use operator::{USER, example, operator, public_authorities};

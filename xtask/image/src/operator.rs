@@ -29,10 +29,8 @@ const NAME_SERVICES: &str = "hosts: files dns\n";
 pub fn operator(program: &Path, name: &str, labels: &BTreeMap<String, String>) -> Result<Image> {
     let mut files = Files::new();
     files.install(program, PROGRAM)?;
-    let authorities = public_authorities()
-        .context("looking for authorities to trust: install the package ca-certificates")?;
     files
-        .file(AUTHORITIES, authorities)
+        .file(AUTHORITIES, public_authorities()?)
         .file(
             "/etc/passwd",
             format!("root:x:0:0:root:/root:/sbin/nologin\noperator:x:{USER}:{USER}::/root:/sbin/nologin\n"),
@@ -47,9 +45,18 @@ pub fn operator(program: &Path, name: &str, labels: &BTreeMap<String, String>) -
 }
 
 /// The certificates of public authorities, in one file.
-fn public_authorities() -> Result<String> {
-    let entries =
-        fs::read_dir(PUBLIC_AUTHORITIES).with_context(|| format!("reading {PUBLIC_AUTHORITIES}"))?;
+pub fn public_authorities() -> Result<String> {
+    certificates_in(Path::new(PUBLIC_AUTHORITIES))
+}
+
+fn certificates_in(folder: &Path) -> Result<String> {
+    let entries = fs::read_dir(folder).with_context(|| {
+        format!(
+            "reading the authorities to trust in {}: they are of the package ca-certificates of Debian or Ubuntu; on another system, \
+             build the image by the Containerfile",
+            folder.display()
+        )
+    })?;
     let mut paths = entries.map(|entry| Ok(entry?.path())).collect::<Result<Vec<_>>>()?;
     paths.sort_unstable();
     let texts = paths
@@ -79,5 +86,18 @@ fn config(program: &str, title: &str, labels: &BTreeMap<String, String>) -> Conf
         user: format!("{USER}:{USER}"),
         labels,
         ..Config::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_system_without_the_authorities_gets_another_way_to_the_image() {
+        let error = certificates_in(Path::new("/no/such/folder")).expect_err("it does not exist");
+        for word in ["/no/such/folder", "ca-certificates", "Debian or Ubuntu", "Containerfile"] {
+            assert!(error.to_string().contains(word), "{error}");
+        }
     }
 }

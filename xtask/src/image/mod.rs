@@ -8,7 +8,7 @@ use std::io::{Write as _, stdout};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use ::image::{Compression, Files, example, operator, sbom::sbom};
+use ::image::{Compression, Files, example, operator, public_authorities, sbom::sbom};
 use anyhow::{Context as _, Result, ensure};
 use clap::Args;
 use peerpod_operator::{
@@ -73,8 +73,11 @@ pub(crate) async fn run(task: &Task) -> Result<()> {
         name.contains(':') && !name.contains('/'),
         "the image's name is NAME:TAG, without a registry, and not {name}: --push REGISTRY pushes it to one"
     );
-    // Check the destination before the build, not after it.
+    // Check the destination and the authorities before the build, not after it.
     let reference = task.push.as_ref().map(|push| push::reference(push, name)).transpose()?;
+    if task.example.is_none() {
+        public_authorities()?;
+    }
     let program = match &task.program {
         Some(program) => program.clone(),
         None => release::build(subject.package, &["--locked"])?,
