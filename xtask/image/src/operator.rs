@@ -25,7 +25,7 @@ const NAME_SERVICES: &str = "hosts: files dns\n";
 /// The image of the operator's program at `program`, for machines like this one: the program, the shared libraries that it needs, certificates of
 /// authorities and the names of two users. The program's user may enter the home folder, `/root`.
 ///
-/// `labels` are added to those for title and licence.
+/// `labels` are added to that for the title.
 pub fn operator(program: &Path, name: &str, labels: &BTreeMap<String, String>) -> Result<Image> {
     let mut files = Files::new();
     files.install(program, PROGRAM)?;
@@ -78,9 +78,7 @@ pub fn example(program: &Path, name: &str, labels: &BTreeMap<String, String>) ->
 /// Runs a program as [`USER`].
 fn config(program: &str, title: &str, labels: &BTreeMap<String, String>) -> Config {
     let mut labels = labels.clone();
-    for (key, value) in [("title", title), ("licenses", "Apache-2.0")] {
-        labels.insert(format!("org.opencontainers.image.{key}"), value.to_owned());
-    }
+    labels.insert("org.opencontainers.image.title".to_owned(), title.to_owned());
     Config {
         entrypoint: vec![program.to_owned()],
         user: format!("{USER}:{USER}"),

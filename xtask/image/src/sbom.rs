@@ -1,16 +1,17 @@
 //! The bill of materials of a program, in the format `CycloneDX` 1.6.
 //!
-//! It names the crates that are linked into a program of this machine or needed to build it, without those of tests. `cargo metadata`
-//! lists them, and `Cargo.lock` has their checksums. It has no date and no serial number, so the same sources give the same text.
+//! `Cargo.lock` has the checksums of the crates. The bill has no date and no serial number, so the same sources give the same text.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::path::Path;
 
 use anyhow::{Context as _, Result};
-use cargo_metadata::{DependencyKind, Metadata, MetadataCommand, Package, PackageId};
+use cargo_metadata::Package;
 use serde::Deserialize;
 use serde_json::{Value, json};
+
+use crate::materials::{Materials, expression};
+use crate::system::SystemPart;
 
 #[derive(Deserialize)]
 struct Lock {
@@ -24,82 +25,54 @@ struct Locked {
     checksum: Option<String>,
 }
 
-/// The bill of materials of this package of the workspace in `root`.
-pub fn sbom(root: &Path, package: &str) -> Result<Value> {
-    let metadata = MetadataCommand::new()
-        .manifest_path(root.join("Cargo.toml"))
-        .other_options(["--locked".to_owned(), "--filter-platform".to_owned(), target()?])
-        .exec()
-        .context("asking cargo what the program is made of")?;
-    let lock = root.join("Cargo.lock");
-    let text = fs::read_to_string(&lock).with_context(|| format!("reading {}", lock.display()))?;
-    let lock: Lock = toml::from_str(&text).with_context(|| format!("reading {}", lock.display()))?;
-    bill(&metadata, &lock, package)
-}
+impl Materials {
+    /// The bill of materials.
+    pub fn bill(&self) -> Result<Value> {
+        let lock = self.root.join("Cargo.lock");
+        let text = fs::read_to_string(&lock).with_context(|| format!("reading {}", lock.display()))?;
+        let lock: Lock = toml::from_str(&text).with_context(|| format!("reading {}", lock.display()))?;
+        let checksums: BTreeMap<_, _> = lock
+            .package
+            .iter()
+            .filter_map(|locked| {
+                Some(((locked.name.as_str(), locked.version.as_str()), locked.checksum.as_deref()?))
+            })
+            .collect();
+        let dependencies = self.dependencies()?;
+        let packages = self.packages();
+        let purls: BTreeMap<_, _> = packages.iter().map(|(id, package)| (*id, purl(package))).collect();
+        let root = packages.get(self.package()).context("cargo did not list the program")?;
 
-fn bill(metadata: &Metadata, lock: &Lock, name: &str) -> Result<Value> {
-    let root = metadata.workspace_packages().into_iter().find(|package| package.name == name);
-    let root = root.with_context(|| format!("the workspace has no package {name}"))?;
-    let dependencies = dependencies(metadata, &root.id)?;
-    let packages: BTreeMap<_, _> = metadata.packages.iter().map(|package| (&package.id, package)).collect();
-    let purls: BTreeMap<_, _> = packages.iter().map(|(id, package)| (*id, purl(package))).collect();
-    let checksums: BTreeMap<_, _> = lock
-        .package
-        .iter()
-        .filter_map(|locked| {
-            Some(((locked.name.as_str(), locked.version.as_str()), locked.checksum.as_deref()?))
-        })
-        .collect();
-
-    let mut components: Vec<_> = dependencies
-        .keys()
-        .filter(|id| ***id != root.id)
-        .filter_map(|id| packages.get(id))
-        .map(|package| component(package, "library", &checksums))
-        .collect();
-    let mut edges: Vec<_> = dependencies
-        .iter()
-        .map(|(id, needs)| {
-            let needs: BTreeSet<_> = needs.iter().map(|id| &purls[id]).collect();
-            json!({"ref": purls[id], "dependsOn": needs})
-        })
-        .collect();
-    components.sort_by_cached_key(|component| component["bom-ref"].to_string());
-    edges.sort_by_cached_key(|edge| edge["ref"].to_string());
-    Ok(json!({
-        "$schema": "http://cyclonedx.org/schema/bom-1.6.schema.json",
-        "bomFormat": "CycloneDX",
-        "specVersion": "1.6",
-        "version": 1,
-        "metadata": {"component": component(root, "application", &checksums)},
-        "components": components,
-        "dependencies": edges,
-    }))
-}
-
-/// The dependencies of each package that `root` needs, directly or indirectly, without those of tests.
-fn dependencies<'a>(
-    metadata: &'a Metadata,
-    root: &'a PackageId,
-) -> Result<BTreeMap<&'a PackageId, Vec<&'a PackageId>>> {
-    let resolve = metadata.resolve.as_ref().context("cargo did not resolve the dependencies")?;
-    let nodes: BTreeMap<_, _> = resolve.nodes.iter().map(|node| (&node.id, node)).collect();
-    let mut found = BTreeMap::new();
-    let mut open = vec![root];
-    while let Some(id) = open.pop() {
-        if found.contains_key(id) {
-            continue;
-        }
-        let node = nodes.get(id).with_context(|| format!("cargo did not resolve {id}"))?;
-        let for_tests = |kinds: &[cargo_metadata::DepKindInfo]| {
-            kinds.iter().all(|it| it.kind == DependencyKind::Development)
-        };
-        let needs: Vec<_> =
-            node.deps.iter().filter(|it| !for_tests(&it.dep_kinds)).map(|it| &it.pkg).collect();
-        open.extend(&needs);
-        found.insert(id, needs);
+        let mut components: Vec<_> = dependencies
+            .keys()
+            .filter(|id| **id != self.package())
+            .filter_map(|id| packages.get(id))
+            .map(|package| component(package, "library", &checksums))
+            .chain(self.system.iter().map(system_component))
+            .collect();
+        let mut edges: Vec<_> = dependencies
+            .iter()
+            .map(|(id, needs)| {
+                let mut needs: BTreeSet<_> = needs.iter().map(|id| purls[id].as_str()).collect();
+                if *id == self.package() {
+                    needs.extend(self.system.iter().map(reference));
+                }
+                json!({"ref": purls[id], "dependsOn": needs})
+            })
+            .chain(self.system.iter().map(|part| json!({"ref": reference(part), "dependsOn": []})))
+            .collect();
+        components.sort_by_cached_key(|component| component["bom-ref"].to_string());
+        edges.sort_by_cached_key(|edge| edge["ref"].to_string());
+        Ok(json!({
+            "$schema": "http://cyclonedx.org/schema/bom-1.6.schema.json",
+            "bomFormat": "CycloneDX",
+            "specVersion": "1.6",
+            "version": 1,
+            "metadata": {"component": component(root, "application", &checksums)},
+            "components": components,
+            "dependencies": edges,
+        }))
     }
-    Ok(found)
 }
 
 fn component(package: &Package, kind: &str, checksums: &BTreeMap<(&str, &str), &str>) -> Value {
@@ -111,13 +84,25 @@ fn component(package: &Package, kind: &str, checksums: &BTreeMap<(&str, &str), &
         "name": package.name,
         "version": version,
         "purl": purl,
+        "licenses": [{"expression": expression(package)}],
     });
-    if let Some(license) = &package.license {
-        // The slash of older manifests means a choice.
-        component["licenses"] = json!([{"expression": license.replace('/', " OR ")}]);
-    }
     if let Some(checksum) = checksums.get(&(package.name.as_str(), version.as_str())) {
         component["hashes"] = json!([{"alg": "SHA-256", "content": checksum}]);
+    }
+    component
+}
+
+fn system_component(part: &SystemPart) -> Value {
+    let mut component = json!({
+        "type": part.kind,
+        "bom-ref": reference(part),
+        "name": part.name,
+        "licenses": [{"expression": part.license}],
+    });
+    for (key, value) in [("version", &part.version), ("purl", &part.purl)] {
+        if let Some(value) = value {
+            component[key] = json!(value);
+        }
     }
     component
 }
@@ -127,10 +112,7 @@ fn purl(package: &Package) -> String {
     format!("pkg:cargo/{}@{}", package.name, package.version)
 }
 
-/// The target that this program was built for, which is this machine's.
-fn target() -> Result<String> {
-    let output = std::process::Command::new("rustc").arg("-vV").output().context("running rustc")?;
-    let text = String::from_utf8_lossy(&output.stdout);
-    let host = text.lines().find_map(|line| line.strip_prefix("host: "));
-    Ok(host.context("rustc does not say which machines it builds for")?.to_owned())
+/// The identifier of such a part in the bill.
+fn reference(part: &SystemPart) -> &str {
+    part.purl.as_deref().unwrap_or(part.name)
 }

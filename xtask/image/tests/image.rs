@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 use flate2::read::GzDecoder;
-use image::{Compression, Image, USER, closure, operator, sbom::sbom};
+use image::{Compression, Files, Image, Materials, USER, closure, operator};
 use ring::digest::{SHA256, digest};
 use serde_json::{Value, json};
 use tar::{Archive, EntryType};
@@ -90,7 +90,7 @@ fn an_archive_leads_from_its_index_to_its_files() -> Result<()> {
         let config: Value = serde_json::from_slice(blob(&files, &manifest["config"])?)?;
         assert_eq!(config["config"]["User"], "65532:65532");
         assert_eq!(config["config"]["Labels"]["org.opencontainers.image.version"], "1.2.3");
-        assert_eq!(config["config"]["Labels"]["org.opencontainers.image.licenses"], "Apache-2.0");
+        assert_eq!(config["config"]["Labels"]["org.opencontainers.image.title"], "peerpod-operator");
         let mut layer = blob(&files, &manifest["layers"][0])?.to_vec();
         if compression == Compression::Gzip {
             assert!(written.size < image()?.write(&path, Compression::None)?.size);
@@ -145,11 +145,18 @@ fn as_expected(layer: &[u8]) -> Result<()> {
     Ok(())
 }
 
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+fn materials() -> Result<Materials> {
+    Ok(Materials::of(&root(), "peerpod-operator")?.with_authorities())
+}
+
 #[test]
-fn the_sbom_is_reproducible_and_omits_test_dependencies() -> Result<()> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let bill = sbom(&root, "peerpod-operator")?;
-    assert_eq!(bill, sbom(&root, "peerpod-operator")?);
+fn the_bill_is_reproducible_and_omits_test_dependencies() -> Result<()> {
+    let bill = materials()?.bill()?;
+    assert_eq!(bill, materials()?.bill()?);
     let components = bill["components"].as_array().context("components")?;
     let named = |name: &str| components.iter().find(|component| component["name"] == name);
     let tokio = named("tokio").context("tokio is linked in")?;
@@ -160,6 +167,71 @@ fn the_sbom_is_reproducible_and_omits_test_dependencies() -> Result<()> {
     assert!(named("libvirt-client").is_some(), "a part of this repository");
     assert!(named("proptest").is_none() && named("cluster").is_none(), "of tests alone");
     assert_eq!(bill["metadata"]["component"]["name"], "peerpod-operator");
-    assert!(sbom(&root, "no-such-package").is_err());
+    assert!(Materials::of(&root(), "no-such-package").is_err());
+    Ok(())
+}
+
+#[test]
+fn the_bill_names_what_cargo_does_not_list() -> Result<()> {
+    let bill = materials()?.bill()?;
+    let listed = |key: &str| bill[key].as_array().with_context(|| format!("{key} are a list"));
+    let (components, edges) = (listed("components")?, listed("dependencies")?);
+    let of = |reference: &Value| edges.iter().find(|edge| edge["ref"] == *reference);
+    let needs = of(&bill["metadata"]["component"]["bom-ref"]).context("what the program needs")?;
+    let needs = needs["dependsOn"].as_array().context("a list")?;
+    for (name, kind, license) in [
+        ("glibc", "library", "LGPL-2.1-or-later"),
+        ("rust-std", "library", "MIT OR Apache-2.0"),
+        ("ca-certificates", "data", "MPL-2.0"),
+    ] {
+        let component = components.iter().find(|it| it["name"] == name).context(name)?;
+        assert_eq!(component["type"], kind);
+        assert_eq!(component["licenses"], json!([{"expression": license}]));
+        assert!(needs.contains(&component["bom-ref"]) && of(&component["bom-ref"]).is_some(), "{name}");
+    }
+    let of_example = Materials::of(&root(), "podset")?.bill()?;
+    let components = of_example["components"].as_array().context("components")?;
+    assert!(components.iter().all(|it| it["name"] != "ca-certificates"), "its image has none");
+    Ok(())
+}
+
+#[test]
+fn an_image_has_the_licences_of_all_that_is_in_it() -> Result<()> {
+    let materials = materials()?;
+    let layer = || -> Result<Vec<u8>> {
+        let mut files = Files::new();
+        materials.license_files("peerpod-operator", &mut files)?;
+        files.tar()
+    };
+    let layer_now = layer()?;
+    assert!(layer_now == layer()?, "other bytes the second time");
+    let mut found = BTreeMap::new();
+    for entry in Archive::new(layer_now.as_slice()).entries()? {
+        let mut entry = entry?;
+        let path = entry.path()?.display().to_string();
+        let mut text = String::new();
+        entry.read_to_string(&mut text)?;
+        found.insert(path, text);
+    }
+    let file = |name: &str| &found[&format!("usr/share/licenses/peerpod-operator/{name}")];
+    assert_eq!(*file("LICENSE"), fs::read_to_string(root().join("LICENSE"))?);
+
+    let text = file("THIRD-PARTY.txt");
+    let bill = materials.bill()?;
+    for component in bill["components"].as_array().context("components")? {
+        let name = component["name"].as_str().context("a name")?;
+        let version = component["version"].as_str().map(|version| format!(" {version}"));
+        let license = component["licenses"][0]["expression"].as_str().context("a licence")?;
+        let line = format!("\n{name}{}: {license}", version.unwrap_or_default());
+        // What has no checksum is a part of this repository, or of no package of cargo.
+        let others = component["hashes"].is_array() || !component["purl"].to_string().contains("pkg:cargo/");
+        assert_eq!(text.contains(&line), others, "{line}");
+    }
+    for license in
+        ["Copyright (c) Tokio Contributors", "Apache License", "LESSER GENERAL PUBLIC", "Mozilla Public"]
+    {
+        assert!(text.contains(license), "{license} is missing");
+    }
+    assert!(text.len() < 1 << 20, "{} bytes: are texts there more than once?", text.len());
     Ok(())
 }

@@ -8,7 +8,7 @@ use std::io::{Write as _, stdout};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use ::image::{Compression, Files, example, operator, public_authorities, sbom::sbom};
+use ::image::{Compression, Files, Materials, example, operator, public_authorities};
 use anyhow::{Context as _, Result, ensure};
 use clap::Args;
 use peerpod_operator::{
@@ -73,10 +73,12 @@ pub(crate) async fn run(task: &Task) -> Result<()> {
         name.contains(':') && !name.contains('/'),
         "the image's name is NAME:TAG, without a registry, and not {name}: --push REGISTRY pushes it to one"
     );
-    // Check the destination and the authorities before the build, not after it.
+    // Check the destination and the materials before the build, not after it.
     let reference = task.push.as_ref().map(|push| push::reference(push, name)).transpose()?;
+    let mut materials = Materials::of(&repository::root(), subject.package)?;
     if task.example.is_none() {
         public_authorities()?;
+        materials = materials.with_authorities();
     }
     let program = match &task.program {
         Some(program) => program.clone(),
@@ -86,17 +88,18 @@ pub(crate) async fn run(task: &Task) -> Result<()> {
     fs::create_dir_all(&output).with_context(|| format!("creating {}", output.display()))?;
     let [archive, bill] =
         ["oci.tar", "cdx.json"].map(|extension| output.join(format!("{}.{extension}", subject.name)));
-    let labels = labels(subject.about);
-    let image = if task.example.is_some() {
+    let labels = labels(subject.about, materials.license()?);
+    let mut image = if task.example.is_some() {
         example(&program, name, &labels)?
     } else {
         let mut image = operator(&program, name, &labels)?;
         document(&mut image.files)?;
         image
     };
+    materials.license_files(subject.name, &mut image.files)?;
     let packed = image.pack(Compression::Gzip)?;
     let written = packed.write(&archive).with_context(|| format!("writing {}", archive.display()))?;
-    let text = format!("{:#}\n", sbom(&repository::root(), subject.package)?);
+    let text = format!("{:#}\n", materials.bill()?);
     fs::write(&bill, text).with_context(|| format!("writing {}", bill.display()))?;
     let size = f64::from(u32::try_from(written.size)?) / f64::from(1 << 20);
     let mut out = stdout();
@@ -131,12 +134,14 @@ fn document(files: &mut Files) -> Result<()> {
     Ok(())
 }
 
-/// The version and source of this image. Sources that are no git repository have no revision.
-fn labels(about: &str) -> BTreeMap<String, String> {
+/// The version, licence and source of this image. Sources that are no git repository have no revision.
+fn labels(about: &str, license: String) -> BTreeMap<String, String> {
     let label = |key: &str, value: String| (format!("org.opencontainers.image.{key}"), value);
     let mut labels = BTreeMap::from([
         label("version", env!("CARGO_PKG_VERSION").to_owned()),
         label("description", about.to_owned()),
+        // The OCI asks for the licences of all software in the image: that of the project alone would be wrong.
+        label("licenses", license),
     ]);
     let root = repository::root();
     let revision = git(&root, &["rev-parse", "HEAD"]).zip(git(&root, &["status", "--porcelain"]));
