@@ -5,6 +5,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
     path::{Component, Path, PathBuf},
+    process::Command,
 };
 
 use anyhow::{Context as _, Result, ensure};
@@ -263,6 +264,43 @@ fn every_marked_block_is_there_once_and_its_copies_are_the_same() -> Result<()> 
         for (name, commands) in blocks {
             ensure!(original.get(name) == Some(&commands), "{}: {name} is not the original", path.display());
         }
+    }
+    Ok(())
+}
+
+/// The files in the present folder that these commands write, or read credentials from.
+fn own_files(text: &str) -> BTreeSet<&str> {
+    let mut files = BTreeSet::new();
+    for line in text.lines().map(str::trim) {
+        let words: Vec<_> = line.split_whitespace().collect();
+        files
+            .extend(words.windows(2).filter(|pair| [">", "--output"].contains(&pair[0])).map(|pair| pair[1]));
+        files.extend(words.iter().filter_map(|word| word.strip_prefix("--from-env-file=")));
+        let entries = words.iter().filter_map(|word| word.strip_prefix("--from-file="));
+        files.extend(entries.map(|entry| entry.split_once('=').map_or(entry, |(_, file)| file)));
+        if let ["cp", .., to] = words[..] {
+            files.insert(to);
+        }
+    }
+    files.retain(|file| {
+        file.contains('.') && file.chars().all(|it| it.is_ascii_alphanumeric() || ".-_/".contains(it))
+    });
+    files
+}
+
+#[test]
+fn git_ignores_what_the_pages_have_their_readers_create() -> Result<()> {
+    let pages = docs::pages()?;
+    let files: BTreeSet<_> = pages.values().flat_map(|text| own_files(text)).collect();
+    for file in
+        ["aws-credentials.env", "clientkey.pem", "credentials.env", "key.json", "peerpod-operator.oci.tar"]
+    {
+        ensure!(files.contains(file), "{file} was not found among {files:?}");
+    }
+    for file in files {
+        let status =
+            Command::new("git").args(["check-ignore", "--quiet", file]).current_dir(root()).status()?;
+        ensure!(status.success(), "git does not ignore {file}");
     }
     Ok(())
 }
