@@ -39,16 +39,6 @@ impl Materials {
         let system = self.system.iter().map(Part::of_system);
         Ok(document(crates.into_iter().chain(system).collect()))
     }
-
-    /// The licence of the program and its image as an SPDX expression. Where a part leaves the choice, it is a licence that another part
-    /// requires, if there is one. So the expression stays short.
-    pub fn license(&self) -> Result<String> {
-        let packages = self.packages();
-        let dependencies = self.dependencies()?;
-        let crates = dependencies.keys().filter_map(|id| packages.get(id)).map(|package| expression(package));
-        let system = self.system.iter().map(|part| part.license.to_owned());
-        Ok(all_of(crates.chain(system)))
-    }
 }
 
 impl Part {
@@ -108,53 +98,6 @@ fn document(mut parts: Vec<Part>) -> String {
     document
 }
 
-/// The expression that all these expressions are part of.
-fn all_of(expressions: impl Iterator<Item = String>) -> String {
-    let terms: BTreeSet<_> = expressions.flat_map(|expression| terms(&expression)).collect();
-    let (required, choices): (BTreeSet<_>, _) = terms.into_iter().partition(|term| term.len() == 1);
-    let open = choices
-        .iter()
-        .filter(|choice| !choice.iter().any(|license| required.contains(&BTreeSet::from([license.clone()]))));
-    let open = open.map(|choice| {
-        let choice: Vec<_> = choice.iter().map(String::as_str).collect();
-        format!("({})", choice.join(" OR "))
-    });
-    let all: BTreeSet<_> = required.iter().flatten().cloned().chain(open).collect();
-    all.into_iter().collect::<Vec<_>>().join(" AND ")
-}
-
-/// The terms of an expression that are joined by `AND`, each a choice of licences or a single one.
-fn terms(expression: &str) -> Vec<BTreeSet<String>> {
-    let expression = expression.trim();
-    // `AND` binds more tightly than `OR`.
-    let choice = split(expression, " OR ");
-    if choice.len() > 1 {
-        return vec![choice.into_iter().map(str::to_owned).collect()];
-    }
-    let parts = split(expression, " AND ");
-    if parts.len() > 1 {
-        return parts.into_iter().flat_map(terms).collect();
-    }
-    match expression.strip_prefix('(').and_then(|it| it.strip_suffix(')')) {
-        Some(inner) => terms(inner),
-        None => vec![BTreeSet::from([expression.to_owned()])],
-    }
-}
-
-/// The parts between these operators, without those in parentheses.
-fn split<'a>(expression: &'a str, operator: &str) -> Vec<&'a str> {
-    let (mut parts, mut start) = (Vec::new(), 0);
-    for (at, _) in expression.match_indices(operator) {
-        let before = &expression[..at];
-        if before.matches('(').count() == before.matches(')').count() {
-            parts.push(&expression[start..at]);
-            start = at + operator.len();
-        }
-    }
-    parts.push(&expression[start..]);
-    parts
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -175,17 +118,5 @@ mod tests {
         );
         let turned: Vec<_> = parts().into_iter().rev().collect();
         assert_eq!(document(parts()), document(turned), "the order of the packages has no effect");
-    }
-
-    #[test]
-    fn an_expression_has_each_licence_that_is_required_and_the_choices_left_open() {
-        let all = |expressions: &[&str]| all_of(expressions.iter().map(|it| (*it).to_owned()));
-        assert_eq!(all(&["Apache-2.0", "MIT OR Apache-2.0", "ISC"]), "Apache-2.0 AND ISC");
-        assert_eq!(all(&["(MIT OR Apache-2.0) AND Unicode-3.0", "MIT"]), "MIT AND Unicode-3.0");
-        assert_eq!(all(&["Zlib OR MIT", "MIT OR Zlib", "ISC"]), "(MIT OR Zlib) AND ISC");
-        assert_eq!(all(&["(A OR B) AND (C OR D)", "B"]), "(C OR D) AND B");
-        assert_eq!(all(&["A OR B AND C", "C"]), "(A OR B AND C) AND C");
-        let exception = "Apache-2.0 WITH LLVM-exception";
-        assert_eq!(all(&[exception, "MIT OR Apache-2.0"]), format!("(Apache-2.0 OR MIT) AND {exception}"));
     }
 }

@@ -88,7 +88,7 @@ pub(crate) async fn run(task: &Task) -> Result<()> {
     fs::create_dir_all(&output).with_context(|| format!("creating {}", output.display()))?;
     let [archive, bill] =
         ["oci.tar", "cdx.json"].map(|extension| output.join(format!("{}.{extension}", subject.name)));
-    let labels = labels(subject.about, materials.license()?);
+    let labels = labels(subject.about);
     let mut image = if task.example.is_some() {
         example(&program, name, &labels)?
     } else {
@@ -134,14 +134,12 @@ fn document(files: &mut Files) -> Result<()> {
     Ok(())
 }
 
-/// The version, licence and source of this image. Sources that are no git repository have no revision.
-fn labels(about: &str, license: String) -> BTreeMap<String, String> {
+/// The version and source of this image. Sources that are no git repository have no revision.
+fn labels(about: &str) -> BTreeMap<String, String> {
     let label = |key: &str, value: String| (format!("org.opencontainers.image.{key}"), value);
     let mut labels = BTreeMap::from([
         label("version", env!("CARGO_PKG_VERSION").to_owned()),
         label("description", about.to_owned()),
-        // The OCI asks for the licences of all software in the image: that of the project alone would be wrong.
-        label("licenses", license),
     ]);
     let root = repository::root();
     let revision = git(&root, &["rev-parse", "HEAD"]).zip(git(&root, &["status", "--porcelain"]));
