@@ -34,7 +34,11 @@ impl Materials {
             .context("asking cargo what the program is made of")?;
         let found = metadata.workspace_packages().into_iter().find(|it| it.name == package);
         let package = found.with_context(|| format!("the workspace has no package {package}"))?.id.clone();
-        let system = vec![SystemPart::c_library(), SystemPart::standard_library(root)?];
+        let system = vec![
+            SystemPart::c_library(),
+            SystemPart::compiler_library(),
+            SystemPart::standard_library(root)?,
+        ];
         Ok(Self { root: root.to_owned(), metadata, package, system })
     }
 

@@ -33,6 +33,12 @@ impl SystemPart {
         ])
     }
 
+    /// What unwinds the stack, of the C compiler. It is linked into every program, too.
+    pub(crate) fn compiler_library() -> Self {
+        Self::of_debian("libgcc-s1", "libgcc", "library", "GPL-3.0-or-later WITH GCC-exception-3.1")
+            .with_texts(&["/usr/share/doc/libgcc-s1/copyright", "/usr/share/common-licenses/GPL-3"])
+    }
+
     /// The certificates of public authorities, which Mozilla chooses.
     pub(crate) fn authorities() -> Self {
         Self::of_debian("ca-certificates", "ca-certificates", "data", "MPL-2.0")

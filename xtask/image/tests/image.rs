@@ -181,6 +181,7 @@ fn the_bill_names_what_cargo_does_not_list() -> Result<()> {
     let needs = needs["dependsOn"].as_array().context("a list")?;
     for (name, kind, license) in [
         ("glibc", "library", "LGPL-2.1-or-later"),
+        ("libgcc", "library", "GPL-3.0-or-later WITH GCC-exception-3.1"),
         ("rust-std", "library", "MIT OR Apache-2.0"),
         ("ca-certificates", "data", "MPL-2.0"),
     ] {
@@ -227,9 +228,13 @@ fn an_image_has_the_licences_of_all_that_is_in_it() -> Result<()> {
         let others = component["hashes"].is_array() || !component["purl"].to_string().contains("pkg:cargo/");
         assert_eq!(text.contains(&line), others, "{line}");
     }
-    for license in
-        ["Copyright (c) Tokio Contributors", "Apache License", "LESSER GENERAL PUBLIC", "Mozilla Public"]
-    {
+    for license in [
+        "Copyright (c) Tokio Contributors",
+        "Apache License",
+        "LESSER GENERAL PUBLIC",
+        "GCC RUNTIME LIBRARY EXCEPTION",
+        "Mozilla Public",
+    ] {
         assert!(text.contains(license), "{license} is missing");
     }
     assert!(text.len() < 1 << 20, "{} bytes: are texts there more than once?", text.len());
