@@ -6,27 +6,39 @@ use tokio::signal::unix::{SignalKind, signal};
 /// The error of a task that was interrupted.
 pub(crate) const INTERRUPTED: &str = "interrupted: everything that was started has ended";
 
-/// Resolves when the user interrupts.
+/// Resolves when the user interrupts, or when the terminal ends.
 pub(crate) fn interrupted() -> Result<impl Future<Output = ()>> {
+    let ends = stopped()?;
+    let mut hangup = signal(SignalKind::hangup()).context("listening for the end of the terminal")?;
+    Ok(async move {
+        tokio::select! {
+            () = ends => {}
+            _ = hangup.recv() => {}
+        }
+    })
+}
+
+/// Resolves at Ctrl-C and SIGTERM.
+fn stopped() -> Result<impl Future<Output = ()>> {
     let mut interrupt = signal(SignalKind::interrupt()).context("listening for Ctrl-C")?;
     let mut terminate = signal(SignalKind::terminate()).context("listening for SIGTERM")?;
-    let mut hangup = signal(SignalKind::hangup()).context("listening for the end of the terminal")?;
     Ok(async move {
         tokio::select! {
             _ = interrupt.recv() => {}
             _ = terminate.recv() => {}
-            _ = hangup.recv() => {}
         }
     })
 }
 
 /// Runs a task until it ends or the user interrupts. An interrupt drops the task: its guards remove its folders, and end its
 /// processes and containers. Without this, an interrupt would end this program at once, and leave the folders and containers.
+///
+/// The end of the terminal is no interrupt: by `nohup` a task outlives it.
 pub(crate) async fn unless_interrupted<T>(task: impl Future<Output = Result<T>>) -> Result<T> {
-    let interrupted = interrupted()?;
+    let stopped = stopped()?;
     tokio::select! {
         result = task => result,
-        () = interrupted => bail!(INTERRUPTED),
+        () = stopped => bail!(INTERRUPTED),
     }
 }
 
