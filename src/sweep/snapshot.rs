@@ -1,9 +1,9 @@
 //! What the last sweep found, as `status` shows it *(no client)*.
 
-use parking_lot::Mutex;
 use std::sync::Arc;
 
 use jiff::Timestamp;
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -128,6 +128,7 @@ pub(super) enum Deleter {
     /// The sweep of a running operator.
     Sweep,
     /// The command `sweep`.
+    #[cfg_attr(not(feature = "cli"), expect(dead_code, reason = "it is part of the command line"))]
     Command { dry_run: bool },
     /// Nothing: the sweep reports.
     Nothing,

@@ -104,7 +104,7 @@ fn values_take_their_places_and_the_api_server_takes_the_result() -> Result<()> 
             "{spec}"
         );
         ensure!(spec["admission"]["mode"] == "Policy" && spec["admission"]["replicas"] == 4, "{spec}");
-        ensure!(spec["admission"]["resources"] == json!({ "limits": { "cpu": "1" } }), "{spec}");
+        ensure!(spec["admission"]["resources"] == json!({ "limits": { "cpu": "0.5" } }), "{spec}");
         ensure!(spec["adaptor"]["updateStrategy"]["rollingUpdate"]["maxSurge"] == 1, "{spec}");
         ensure!(spec["cloudSecretName"] == "credentials" && spec["configMapName"] == "mine", "{spec}");
         the_job_may_write_its_configuration_alone(&objects)?;
@@ -148,7 +148,7 @@ fn everything() -> Value {
             "serviceAccount": { "annotations": { "role": "a" } },
         },
         "resourceCtrl": { "podLabels": { "wi": "true" }, "serviceAccount": { "annotations": { "role": "o" } } },
-        "webhook": { "replicas": 4, "resources": { "limits": { "cpu": "1" } } },
+        "webhook": { "replicas": 4, "resources": { "limits": { "cpu": 0.5, "memory": null }, "requests": { "cpu": null } } },
         "admission": { "mode": "Policy", "sizing": "Sum", "excludedNamespaces": ["a"] },
         "peerPodConfig": { "create": true, "name": "1e3", "spec": { "instanceType": "large" } },
         "operator": {

@@ -226,7 +226,7 @@
   (list "peerPodConfig.spec" .Values.peerPodConfig.spec (not $applied) $unapplied)
   (list "webhook.enabled" (not .Values.webhook.enabled) (not $applied) $unapplied)
   (list "webhook.replicas" (ne (int .Values.webhook.replicas) 2) (not $applied) $unapplied)
-  (list "webhook.resources" .Values.webhook.resources (not $applied) $unapplied)
+  (list "webhook.resources" (include "peerpod-operator.webhookResources" . | fromYaml) (not $applied) $unapplied)
   (list "webhook.webhook.annotations" $webhook.annotations (not $applied) $unapplied)
   (list "webhook.webhook.labels" $webhook.labels (not $applied) $unapplied)
   (list "webhook.webhook.podVMExtendedResource" (ne $webhook.podVMExtendedResource "kata.peerpods.io/vm") (not $applied) $unapplied)
@@ -247,6 +247,18 @@
 {{- end -}}
 {{- end }}
 
+{{- /* The webhook's resources: amounts as text, because API servers take no fractions here, and no list without an amount. */ -}}
+{{- define "peerpod-operator.webhookResources" -}}
+{{- $resources := deepCopy (.Values.webhook.resources | default dict) -}}
+{{- include "peerpod-operator.dropNulls" $resources -}}
+{{- range $list := list "limits" "requests" -}}
+{{- $amounts := get $resources $list | default dict -}}
+{{- range $name, $amount := $amounts }}{{ $_ := set $amounts $name (include "peerpod-operator.text" $amount) }}{{ end -}}
+{{- if not $amounts }}{{ $_ := unset $resources $list }}{{ end -}}
+{{- end -}}
+{{- toYaml $resources -}}
+{{- end }}
+
 {{- /* The spec of the PeerPodConfig. */ -}}
 {{- define "peerpod-operator.peerPodConfigSpec" -}}
 {{- $admission := dict "mode" (ternary .Values.admission.mode "None" .Values.webhook.enabled) "sizing" .Values.admission.sizing -}}
@@ -254,7 +266,7 @@
 {{- $_ := set $admission "extendedResource" .Values.webhook.webhook.podVMExtendedResource -}}
 {{- $_ := set $admission "replicas" (int .Values.webhook.replicas) -}}
 {{- with .Values.admission.excludedNamespaces }}{{ $_ := set $admission "excludedNamespaces" . }}{{ end -}}
-{{- with .Values.webhook.resources }}{{ $_ := set $admission "resources" . }}{{ end -}}
+{{- with include "peerpod-operator.webhookResources" . | fromYaml }}{{ $_ := set $admission "resources" . }}{{ end -}}
 {{- with .Values.webhook.webhook.annotations }}{{ $_ := set $admission "webhookAnnotations" . }}{{ end -}}
 {{- with .Values.webhook.webhook.labels }}{{ $_ := set $admission "webhookLabels" . }}{{ end -}}
 {{- $adaptor := dict -}}

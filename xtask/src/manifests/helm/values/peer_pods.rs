@@ -59,7 +59,7 @@ pub(super) struct Webhook {
     namespace_override: String,
     /// Without effect: the webhook runs the operator's image.
     image: Object,
-    /// Resources of the webhook's container. Empty: it requests 10m CPU and 16Mi of memory, and may use 64Mi.
+    /// Resources of the webhook's container, in place of all of the default: it requests 10m CPU and 16Mi of memory, and may use 64Mi.
     resources: Object,
     /// Like `tlsProfile.minVersion`, if that is not set.
     #[schemars(schema_with = "tls_version")]
