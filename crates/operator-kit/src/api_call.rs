@@ -15,11 +15,11 @@ use serde::de::DeserializeOwned;
 use crate::{Message, text::cut};
 
 /// kube's own client retries for minutes if an API server is overloaded. A reconcile does not wait for that. Such a retry also hides why
-/// the API server refuses an eviction: the clients of this crate do not retry.
+/// the API server refuses an eviction: the clients of this crate retry the later pages of lists alone, and within this time.
 const DEADLINE: Duration = Duration::from_secs(20);
 
-/// How much of the API server's text about a quota is shown, in bytes.
-const LONGEST_QUOTA: usize = 512;
+/// How much of the API server's text about a quota or of a webhook is shown, in bytes.
+const LONGEST_SHOWN: usize = 512;
 
 /// Why a call to the API server failed.
 #[derive(Debug, thiserror::Error)]
@@ -112,23 +112,27 @@ impl ApiError {
         self.status().filter(|status| status.code == 422).map(|status| status.message.as_str())
     }
 
-    /// Why it failed, for the status of an object in the namespace of the call: the API server's text about a quota that is exceeded,
-    /// which users of the namespace may read, or else what [`Self::message`] says in a status. At most 512 bytes.
+    /// Why it failed, for the status of an object in the namespace of the call: the API server's text about a quota, or that of an
+    /// admission webhook, which users of the namespace get for their own objects, too. Or else what [`Self::message`] says in a status.
+    /// At most 512 bytes.
     pub fn in_namespace(&self) -> String {
-        let quota = self.exceeded_quota();
-        quota.map_or_else(|| self.message().for_status().to_owned(), |quota| cut(quota, LONGEST_QUOTA))
+        let of_webhook =
+            || self.status().filter(|_| self.is_of_webhook()).map(|status| status.message.as_str());
+        let shown = self.of_quota().or_else(of_webhook);
+        shown.map_or_else(|| self.message().for_status().to_owned(), |text| cut(text, LONGEST_SHOWN))
     }
 
-    /// The API server's text about a quota that is exceeded.
-    fn exceeded_quota(&self) -> Option<&str> {
+    /// The API server's text about a quota that refuses the object: it is exceeded, or needs a request or limit that the object lacks.
+    fn of_quota(&self) -> Option<&str> {
         let refused = self.status().filter(|status| status.code == 403)?;
-        refused.message.find("exceeded quota: ").map(|at| &refused.message[at..])
+        let begins = ["exceeded quota: ", "failed quota: "];
+        begins.iter().find_map(|begin| refused.message.find(begin)).map(|at| &refused.message[at..])
     }
 
-    /// Whether the API server refuses this object: it is invalid, an admission webhook or policy denies it, or a quota is exceeded. Without
+    /// Whether the API server refuses this object: it is invalid, an admission webhook or policy denies it, or a quota does. Without
     /// rights, and from an API server that starts, every object is refused: that is another matter.
     pub fn is_refusal_of_object(&self) -> bool {
-        self.invalid().is_some() || self.is_of_webhook() || self.exceeded_quota().is_some()
+        self.invalid().is_some() || self.is_of_webhook() || self.of_quota().is_some()
     }
 
     /// Whether the API server refused the call itself. Any other failure may be an outage, also that the API server took too long

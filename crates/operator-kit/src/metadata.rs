@@ -15,6 +15,9 @@ use serde_json::Value;
 
 /// The owner references of a new object of this controller. The garbage collector deletes the object after its owner, or before it if
 /// the owner is deleted in the foreground. `None` if the owner has no name or uid: it was not read from an API server.
+///
+/// Where the API server runs the plugin `OwnerReferencesPermissionEnforcement`, as on OpenShift, it needs the right to `update` the
+/// subresource `finalizers` of the owner.
 pub fn controlled_by(owner: &impl Resource<DynamicType = ()>) -> Option<Vec<OwnerReference>> {
     let owner = owner.controller_owner_ref(&())?;
     Some(vec![OwnerReference { block_owner_deletion: Some(true), ..owner }])

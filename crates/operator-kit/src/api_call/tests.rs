@@ -40,6 +40,7 @@ fn an_object_is_refused_for_what_it_says_or_by_a_quota_and_not_for_want_of_right
     };
     assert!(refused(422, "Deployment.apps \"a\" is invalid"));
     assert!(refused(403, "deployments.apps \"a\" is forbidden: exceeded quota: b, requested: count=1"));
+    assert!(refused(403, "pods \"a\" is forbidden: failed quota: b: must specify limits.cpu for: a"));
     assert!(refused(400, "admission webhook \"a.example.com\" denied the request: no"));
     assert!(!refused(403, "deployments.apps is forbidden: User \"a\" cannot create resource"));
     assert!(!refused(500, "Internal error occurred: failed calling webhook \"a.example.com\""));

@@ -138,16 +138,21 @@ async fn pods_that_the_cache_does_not_have_yet_are_not_created_again() {
 
 #[tokio::test]
 async fn refused_pods_are_reported_and_tried_again() {
-    let quota = "exceeded quota: few, requested: pods=1, used: pods=2, limited: pods=2";
-    let text = format!("pods \"web-podx\" is forbidden: {quota}");
-    let refused = create().answer(Answer::error(403, "Forbidden", &text));
-    let condition = json!({ "status": { "availableReplicas": 0, "podNames": [] } });
-    let report = Call::patch(STATUS).body_with(condition).answer(Answer::not_found("podsets", "web"));
-    let error = reconciled(&podset(1), &[], [list(&[]), refused, report]).await.unwrap_err();
-    assert_eq!(error.code(), Some(403));
-    let (reason, message) = told(&error);
-    assert_eq!(reason, "PodsRefused");
-    assert_eq!(message, format!("0 of 1 Pods are pending or running: {quota}"));
+    const POD: &str = "pods \"web-podx\" is forbidden: ";
+    for (before, shown) in [
+        (POD, "exceeded quota: few, requested: pods=1, used: pods=2, limited: pods=2"),
+        (POD, "failed quota: cores: must specify limits.cpu for: web"),
+        ("", "admission webhook \"a.example.com\" denied the request: no"),
+    ] {
+        let refused = create().answer(Answer::error(403, "Forbidden", &format!("{before}{shown}")));
+        let condition = json!({ "status": { "availableReplicas": 0, "podNames": [] } });
+        let report = Call::patch(STATUS).body_with(condition).answer(Answer::not_found("podsets", "web"));
+        let error = reconciled(&podset(1), &[], [list(&[]), refused, report]).await.unwrap_err();
+        assert_eq!(error.code(), Some(403));
+        let (reason, message) = told(&error);
+        assert_eq!(reason, "PodsRefused");
+        assert_eq!(message, format!("0 of 1 Pods are pending or running: {shown}"));
+    }
 }
 
 #[test]
