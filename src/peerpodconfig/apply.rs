@@ -215,7 +215,8 @@ async fn read<'a>(
     there: Option<DynamicObject>,
 ) -> Result<(&'a Wanted, State), ApiError> {
     let state = match there {
-        Some(object) if !differs(&as_value(&object), &wanted.object, FIELD_MANAGER) => {
+        // One that another program restored, without managed fields, is not removed later. An apply makes it the operator's.
+        Some(object) if is_ours(&object) && !differs(&as_value(&object), &wanted.object, FIELD_MANAGER) => {
             State::AsWanted(Box::new(object))
         }
         Some(object) => State::Due(Some(Box::new(object))),
@@ -312,6 +313,25 @@ mod tests {
         let message = told("config").unwrap();
         assert!(!message.contains("Service a") && message.contains("Deployment a"), "{message}");
         assert!(told("other").is_some_and(|message| message.contains("Service a")));
+    }
+
+    #[tokio::test]
+    async fn an_object_that_lost_its_managed_fields_becomes_the_operators_again() {
+        const SERVICES: &str = "/api/v1/namespaces/ns/services";
+        let metadata = json!({ "name": "a", "namespace": "ns", "labels": { CONFIG_LABEL: "config" } });
+        let service = json!({ "apiVersion": "v1", "kind": "Service", "metadata": metadata });
+        let list = json!({
+            "apiVersion": "v1", "kind": "List", "metadata": { "resourceVersion": "1" }, "items": [service],
+        });
+        let calls = [
+            Call::get(SERVICES).answer(Answer::json(200, &list)),
+            Call::patch(format!("{SERVICES}/a")).answer(Answer::json(200, &service)),
+        ];
+        let server = ApiServer::expecting(calls);
+        let objects = Objects::new(server.client(), Arc::default());
+        let wanted = [Wanted::of(&serde_json::from_value::<Service>(service).unwrap()).unwrap()];
+        let found = objects.apply_all("config", &[Kind::namespaced::<Service>("ns")], &wanted).await.unwrap();
+        assert_eq!(found.objects.len(), 1);
     }
 
     #[tokio::test]
