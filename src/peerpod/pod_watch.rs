@@ -7,7 +7,6 @@
 //! A timer alone would not do: it must slow down with the number of PeerPods that wait, to 5 min for 3,000 of a namespace. Then
 //! their VMs would stay for that long after their Pods ended.
 
-use parking_lot::Mutex;
 use std::{
     collections::{HashMap, HashSet},
     convert::Infallible,
@@ -25,8 +24,9 @@ use kube::{
 use operator_kit::{
     metadata::Metadata,
     projection::{IDENTITY_ALONE, reading},
-    watch::{paged, retry_watch},
+    watch::{NAMES_PAGE, paged, retry_watch},
 };
+use parking_lot::Mutex;
 use tokio::{sync::Notify, time::timeout};
 
 use super::{
@@ -100,7 +100,7 @@ impl PodWatch {
         let pods: Api<Metadata<Pod>> = Api::all(reading(&client, &IDENTITY_ALONE));
         loop {
             self.changed_to(true).await;
-            let events = retry_watch("Pods", watcher::watcher(pods.clone(), paged()))
+            let events = retry_watch("Pods", watcher::watcher(pods.clone(), paged().page_size(NAMES_PAGE)))
                 .filter_map(|event| std::future::ready(event.ok()))
                 .for_each(async |event| self.take(&event));
             select(pin!(events), pin!(self.unused())).await;

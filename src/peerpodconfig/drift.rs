@@ -1,7 +1,6 @@
 //! Remembers how the operator corrected objects *(no client)*. It prevents an endless write war about an object that another program
 //! keeps changing.
 
-use parking_lot::Mutex;
 use std::{
     collections::{BTreeMap, BTreeSet},
     hash::{BuildHasher, Hash, RandomState},
@@ -9,6 +8,7 @@ use std::{
 };
 
 use operator_kit::text::listed;
+use parking_lot::Mutex;
 
 use super::conditions::{Finding, Reason};
 

@@ -1,12 +1,12 @@
 //! Reports the state of a configuration *(client required)*: the status, and an event for each new reason.
 
-use parking_lot::Mutex;
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::runtime::events::EventType;
 use operator_kit::{api_call::ApiError, conditions::is_true, status::Publisher};
+use parking_lot::Mutex;
 use tracing::{info, warn};
 
 use super::conditions::{ConditionType, Finding, Reason, conditions, ready};

@@ -3,6 +3,7 @@
 use std::{
     fmt::Debug,
     hash::{DefaultHasher, Hash, Hasher},
+    time::Duration,
 };
 
 use futures::{Stream, TryStreamExt, stream::BoxStream};
@@ -23,7 +24,7 @@ use kube::{
     },
 };
 use operator_kit::{
-    changes::changes,
+    changes::{changes, spaced},
     projection::{MOST, Part, Projection, reading},
     watch::{paged, retry_crd_watch, retry_watch},
 };
@@ -50,6 +51,10 @@ pub(super) static LABELLED: Projection = Projection {
     rest: &[],
     most: MOST,
 };
+
+/// The least time between reconciles of all configurations because of nodes. While thousands of nodes are upgraded, some node changes all
+/// the time.
+const NODES_PAUSE: Duration = Duration::from_secs(1);
 
 /// The streams of the watch of all configurations.
 pub(super) struct Configurations<C, H, R> {
@@ -128,7 +133,7 @@ pub(super) fn add(
     let labelled = || paged().labels(CONFIG_LABEL);
     let Changes { nodes, daemon_sets, daemon_sets_elsewhere, webhook_resources, policies } = changes;
     controller
-        .reconcile_all_on(nodes)
+        .reconcile_all_on(spaced(nodes, NODES_PAUSE))
         .watches_stream(daemon_sets, move |daemon_set: DaemonSet| {
             // A DaemonSet that no longer runs cloud-api-adaptor, or that belongs to another configuration, may have caused a conflict.
             conflicting.matching(|config| runs_adaptor(&daemon_set) || is_in_conflict(config))

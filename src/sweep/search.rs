@@ -13,6 +13,7 @@ use operator_kit::{
     api_call::{self, ApiError},
     metadata::Metadata,
     projection::{IDENTITY_ALONE, reading},
+    watch::NAMES_PAGE,
 };
 use tracing::{info, warn};
 
@@ -27,9 +28,6 @@ use crate::{
         ensure_this_cluster, ownership,
     },
 };
-
-/// The number of Pods on a page of a list that has their names alone.
-const NAMES: u32 = 1000;
 
 /// The Pods that have ended: Succeeded or Failed.
 const ENDED: &str = "status.phase!=Pending,status.phase!=Running,status.phase!=Unknown";
@@ -99,7 +97,7 @@ impl Search {
     /// Spares what may be a VM of an existing Pod, whatever its runtime class.
     pub(crate) async fn spare_pods(&self, candidates: &mut Candidates<'_>) -> Result<(), ApiError> {
         let pods: Api<Metadata<Pod>> = Api::all(reading(&self.client, &IDENTITY_ALONE));
-        api_call::for_each(&pods, &ListParams::default().limit(NAMES), |pod| {
+        api_call::for_each(&pods, &ListParams::default().limit(NAMES_PAGE), |pod| {
             if let Some(name) = &pod.meta().name {
                 candidates.spare_pod(name);
             }
@@ -118,7 +116,7 @@ impl Search {
             return Ok(Vec::new());
         }
         let pods: Api<Metadata<Pod>> = Api::all(reading(&self.client, &IDENTITY_ALONE));
-        let params = ListParams::default().limit(NAMES).fields(ENDED);
+        let params = ListParams::default().limit(NAMES_PAGE).fields(ENDED);
         api_call::for_each(&pods, &params, |pod| {
             if let Some(has_ended) = pod.meta().uid.as_ref().and_then(|uid| ended.get_mut(&**uid)) {
                 *has_ended = true;

@@ -13,12 +13,12 @@ use std::{
     time::Duration,
 };
 
-use futures::{Stream, StreamExt, stream};
+use futures::{Stream, StreamExt, TryStreamExt, stream};
 use kube::{
     Resource,
     runtime::{
         WatchStreamExt,
-        reflector::Store,
+        reflector::{ObjectRef, Store},
         utils::Backoff,
         watcher::{self, DefaultBackoff},
     },
@@ -29,6 +29,9 @@ use crate::crd::Crds;
 
 /// How many objects one page of the first list has: enough for few round trips, few enough for little memory.
 const PAGE: u32 = 100;
+
+/// The same where only names are read.
+pub const NAMES_PAGE: u32 = 1000;
 
 /// The longest pause after an error. An outage delays what follows it by as much, deletions of VMs among it.
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
@@ -85,11 +88,11 @@ where
             Ok(watcher::Event::Apply(object)) => {
                 let hash = hasher.hash_one(part(&object));
                 let before = seen.insert(key(&object), hash);
-                (before != Some(hash)).then_some(object).into_iter().collect()
+                (before != Some(hash)).then(|| Arc::new(object)).into_iter().collect()
             }
             Ok(watcher::Event::Delete(object)) => {
                 seen.remove(&key(&object));
-                vec![object]
+                vec![Arc::new(object)]
             }
             Ok(watcher::Event::Init) => {
                 seen.clear();
@@ -100,19 +103,20 @@ where
             }
             Ok(watcher::Event::InitApply(object)) => {
                 seen.insert(key(&object), hasher.hash_one(part(&object)));
-                listed.push(object);
+                // Until the list is whole, the cache's writer has the object.
+                listed.push(ObjectRef::from_obj(&object));
                 Vec::new()
             }
             Ok(watcher::Event::InitDone) => {
-                let known = take(&mut known).into_iter().map(Arc::unwrap_or_clone);
-                let deleted = known.filter(|object| !seen.contains_key(&key(object)));
-                take(&mut listed).into_iter().chain(deleted).collect()
+                let deleted = take(&mut known).into_iter().filter(|object| !seen.contains_key(&key(object)));
+                take(&mut listed).iter().filter_map(|listed| cache.get(listed)).chain(deleted).collect()
             }
             Err(error) => return vec![Err(error)],
         };
         given.into_iter().map(Ok).collect()
     });
-    given.flat_map(stream::iter::<Vec<_>>)
+    // Each is copied when it is taken: copies of all objects of a list would take as much memory as the cache.
+    given.flat_map(|given: Vec<_>| stream::iter(given).map_ok(Arc::unwrap_or_clone))
 }
 
 /// The HTTP status by which a watch failed, if it did.

@@ -40,6 +40,7 @@ impl Adaptor {
 
     /// Deletes the DaemonSet of a configuration after its Pods. Returns what is left.
     pub(in super::super) async fn remove(&self, config: &PeerPodConfig) -> Result<Option<Left>, ApiError> {
+        self.observer.lists.forget(&config.name_any());
         self.objects.clear(&config.name_any(), &[self.kind()], &DeleteParams::foreground()).await
     }
 

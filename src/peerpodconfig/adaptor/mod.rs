@@ -9,6 +9,7 @@
 //! apply.rs          writes the DaemonSet and the annotations of the ServiceAccount
 //! findings.rs       the conditions about the rollout (pure)
 //! pod_view.rs       what is read of Pods
+//! rested_lists.rs   lists of Pods that are read again only after a rest
 //! waiting.rs        reads which peer pods keep it from becoming ready
 //! settings.rs       the conditions about its settings, and what the DaemonSet records of them (pure)
 //! ```
@@ -22,6 +23,7 @@ mod findings;
 mod observe;
 mod pod_view;
 mod preconditions;
+mod rested_lists;
 mod settings;
 mod waiting;
 
@@ -37,7 +39,7 @@ use kube::{
 use operator_kit::Permission;
 
 use self::{
-    observe::Observer,
+    observe::{Lists, Observer},
     preconditions::{Consequence, Running},
 };
 use super::{
@@ -60,8 +62,8 @@ pub const NAMESPACE_PERMISSIONS: &[Permission] = &[
     Permission::new("apps", &["daemonsets"], &["get", "list", "watch", "create", "patch", "delete"]),
 ];
 
-/// How often the operator lists Pods on older settings that were not ready when they ended or restarted, and Pods that
-/// cloud-api-adaptor waits for. In a large cluster the lists are long.
+/// How often the operator lists, without an event, Pods on older settings that were not ready when they ended or restarted, and Pods that
+/// cloud-api-adaptor waits for. After events it does so [sooner](rested_lists).
 const OLDER_PODS_RESYNC: Duration = Duration::from_secs(60);
 
 /// Deploys cloud-api-adaptor *(client required)*.
@@ -86,7 +88,13 @@ impl Adaptor {
     ) {
         let (daemon_sets, writer) = reflector::store();
         let namespace = options.namespace.clone();
-        let observer = Observer { client: client.clone(), namespace: namespace.clone(), daemon_sets, nodes };
+        let observer = Observer {
+            client: client.clone(),
+            namespace: namespace.clone(),
+            daemon_sets,
+            nodes,
+            lists: Lists::default(),
+        };
         let adaptor = Self { observer, objects, options };
         let (own, elsewhere) = daemon_sets::watch(client, writer, namespace);
         (adaptor, own, elsewhere)
@@ -146,7 +154,7 @@ impl Adaptor {
         mut findings: Findings,
     ) -> Result<Findings, ReconcileError> {
         let since = settings::since(current, &sources.settings.hash, Timestamp::now());
-        let older = self.observer.pods_older_than(config, since).await?;
+        let (older, rest) = self.observer.pods_older_than(config, since).await?;
         // Pods that restart would make VMs there, which the operator cannot delete yet.
         let is_elsewhere = findings.all.iter().any(|it| it.reason == Reason::AnotherPlace);
         let restarts = config.spec.adaptor.restart_on_settings_change && !is_elsewhere;
@@ -177,6 +185,7 @@ impl Adaptor {
             // The DaemonSet's status shows when a ready Pod ends or restarts.
             findings.again.get_or_insert(OLDER_PODS_RESYNC);
         }
+        findings.again = sooner(findings.again, rest);
         Ok(findings)
     }
 
@@ -196,11 +205,12 @@ impl Adaptor {
         let mut rollout = findings::rollout(deployed, summary, &remedy, remark);
         let mut again = None;
         if rollout.reason == Reason::AdaptorStarting {
-            if let Some(waits) = self.observer.waits_for(config).await? {
+            let (waits, rest) = self.observer.waits_for(config).await?;
+            if let Some(waits) = waits {
                 rollout.message = format!("{waits}; {}", rollout.message);
             }
             // No event shows that cloud-api-adaptor now waits for another peer pod.
-            again = Some(OLDER_PODS_RESYNC);
+            again = sooner(Some(OLDER_PODS_RESYNC), rest);
         }
         Ok(Findings { all: vec![rollout], again })
     }
@@ -221,4 +231,9 @@ impl Adaptor {
             },
         }
     }
+}
+
+/// The shorter one of these times, if there is one.
+fn sooner(one: Option<Duration>, other: Option<Duration>) -> Option<Duration> {
+    [one, other].into_iter().flatten().min()
 }

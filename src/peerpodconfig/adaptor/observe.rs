@@ -19,6 +19,7 @@ use super::super::{
 use super::{
     daemon_sets::view::{DAEMON_SET, DaemonSetView},
     pod_view::{POD, PodView},
+    rested_lists::{Listed, RestedLists},
     waiting::{self, Unready},
 };
 use crate::api::v1alpha1::PeerPodConfig;
@@ -29,6 +30,24 @@ pub(super) struct Observer {
     pub(super) namespace: String,
     pub(super) daemon_sets: Store<DaemonSet>,
     pub(super) nodes: Nodes,
+    pub(super) lists: Lists,
+}
+
+/// What was last listed of the Pods of each configuration's cloud-api-adaptor.
+#[derive(Default)]
+pub(super) struct Lists {
+    /// Those that run since before a time.
+    older: RestedLists<Timestamp, Vec<String>>,
+    /// What they wait for.
+    waits: RestedLists<(), Option<String>>,
+}
+
+impl Lists {
+    /// Forgets a configuration that is gone.
+    pub(super) fn forget(&self, config: &str) {
+        self.older.forget(config);
+        self.waits.forget(config);
+    }
 }
 
 impl Observer {
@@ -65,8 +84,16 @@ impl Observer {
         &self,
         config: &PeerPodConfig,
         since: Option<Timestamp>,
+    ) -> Result<Listed<Vec<String>>, ApiError> {
+        let Some(since) = since else { return Ok((Vec::new(), None)) };
+        self.lists.older.get(&config.name_any(), since, Box::pin(self.list_older_than(config, since))).await
+    }
+
+    async fn list_older_than(
+        &self,
+        config: &PeerPodConfig,
+        since: Timestamp,
     ) -> Result<Vec<String>, ApiError> {
-        let Some(since) = since else { return Ok(Vec::new()) };
         let mut older = Vec::new();
         let take = |pod: PodView| {
             if pod.started().is_some_and(|started| started < since) {
@@ -79,7 +106,11 @@ impl Observer {
     }
 
     /// The peer pods that its cloud-api-adaptor waits for, if it runs and is not ready.
-    pub(super) async fn waits_for(&self, config: &PeerPodConfig) -> Result<Option<String>, ApiError> {
+    pub(super) async fn waits_for(&self, config: &PeerPodConfig) -> Result<Listed<Option<String>>, ApiError> {
+        self.lists.waits.get(&config.name_any(), (), Box::pin(self.list_waits_of(config))).await
+    }
+
+    async fn list_waits_of(&self, config: &PeerPodConfig) -> Result<Option<String>, ApiError> {
         let mut unready = Vec::new();
         let take = |pod: PodView| {
             let is_ready = pod.ready().is_some_and(|it| it.status == "True");
@@ -165,13 +196,14 @@ mod tests {
             namespace: "ns".to_owned(),
             daemon_sets,
             nodes: Nodes::default(),
+            lists: Lists::default(),
         };
         let config = serde_json::from_value(json!({
             "apiVersion": "confidentialcontainers.org/v1alpha1", "kind": "PeerPodConfig",
             "metadata": { "name": "config", "namespace": "ns" }, "spec": {},
         }));
         let since = "2026-01-02T00:00:00Z".parse().ok();
-        let older = observer.pods_older_than(&config.unwrap(), since).await.unwrap();
+        let (older, _) = observer.pods_older_than(&config.unwrap(), since).await.unwrap();
         assert_eq!(older, ["older"]);
     }
 }

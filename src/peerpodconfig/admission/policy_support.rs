@@ -1,6 +1,5 @@
 //! Whether the API server supports admission policies, and their changes *(client required)*. The answer is cached.
 
-use parking_lot::Mutex;
 use std::{
     future::pending,
     time::{Duration, Instant},
@@ -16,6 +15,7 @@ use operator_kit::{
     api_call::{self, ApiError},
     watch::{paged, retry_watch},
 };
+use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use super::super::{

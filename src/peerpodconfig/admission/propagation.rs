@@ -1,7 +1,6 @@
 //! Whether API servers already apply a policy or registration that this process wrote, by this process's own clock: an API server's
 //! may be ahead of it or behind it. Pure *(no client)*.
 
-use parking_lot::Mutex;
 use std::{
     collections::HashMap,
     time::{Duration, Instant},
@@ -9,6 +8,7 @@ use std::{
 
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
 use kube::Resource;
+use parking_lot::Mutex;
 
 use super::{super::wanted::Found, desired::Desired, means::Means};
 

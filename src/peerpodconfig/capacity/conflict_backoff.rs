@@ -1,6 +1,5 @@
 //! Backs off from a node that another program keeps resetting *(no client)*.
 
-use parking_lot::Mutex;
 use std::{
     collections::HashMap,
     hash::{BuildHasher, RandomState},
@@ -9,6 +8,7 @@ use std::{
 };
 
 use operator_kit::Backoff;
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::plan::NodeWrite;

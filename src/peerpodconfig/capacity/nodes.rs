@@ -1,6 +1,5 @@
 //! A store of all nodes, kept up to date by a watch.
 
-use parking_lot::Mutex;
 use std::{
     collections::{BTreeMap, HashSet},
     future::ready,
@@ -18,6 +17,7 @@ use operator_kit::{
     projection::reading,
     watch::{paged, retry_watch},
 };
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use super::node::{NODE, Node, NodeView, Texts};
