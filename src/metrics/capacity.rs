@@ -1,10 +1,10 @@
 //! Whether each PeerPodConfig is ready, and its capacity. These are the only series that objects add: one set for each configuration
 //! that the controller honours, whose authors are administrators.
 
-use parking_lot::Mutex;
 use std::{collections::BTreeMap, fmt, sync::Arc};
 
 use operator_kit::metrics::Description;
+use parking_lot::Mutex;
 use prometheus_client::{
     collector::Collector,
     encoding::{DescriptorEncoder, EncodeMetric as _},

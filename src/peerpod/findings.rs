@@ -1,10 +1,11 @@
 //! What a listing of the cloud shows of PeerPods *(no client)*. The sweep finds it, and the controller reads it.
 
-use parking_lot::Mutex;
 use std::{
     collections::{HashMap, HashSet},
     sync::Arc,
 };
+
+use parking_lot::Mutex;
 
 use super::decide::PeerPodFinding;
 

@@ -4,13 +4,13 @@
 //! a VM for the Pod's whole grace period from when this process first saw the Pod terminating. A restart of the operator starts
 //! that time again: the end may be late, and is never early.
 
-use parking_lot::Mutex;
 use std::{
     collections::HashMap,
     time::{Duration, Instant},
 };
 
 use kube::runtime::reflector::ObjectRef;
+use parking_lot::Mutex;
 
 use crate::api::v1alpha1::PeerPod;
 

@@ -15,7 +15,6 @@ mod hashes;
 mod links;
 mod relatives;
 
-use parking_lot::Mutex;
 use std::{
     collections::HashSet,
     hash::{BuildHasher, RandomState},
@@ -29,6 +28,7 @@ use kube::{
     ResourceExt,
     runtime::{reflector::ObjectRef, watcher::Event},
 };
+use parking_lot::Mutex;
 
 pub(super) use self::relatives::{MOST_PODS, MOST_RELATIVES};
 use self::{

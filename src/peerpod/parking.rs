@@ -12,7 +12,6 @@
 //! no parked PeerPod is called: thousands would come one after the other, and each write to its status that the cloud wants no calls.
 //! Those that the cloud refused, and those that were parked meanwhile, return after that time, and the first has the others called.
 
-use parking_lot::Mutex;
 use std::{
     collections::{BTreeMap, HashSet},
     sync::Arc,
@@ -21,6 +20,7 @@ use std::{
 
 use kube::runtime::reflector::ObjectRef;
 use operator_kit::metrics::Counted;
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::{index::Key, queue::Queue, requeue::Requeues};

@@ -1,12 +1,12 @@
 //! Tracks what was reported about each PeerPod *(no client)*, so that a report is written once; and since when its deletion could proceed,
 //! and the number of attempts, so that a slow deletion is reported. No decision depends on it. If it is lost, reports are repeated.
 
-use parking_lot::Mutex;
 use std::{collections::HashMap, time::Duration};
 
 use jiff::{SignedDuration, Timestamp};
 use kube::runtime::reflector::ObjectRef;
 use operator_kit::{Message, metrics::Counted};
+use parking_lot::Mutex;
 use tracing::{debug, warn};
 
 use super::{

@@ -3,11 +3,11 @@
 //! The controller's own queue has no order: while more is due than it can reconcile, it may leave the same PeerPods out again and
 //! again. So few are handed out at a time, and namespaces take turns. Those that have a slot at their cloud come first.
 
-use parking_lot::Mutex;
 use std::{collections::HashSet, mem, sync::Arc};
 
 use futures::{Stream, StreamExt, stream};
 use kube::runtime::reflector::ObjectRef;
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use super::{index::Key, queue::Queue};

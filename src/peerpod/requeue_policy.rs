@@ -2,11 +2,11 @@
 
 mod stuck;
 
-use parking_lot::Mutex;
 use std::time::Duration;
 
 use kube::runtime::reflector::ObjectRef;
 use operator_kit::{Backoff, backoff};
+use parking_lot::Mutex;
 
 use self::stuck::{Stuck, VMS_A_SECOND};
 use super::decide::{Blocked, Decision, Kept, Wait};

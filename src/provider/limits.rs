@@ -1,11 +1,11 @@
 //! What is around every provider: a deadline for each call, a pause where the cloud says how long to wait, metrics, and lists that
 //! have each thing once.
 
-use parking_lot::Mutex;
 use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use operator_kit::Message;
+use parking_lot::Mutex;
 use tokio::time::{Instant, timeout};
 
 use super::{

@@ -1,6 +1,5 @@
 //! Which provider answers for which cloud, under the settings in force.
 
-use parking_lot::Mutex;
 use std::{convert::Infallible, sync::Arc, time::Duration};
 
 use futures::{
@@ -10,6 +9,7 @@ use futures::{
 };
 use kube::Client;
 use operator_kit::{Leadership, Message, changes::changes};
+use parking_lot::Mutex;
 
 use super::{
     CLOUDS, Cloud, CloudSettings, Error, ErrorClass, Limits, Openers, Provider,

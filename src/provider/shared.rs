@@ -1,6 +1,5 @@
 //! What providers of one process share, such as a login.
 
-use parking_lot::Mutex;
 use std::{
     any::Any,
     collections::HashMap,
@@ -8,6 +7,7 @@ use std::{
     sync::{Arc, Weak},
 };
 
+use parking_lot::Mutex;
 use ring::digest::{Context, SHA256};
 
 use super::Error;

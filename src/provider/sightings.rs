@@ -1,6 +1,5 @@
 //! Which VMs were seen in one place, of which the cloud accepted the deletion, and which were missing there *(no client)*.
 
-use parking_lot::Mutex;
 use std::{
     collections::{HashMap, HashSet},
     hash::{BuildHasher, Hash, RandomState},
@@ -10,6 +9,7 @@ use std::{
 
 use jiff::Timestamp;
 use operator_kit::Message;
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::{Claim, Error, ErrorClass, InstanceId};

@@ -1,9 +1,10 @@
 //! Exponential backoff with jitter, for each object separately.
 
-use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::time::Duration;
+
+use parking_lot::Mutex;
 
 /// The first delay is at most this.
 pub const BASE: Duration = Duration::from_secs(1);

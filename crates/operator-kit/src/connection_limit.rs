@@ -1,6 +1,5 @@
 //! A server's connections: a bounded number of them. A new connection always finds a place.
 
-use parking_lot::Mutex;
 use std::{
     collections::HashMap,
     future::Future,
@@ -11,6 +10,7 @@ use std::{
     time::Duration,
 };
 
+use parking_lot::Mutex;
 use tokio::{
     task::{Id, JoinSet},
     time::{Instant, sleep_until, timeout},

@@ -1,6 +1,5 @@
 //! Writes the status of an object and its events *(client required)*.
 
-use parking_lot::Mutex;
 use std::{
     collections::HashMap,
     hash::{DefaultHasher, Hash, Hasher},
@@ -14,6 +13,7 @@ use kube::{
     core::{Request, object::HasStatus},
     runtime::events::{Event, EventType, Recorder},
 };
+use parking_lot::Mutex;
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 use tracing::{debug, warn};

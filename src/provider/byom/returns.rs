@@ -1,6 +1,5 @@
 //! Since when machines are back in the pool, as far as this process has seen it *(no client)*.
 
-use parking_lot::Mutex;
 use std::{
     collections::HashMap,
     hash::{BuildHasher as _, RandomState},
@@ -9,6 +8,7 @@ use std::{
 };
 
 use operator_kit::Message;
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use crate::provider::{Claim, Error, ErrorClass};

@@ -1,6 +1,5 @@
 //! A cloud in memory. It settles late, its identifiers may have a scope, and it deletes in its own time.
 
-use parking_lot::Mutex;
 use std::{
     collections::{HashMap, HashSet},
     future::pending,
@@ -9,6 +8,7 @@ use std::{
 };
 
 use async_trait::async_trait;
+use parking_lot::Mutex;
 
 use super::{Behavior, Cannot, Example, Kind, Left, Peer};
 use crate::provider::{

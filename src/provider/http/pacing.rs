@@ -7,10 +7,10 @@
 
 mod rhythm;
 
-use parking_lot::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use hyper::Method;
+use parking_lot::Mutex;
 use tokio::time::{Instant, sleep_until};
 
 use self::rhythm::{Rhythm, Sent};

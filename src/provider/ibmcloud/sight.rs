@@ -1,8 +1,8 @@
 //! Whether the credentials can see pod VMs *(no client)*. To other credentials, VPC answers as if there were none.
 
-use parking_lot::Mutex;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::answer::Instance;

@@ -7,9 +7,9 @@
 //!
 //! A VM that the operator deleted on this host is on no other one. A usual deletion ends with that, so it costs no connection.
 
-use parking_lot::Mutex;
 use std::{collections::HashSet, time::Duration};
 
+use parking_lot::Mutex;
 use tokio::time::Instant;
 use uuid::Uuid;
 

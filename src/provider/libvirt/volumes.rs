@@ -1,11 +1,11 @@
 //! The volumes that belong to one domain.
 
-use parking_lot::Mutex;
 use std::collections::HashMap;
 
 use futures::future::join_all;
 use libvirt_client::{ErrorCode, Volume};
 use operator_kit::Message;
+use parking_lot::Mutex;
 
 use super::{Libvirt, definition};
 use crate::provider::{Bears, Error, ErrorClass, InstanceId, Stage, Vm};

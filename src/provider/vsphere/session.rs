@@ -11,7 +11,6 @@
 //! - A session may go on with a vCenter to which the name no longer leads. So an answer that something is absent counts only if a search
 //!   in the session succeeded by a connection that was opened after the question ([`VCenter::call_anew`]).
 
-use parking_lot::Mutex;
 use std::{sync::Arc, time::Duration};
 
 use hyper::{
@@ -20,6 +19,7 @@ use hyper::{
     header::{CONTENT_TYPE, COOKIE, HeaderValue},
 };
 use jiff::Timestamp;
+use parking_lot::Mutex;
 use secrecy::{ExposeSecret as _, SecretString};
 use tokio::time::Instant;
 

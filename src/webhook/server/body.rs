@@ -1,10 +1,10 @@
 //! Bodies of requests and of answers, within the memory that all of them may hold together.
 
-use parking_lot::Mutex;
 use std::{collections::BTreeMap, convert::Infallible, sync::Arc, time::Duration};
 
 use http_body_util::BodyExt;
 use hyper::body::{Body, Bytes};
+use parking_lot::Mutex;
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore},
     time::{Instant, sleep_until, timeout_at},

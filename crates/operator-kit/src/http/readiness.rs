@@ -1,10 +1,10 @@
 //! What must be true before the operator counts as ready.
 
-use parking_lot::Mutex;
 use std::borrow::Cow;
 use std::fmt::Write;
 use std::sync::Arc;
 
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 /// Collects conditions. Ready when every needed condition is met, and there is at least one: a process that has not yet named its

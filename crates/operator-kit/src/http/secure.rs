@@ -4,7 +4,6 @@
 //! `SubjectAccessReview` says whether that account may `get` the path `/metrics`. A bounded number of answers is kept for a short
 //! time, and few questions are asked at once: any client that reaches the port may send any number of tokens.
 
-use parking_lot::Mutex;
 use std::{
     collections::HashMap,
     hash::Hash,
@@ -21,6 +20,7 @@ use k8s_openapi::api::{
     authorization::v1::{NonResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec},
 };
 use kube::{Api, Client, api::PostParams};
+use parking_lot::Mutex;
 use ring::digest::{SHA256, digest};
 use tokio::{net::TcpStream, sync::Semaphore, time::timeout};
 use tokio_rustls::{TlsAcceptor, rustls::ServerConfig, server::TlsStream};

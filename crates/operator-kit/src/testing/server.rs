@@ -1,10 +1,10 @@
 //! The scripted API server itself.
 
-use parking_lot::{Mutex, MutexGuard};
 use std::{collections::VecDeque, io, sync::Arc, thread};
 
 use hyper::{Request, Response, StatusCode};
 use kube::{Client, client::Body};
+use parking_lot::{Mutex, MutexGuard};
 use tower::{BoxError, service_fn};
 
 use super::{
