@@ -260,7 +260,8 @@ impl Drop for Forget<'_> {
 async fn read(reader: impl AsyncRead + Unpin, waiting: Arc<Waiting>, outgoing: mpsc::Sender<Outgoing>) {
     let mut reader = BufReader::with_capacity(READ_BUFFER, reader);
     let reason = loop {
-        let next = match Packet::read(&mut reader).await {
+        let wanted = |header: &Header| header.kind == Kind::Reply && waiting.expects(header.serial);
+        let next = match Packet::read(&mut reader, wanted).await {
             Ok(packet) => receive(packet, &waiting, &outgoing),
             Err(error) => Err(error),
         };

@@ -8,7 +8,7 @@ use std::time::Duration;
 use thiserror::Error;
 
 use crate::uri::Endpoint;
-use crate::xdr::{Decode, Decoder, XdrError};
+use crate::xdr::{Beginning, Decode, Decoder, XdrError};
 
 /// Why a call has no result.
 #[derive(Debug, Clone, Error)]
@@ -96,22 +96,26 @@ pub struct RemoteError {
     pub code: ErrorCode,
     /// The part of libvirt that noticed: a `virErrorDomain`, such as 10 for the QEMU driver.
     pub domain: i32,
-    /// libvirt's text.
+    /// libvirt's text, or its first 1,000 bytes.
     pub message: String,
 }
+
+/// A peer that is not libvirt may send texts of megabytes.
+const LONGEST_MESSAGE: usize = 1000;
 
 impl Decode for RemoteError {
     const MIN_SIZE: usize = 44;
 
     fn decode(input: &mut Decoder<'_>) -> Result<Self, XdrError> {
-        type Object = (String, uuid::Uuid);
-        let (code, domain, message) = <(i32, i32, Option<String>)>::decode(input)?;
+        type Unread = Beginning<0>;
+        type Object = (Unread, uuid::Uuid);
+        let (code, domain, message) = <(i32, i32, Option<Beginning<LONGEST_MESSAGE>>)>::decode(input)?;
         let _level = i32::decode(input)?;
         let _about_domain = <Option<(Object, i32)>>::decode(input)?;
-        let _strings = <(Option<String>, Option<String>, Option<String>)>::decode(input)?;
+        let _strings = <(Option<Unread>, Option<Unread>, Option<Unread>)>::decode(input)?;
         let _integers = <(i32, i32)>::decode(input)?;
         let _about_network = <Option<Object>>::decode(input)?;
-        let message = message.unwrap_or_else(|| "no message".to_owned());
+        let message = message.map_or_else(|| "no message".to_owned(), |Beginning(message)| message);
         Ok(Self { code: ErrorCode::from(code), domain, message })
     }
 }

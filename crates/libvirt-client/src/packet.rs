@@ -1,6 +1,6 @@
 //! Packets: a length, a header, a payload.
 
-use tokio::io::{AsyncRead, AsyncReadExt};
+use tokio::io::{AsyncRead, AsyncReadExt, copy, sink};
 
 use crate::error::{Error, ProtocolError};
 use crate::xdr::{Decode, Decoder, Encode, XdrError};
@@ -149,19 +149,16 @@ pub(crate) struct Packet {
 }
 
 impl Packet {
-    /// Takes a packet's bytes, all but the length in front.
-    pub(crate) fn parse(bytes: Vec<u8>) -> Result<Self, ProtocolError> {
-        let header = Header::decode(&mut Decoder::new(&bytes))?;
-        Ok(Self { header, bytes })
-    }
-
     pub(crate) fn payload(&self) -> &[u8] {
         // A header was decoded from these bytes, so they are at least as long.
         &self.bytes[HEADER_SIZE..]
     }
 
-    /// Reads one packet. It takes memory as bytes arrive, never for an announced length.
-    pub(crate) async fn read(reader: &mut (impl AsyncRead + Unpin)) -> Result<Self, Error> {
+    /// Reads one packet. It takes memory as bytes arrive, never for an announced length, and none for a payload that is not `wanted`.
+    pub(crate) async fn read(
+        reader: &mut (impl AsyncRead + Unpin),
+        wanted: impl FnOnce(&Header) -> bool,
+    ) -> Result<Self, Error> {
         let mut length = [0; LENGTH_SIZE];
         reader.read_exact(&mut length).await?;
         let length = u32::from_be_bytes(length) as usize;
@@ -169,18 +166,36 @@ impl Packet {
             return Err(ProtocolError::Length(length).into());
         }
         let length = length - LENGTH_SIZE;
-        let mut bytes = Vec::new();
+        let mut bytes = vec![0; HEADER_SIZE];
+        reader.read_exact(&mut bytes).await?;
+        let header = Header::decode(&mut Decoder::new(&bytes))?;
+        if !wanted(&header) {
+            let missing = (length - HEADER_SIZE) as u64;
+            let skipped = copy(&mut reader.take(missing), &mut sink()).await?;
+            return if skipped == missing {
+                Ok(Self { header, bytes })
+            } else {
+                Err(cut_off(missing - skipped))
+            };
+        }
         while bytes.len() < length {
             let missing = length - bytes.len();
             if bytes.len() == bytes.capacity() {
                 bytes.reserve_exact(growth(bytes.len(), missing));
             }
             if (&mut *reader).take(missing as u64).read_buf(&mut bytes).await? == 0 {
-                return Err(XdrError::Truncated { needed: missing, left: 0 }.into());
+                return Err(cut_off(missing as u64));
             }
         }
-        Ok(Self::parse(bytes)?)
+        Ok(Self { header, bytes })
     }
+}
+
+/// The connection ended in the middle of a packet of which so many bytes are missing.
+fn cut_off(missing: u64) -> Error {
+    // No packet is larger than `MAX_PACKET`.
+    let needed = usize::try_from(missing).unwrap_or(MAX_PACKET);
+    XdrError::Truncated { needed, left: 0 }.into()
 }
 
 /// How much a buffer that is full grows, with `have` bytes in it and `missing` still to come: at most twofold.

@@ -94,6 +94,17 @@ impl<'a> Decoder<'a> {
         Ok(*taken)
     }
 
+    /// The bytes of a string.
+    fn string(&mut self) -> Result<&'a [u8], XdrError> {
+        let length = self.length()?;
+        if length > MAX_STRING {
+            return Err(XdrError::StringTooLong(length));
+        }
+        let bytes = self.take(length)?;
+        self.take(padding(length))?;
+        Ok(bytes)
+    }
+
     /// A count of elements or bytes. A `u32` fits `usize` on every platform that has libvirt.
     fn length(&mut self) -> Result<usize, XdrError> {
         Ok(u32::decode(self)? as usize)
@@ -166,13 +177,20 @@ impl Decode for String {
     /// libvirt's strings are bytes: a file in a storage pool may have any name. What is not UTF-8 gets replacement
     /// characters, so that one odd file does not make a whole pool unreadable.
     fn decode(input: &mut Decoder<'_>) -> Result<Self, XdrError> {
-        let length = input.length()?;
-        if length > MAX_STRING {
-            return Err(XdrError::StringTooLong(length));
-        }
-        let bytes = input.take(length)?;
-        input.take(padding(length))?;
-        Ok(String::from_utf8_lossy(bytes).into_owned())
+        Ok(String::from_utf8_lossy(input.string()?).into_owned())
+    }
+}
+
+/// The beginning of a string: at most so many bytes of it. It takes no memory for the rest.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Beginning<const MOST: usize>(pub(crate) String);
+
+impl<const MOST: usize> Decode for Beginning<MOST> {
+    const MIN_SIZE: usize = String::MIN_SIZE;
+
+    fn decode(input: &mut Decoder<'_>) -> Result<Self, XdrError> {
+        let bytes = input.string()?;
+        Ok(Self(String::from_utf8_lossy(&bytes[..bytes.len().min(MOST)]).into_owned()))
     }
 }
 

@@ -1,6 +1,7 @@
-//! What an ssh client with a private key in a file needs beside the protocol: the key, its signatures, and a connection that ends
-//! with its owner.
+//! What an ssh client with a private key in a file needs beside the protocol: the key, its signatures, a connection that ends with its
+//! owner, and a server that opens nothing.
 
+mod handler;
 mod tether;
 
 use std::borrow::Cow;
@@ -11,6 +12,7 @@ use russh::Preferred;
 use russh::client::{Handle, Handler};
 use russh::keys::{self, Algorithm, HashAlg, PrivateKey, PublicKey};
 
+pub use handler::{ClientHandler, HostKeyCheck};
 pub use tether::{Tether, Tethered, tie};
 
 /// A line of a key file with a single space between words, as the parsers of keys take it. OpenSSH takes any blanks.

@@ -13,7 +13,7 @@ use russh::{
     keys::{HashAlg, PublicKey, PublicKeyOrCertificate, key::PrivateKeyWithHashAlg},
 };
 use russh_sftp::client::{self as sftp, SftpSession};
-use ssh_login::Tether;
+use ssh_login::{ClientHandler, HostKeyCheck, Tether};
 use tokio::{
     fs,
     io::{AsyncReadExt as _, AsyncWriteExt as _},
@@ -52,7 +52,7 @@ type Failure = Box<dyn error::Error + Send + Sync>;
 /// SFTP, and the connection around it, which ends with it whatever the far side does.
 pub(super) struct Session {
     sftp: SftpSession,
-    _handle: client::Handle<Trusted>,
+    _handle: client::Handle<ClientHandler<Trusted>>,
     _tether: Tether,
     begun: Instant,
 }
@@ -60,10 +60,10 @@ pub(super) struct Session {
 /// The host keys that are trusted.
 struct Trusted(Option<Vec<PublicKey>>);
 
-impl client::Handler for Trusted {
+impl HostKeyCheck for Trusted {
     type Error = russh::Error;
 
-    async fn check_server_key(&mut self, shown: &PublicKeyOrCertificate) -> Result<bool, russh::Error> {
+    fn check(&mut self, shown: &PublicKeyOrCertificate) -> Result<bool, russh::Error> {
         let Some(trusted) = &self.0 else { return Ok(true) };
         let PublicKeyOrCertificate::PublicKey { key, .. } = shown else { return Ok(false) };
         Ok(trusted.iter().any(|known| known.key_data() == key.key_data()))
@@ -95,7 +95,8 @@ impl Access {
         let (tether, stream) = ssh_login::tie(TcpStream::connect((address, PORT)).await?);
         let preferred = ssh_login::preferring(trusted.as_deref().unwrap_or_default());
         let config = client::Config { preferred, ..client::Config::default() };
-        let connected = client::connect_stream(Arc::new(config), stream, Trusted(trusted)).await;
+        let connected =
+            client::connect_stream(Arc::new(config), stream, ClientHandler(Trusted(trusted))).await;
         let mut handle = connected.map_err(|error| match error {
             russh::Error::UnknownKey => "its host key is not in the folder SSH_HOST_KEY_ALLOWLIST_DIR".into(),
             error => Failure::from(error),
@@ -109,7 +110,7 @@ impl Access {
         Ok(Session { sftp, _handle: handle, _tether: tether, begun })
     }
 
-    async fn authenticate(&self, handle: &mut client::Handle<Trusted>) -> Result<(), Failure> {
+    async fn authenticate(&self, handle: &mut client::Handle<ClientHandler<Trusted>>) -> Result<(), Failure> {
         let Self { user, key: file, .. } = self;
         let key = ssh_login::private_key(file).await;
         let key = key.map_err(|problem| format!("the private key {}: {problem}", file.display()))?;

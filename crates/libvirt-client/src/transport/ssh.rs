@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use russh::client::{self, Handle};
-use ssh_login::{Tether, has_hung_up};
+use ssh_login::{ClientHandler, Tether, has_hung_up};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tracing::debug;
@@ -38,7 +38,7 @@ pub(super) async fn connect(endpoint: &Endpoint, ssh: &Ssh, stream: TcpStream) -
         ..client::Config::default()
     };
     let (tether, stream) = ssh_login::tie(stream);
-    let mut handle = match client::connect_stream(Arc::new(config), stream, host_keys).await {
+    let mut handle = match client::connect_stream(Arc::new(config), stream, ClientHandler(host_keys)).await {
         Ok(handle) => handle,
         Err(Untrusted::Key(problem)) => return Err(Error::Auth(problem)),
         Err(Untrusted::Broken(problem)) => return Err(broken(endpoint, problem)),
@@ -49,7 +49,11 @@ pub(super) async fn connect(endpoint: &Endpoint, ssh: &Ssh, stream: TcpStream) -
 }
 
 /// A stream to libvirt's socket: by sshd itself, or else by a program.
-async fn reach(endpoint: &Endpoint, ssh: &Ssh, handle: &Handle<HostKeys>) -> Result<Box<dyn Stream>, Error> {
+async fn reach(
+    endpoint: &Endpoint,
+    ssh: &Ssh,
+    handle: &Handle<ClientHandler<HostKeys>>,
+) -> Result<Box<dyn Stream>, Error> {
     for socket in ssh.sockets.iter().filter(|_| ssh.forward) {
         match handle.channel_open_direct_streamlocal(socket).await {
             Ok(channel) => return Ok(Box::new(channel.into_stream())),
@@ -75,7 +79,7 @@ fn broken(endpoint: &Endpoint, error: russh::Error) -> Error {
 /// A stream to libvirt, and the ssh connection around it, which ends with it.
 pub(super) struct Session {
     stream: Box<dyn Stream>,
-    _handle: Handle<HostKeys>,
+    _handle: Handle<ClientHandler<HostKeys>>,
     _tether: Tether,
 }
 

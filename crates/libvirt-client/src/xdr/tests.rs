@@ -64,6 +64,17 @@ fn an_error_of_libvirtd_is_read() {
     assert_eq!(error.to_string(), "libvirt: Domain not found (error 42 NoDomain, domain 12)");
 }
 
+#[test]
+fn of_an_error_of_megabytes_only_the_beginning_is_kept() {
+    let long = "m".repeat(3 << 20);
+    let mut bytes = encoded(&(1i32, 10i32, Some(&*long)));
+    bytes.extend(encoded(&(2i32, None::<&str>)));
+    bytes.extend(encoded(&(Some(&*long), Some(&*long), Some(&*long))));
+    bytes.extend(encoded(&(-1i32, -1i32, None::<&str>)));
+    let error: RemoteError = decode_all(&bytes).unwrap();
+    assert_eq!(error.message, "m".repeat(1000));
+}
+
 fn domains() -> impl Strategy<Value = Domain> {
     (".{0,40}", any::<u128>(), any::<i32>()).prop_map(|(name, uuid, id)| Domain {
         name,

@@ -4,9 +4,10 @@ use std::io;
 use std::path::PathBuf;
 
 use ring::hmac;
+use russh::Preferred;
 use russh::keys::ssh_key::known_hosts::{Entry, HostPatterns, KnownHosts, Marker};
 use russh::keys::{HashAlg, PublicKey, PublicKeyOrCertificate};
-use russh::{Preferred, client};
+use ssh_login::HostKeyCheck;
 
 use super::identity;
 use crate::error::Error;
@@ -117,10 +118,10 @@ impl From<russh::Error> for Untrusted {
     }
 }
 
-impl client::Handler for HostKeys {
+impl HostKeyCheck for HostKeys {
     type Error = Untrusted;
 
-    async fn check_server_key(&mut self, shown: &PublicKeyOrCertificate) -> Result<bool, Untrusted> {
+    fn check(&mut self, shown: &PublicKeyOrCertificate) -> Result<bool, Untrusted> {
         let PublicKeyOrCertificate::PublicKey { key, .. } = shown else { return Ok(false) };
         self.objection(key).map_or(Ok(true), |objection| Err(Untrusted::Key(objection)))
     }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use russh::client::{AuthResult, Handle};
 use russh::keys::HashAlg;
 use russh::keys::key::PrivateKeyWithHashAlg;
-use ssh_login::{has_hung_up, private_key, signature_hash};
+use ssh_login::{ClientHandler, has_hung_up, private_key, signature_hash};
 
 use super::broken;
 use super::host_keys::HostKeys;
@@ -43,7 +43,7 @@ fn user(ssh: &Ssh) -> Result<String, Error> {
 pub(super) async fn authenticate(
     endpoint: &Endpoint,
     ssh: &Ssh,
-    handle: &mut Handle<HostKeys>,
+    handle: &mut Handle<ClientHandler<HostKeys>>,
 ) -> Result<(), Error> {
     let user = user(ssh)?;
     let folder = home().unwrap_or_default().join(".ssh");
