@@ -325,7 +325,11 @@ mod tests {
         let mut path = dir.path().as_os_str().to_owned();
         path.push(":");
         path.push(env::var_os("PATH").context("a PATH")?);
-        let mut running = shell(RUN).env("PATH", path).process_group(0).stdout(Stdio::piped()).spawn()?;
+        let shell = shell(RUN);
+        // A background job of a script ignores the signal, and so does what it starts.
+        let mut task = Command::new("env");
+        task.arg("--default-signal=INT").arg(shell.get_program()).args(shell.get_args());
+        let mut running = task.env("PATH", path).process_group(0).stdout(Stdio::piped()).spawn()?;
         BufReader::new(running.stdout.take().context("its output")?).read_line(&mut String::new())?;
         if interrupt {
             kill_process_group(Pid::from_child(&running), Signal::INT)?;
