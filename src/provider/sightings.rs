@@ -213,6 +213,19 @@ mod tests {
         assert_eq!(missed_after(1).await, Ok(()), "the cloud accepted its deletion");
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn after_a_sight_between_two_answers_both_count_anew() {
+        let (sightings, young) = (Sightings::default(), claim(0, 5));
+        let missed = || sightings.ensure_settled(&id(1), &young, Instant::now());
+        assert!(missed().is_err());
+        advance(Duration::from_secs(5)).await;
+        sightings.seen(&id(1), &young);
+        advance(Duration::from_secs(15)).await;
+        assert!(missed().is_err(), "the first answer was wrong");
+        advance(Duration::from_secs(10)).await;
+        assert!(missed().is_ok());
+    }
+
     #[test]
     fn the_age_of_an_undeleted_vm_is_the_age_of_its_record() {
         let sightings = Sightings::default();

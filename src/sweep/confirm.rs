@@ -89,3 +89,40 @@ async fn is_lost(
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use serde_json::json;
+
+    use super::*;
+    use crate::{
+        provider::contract::memory::{CLOUD, Memory},
+        sweep::search::tests::settings,
+    };
+
+    #[tokio::test]
+    async fn a_vm_is_lost_only_if_the_cloud_says_so_of_itself() {
+        let cloud = Memory::default();
+        let there = cloud.vm("web").id;
+        let none = "a0000000-0000-4000-8000-00000000ffff".to_owned();
+        let target = Target {
+            cloud: &CLOUD,
+            settings: settings(&[]),
+            provider: Ok(Arc::new(cloud.clone())),
+            may_miss_vms: false,
+            has_moved: false,
+        };
+        let is_lost = async |id: &str, state| {
+            let peerpod = serde_json::from_value(json!({
+                "apiVersion": "confidentialcontainers.org/v1alpha1", "kind": "PeerPod", "metadata": {},
+                "spec": { "cloudProvider": "memory", "instanceID": id },
+            }));
+            super::is_lost(&target, &cloud, &peerpod.unwrap(), "web", state).await.unwrap()
+        };
+        assert!(!is_lost(&there, LostState::Gone).await, "a list may lag");
+        assert!(is_lost(&none, LostState::Gone).await);
+        assert!(!is_lost(&none, LostState::Stopped).await);
+    }
+}

@@ -1,6 +1,6 @@
 use std::{collections::HashSet, sync::Arc};
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use kube::runtime::{reflector::store, watcher::Event};
 use operator_kit::{
     projection::reading,
@@ -13,8 +13,17 @@ use super::*;
 use crate::{
     cluster::Cluster,
     metrics::Metrics,
-    peerpod::{PeerPodFindings, index::Index, object::key, parking::Parking, pod::POD, requeue::Requeues},
-    provider::{Error, ErrorClass, clouds_in_memory, contract::memory::Memory},
+    peerpod::{
+        PeerPodFindings,
+        decide::{Facts, Owner},
+        index::Index,
+        object::key,
+        observe::tests::answers,
+        parking::Parking,
+        pod::POD,
+        requeue::Requeues,
+    },
+    provider::{Accepted, Error, ErrorClass, clouds_in_memory, contract::memory::Memory},
 };
 
 /// A PeerPod in this namespace of a Pod with this name and UID.
@@ -132,6 +141,49 @@ async fn deleted_peerpods_that_another_finalizer_keeps_do_not_claim_a_vm_for_eve
         assert!(observer.observe(other, &provider, &parking.turn("libvirt", &key)).await.is_ok());
     }
     assert_eq!(observer.claimant(&own, &vm).await.unwrap(), None, "their Pods have ended");
+}
+
+const NEWER: &str = "1ee3f1d6-7b4e-45b8-8c6f-308b7d300b22";
+
+/// A newer PeerPod of the same Pod.
+fn newer(own: &PeerPod) -> PeerPod {
+    let mut newer = peerpod("libvirt", NEWER, "shop", Some(("web-0", "own")));
+    newer.metadata.creation_timestamp = Some(Time(at(5)));
+    assert_eq!(owner(&newer), owner(own));
+    newer
+}
+
+/// The facts about a PeerPod of a Pod that runs, beside these. The cloud has each VM that it is asked for.
+async fn observed(own: &PeerPod, others: &[PeerPod]) -> Facts {
+    let pod = json!({
+        "metadata": { "name": "web-0", "namespace": "shop", "uid": "own" }, "status": { "phase": "Running" },
+    });
+    let call = Call::get("/api/v1/namespaces/shop/pods/web-0").answer(Answer::object(&pod));
+    let server = ApiServer::expecting([call]);
+    let parking = Parking::new(1, Requeues::default(), Metrics::new(&mut Registry::default()));
+    let (key, provider) = (Arc::new(key(own)), Ok(answers(Ok(Accepted::default()), Ok(vm(own)))));
+    let facts = observer(own, others, &server).observe(own, &provider, &parking.turn("libvirt", &key)).await;
+    facts.unwrap_or_else(|_| panic!("there are no facts"))
+}
+
+#[tokio::test]
+async fn a_claim_and_a_running_pod_keep_the_vm_of_a_peerpod_without_the_finalizer() {
+    let mut own = peerpod("libvirt", VM, "shop", Some(("web-0", "own")));
+    own.metadata.finalizers = None;
+    let claims = peerpod("libvirt", VM, "bank", Some(("web-0", "x")));
+    let facts = observed(&own, &[newer(&own), claims]).await;
+    assert_eq!(facts.owner, Owner::Running);
+    assert!(facts.claimed_by.is_some(), "{facts:?}");
+}
+
+#[tokio::test]
+async fn a_vm_that_another_pod_names_too_replaces_none() {
+    let own = peerpod("libvirt", VM, "shop", Some(("web-0", "own")));
+    let of_another = peerpod("libvirt", NEWER, "bank", Some(("web-0", "x")));
+    for (others, is_asked) in [(vec![newer(&own)], true), (vec![newer(&own), of_another], false)] {
+        let facts = observed(&own, &others).await;
+        assert_eq!(facts.siblings[0].vm != VmState::NotAsked, is_asked, "{facts:?}");
+    }
 }
 
 /// The Pod `web-0` of another namespace, as it starts on a node, with this merged into it.

@@ -118,6 +118,17 @@ fn a_newer_sibling_with_a_foreign_vm_or_the_same_vm_supersedes_nothing() {
 }
 
 #[test]
+fn a_newer_vm_that_is_being_deleted_supersedes_nothing() {
+    let VmState::Present(newer) = sibling(5, None).vm else { panic!("it is there") };
+    let with = |stage| {
+        let vm = VmState::Present(Vm { stage, ..newer.clone() });
+        decide(Facts { siblings: vec![Sibling { vm, ..sibling(5, None) }], ..live_one() })
+    };
+    assert_eq!(with(Stage::Present), Decision::Supersede);
+    assert_eq!(with(Stage::Leaving), Decision::Keep(Kept::Ambiguous));
+}
+
+#[test]
 fn siblings_that_the_cloud_cannot_tell_about_are_asked_for_again() {
     let error = Error::new(ErrorClass::Transient, "busy");
     let unanswered = Sibling { vm: VmState::Unanswered(error.clone()), ..sibling(1, None) };

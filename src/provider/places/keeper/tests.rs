@@ -196,6 +196,24 @@ fn for_a_short_time() -> [State; 2] {
     ["tcp://10.0.0.1:2375", "tcp://10.0.0.2:2375"].map(docker)
 }
 
+#[test]
+fn a_former_place_says_since_when_another_identity_answers_there() {
+    let [here, there] = for_a_short_time();
+    let now = Timestamp::now();
+    let named = |records: &Records, state: &State, identity: &str| {
+        let identity = Identity::new(Some(identity.to_owned()));
+        records.naming("docker", endpoint(state), Some(&identity), now)
+    };
+    let once = named(&Records::default(), &there, "one");
+    let moved = named(&once, &there, "two");
+    for (before, has_moved) in [(once, false), (moved, true)] {
+        let records = named(&before, &here, "one");
+        let key = key("docker", &endpoint(&here).address);
+        let known = known(&records, "docker", key, &Identity::Unnamed);
+        assert_eq!(known.former[0].moved_at.is_some(), has_moved, "{records:?}");
+    }
+}
+
 #[tokio::test]
 async fn a_place_is_recorded_even_if_the_settings_are_set_back_while_its_identity_is_asked_for() {
     let [here, there] = for_a_short_time();
