@@ -138,7 +138,7 @@ impl Observer {
 
     /// For how much longer cloud-api-adaptor may itself clean up the VM of a PeerPod that is being deleted or has lost its finalizer:
     /// the time begins when this process first sees that, and once more when it sees that the Pod has ended.
-    fn clean_up(&self, peerpod: &PeerPod, pod: &OwnerReference, state: Owner) -> Duration {
+    pub(super) fn clean_up(&self, peerpod: &PeerPod, pod: &OwnerReference, state: Owner) -> Duration {
         let time = self.clouds.clean_up_time(peerpod.cloud_provider());
         if time.is_zero() || deleted_at(peerpod).is_none() && has_finalizer(peerpod) {
             return Duration::ZERO;

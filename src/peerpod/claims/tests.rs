@@ -8,6 +8,7 @@ use operator_kit::{
 };
 use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
+use tokio::sync::watch;
 
 use super::*;
 use crate::{
@@ -23,7 +24,10 @@ use crate::{
         pod::POD,
         requeue::Requeues,
     },
-    provider::{Accepted, Error, ErrorClass, clouds_in_memory, contract::memory::Memory},
+    provider::{
+        Accepted, CATALOGUE, Error, ErrorClass, clouds_in_memory, clouds_under, contract::memory::Memory,
+    },
+    settings::{Raw, Snapshot, State},
 };
 
 /// A PeerPod in this namespace of a Pod with this name and UID.
@@ -184,6 +188,24 @@ async fn a_vm_that_another_pod_names_too_replaces_none() {
         let facts = observed(&own, &others).await;
         assert_eq!(facts.siblings[0].vm != VmState::NotAsked, is_asked, "{facts:?}");
     }
+}
+
+#[tokio::test]
+async fn the_time_for_a_clean_up_begins_anew_when_the_pod_has_ended() {
+    let mut own = peerpod("byom", ADDRESS, "shop", Some(("web-0", "own")));
+    own.metadata.deletion_timestamp = own.metadata.creation_timestamp.clone();
+    let settings = [("CLOUD_PROVIDER".to_owned(), "byom".into())].into();
+    let snapshot = Snapshot::parse(&Raw { settings, ..Raw::default() }, CATALOGUE).unwrap();
+    let state = State { current: Some(Arc::new(snapshot)), generation: 1, ..State::default() };
+    let server = ApiServer::expecting([]);
+    let clouds = clouds_under(watch::channel(state).1, "byom", || Box::new(Memory::default()));
+    let observer = Observer { clouds, ..observer(&own, &[], &server) };
+    let left = |pod| observer.clean_up(&own, owner(&own).unwrap(), pod);
+    let all = left(Owner::Running);
+    assert_eq!(all.as_secs(), 330);
+    while left(Owner::Running) == all {}
+    assert_eq!(left(Owner::Gone), all, "cloud-api-adaptor begins now");
+    while left(Owner::Gone) == all {}
 }
 
 /// The Pod `web-0` of another namespace, as it starts on a node, with this merged into it.
