@@ -1,4 +1,4 @@
-//! What ends a task early: Ctrl-C, SIGTERM, and the end of the terminal.
+//! What ends a task early: Ctrl-C and SIGTERM, and for some tasks the end of the terminal.
 
 use anyhow::{Context as _, Result, bail};
 use tokio::signal::unix::{SignalKind, signal};

@@ -8,7 +8,8 @@ use tokio::time::Instant;
 
 use super::OLDER_PODS_RESYNC;
 
-/// A list rests this many times as long as reading it took, so reading takes at most a twentieth of the time.
+/// A list rests this many times as long as reading it took, and at most [`OLDER_PODS_RESYNC`]: reading takes a twentieth of the time, or
+/// happens once a minute.
 const REST: u32 = 20;
 
 /// The last list of each configuration. It is about Pods as of `K`.
