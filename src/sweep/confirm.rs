@@ -92,14 +92,12 @@ async fn is_lost(
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use serde_json::json;
 
     use super::*;
     use crate::{
         provider::contract::memory::{CLOUD, Memory},
-        sweep::search::tests::settings,
+        sweep::search::tests::{settings, target},
     };
 
     #[tokio::test]
@@ -107,13 +105,7 @@ mod tests {
         let cloud = Memory::default();
         let there = cloud.vm("web").id;
         let none = "a0000000-0000-4000-8000-00000000ffff".to_owned();
-        let target = Target {
-            cloud: &CLOUD,
-            settings: settings(&[]),
-            provider: Ok(Arc::new(cloud.clone())),
-            may_miss_vms: false,
-            has_moved: false,
-        };
+        let target = target(&CLOUD, settings(&[]), cloud.clone());
         let is_lost = async |id: &str, state| {
             let peerpod = serde_json::from_value(json!({
                 "apiVersion": "confidentialcontainers.org/v1alpha1", "kind": "PeerPod", "metadata": {},

@@ -185,7 +185,7 @@ impl Adaptor {
             // The DaemonSet's status shows when a ready Pod ends or restarts.
             findings.again.get_or_insert(OLDER_PODS_RESYNC);
         }
-        findings.again = sooner(findings.again, rest);
+        findings.add(Findings { again: rest, ..Findings::default() });
         Ok(findings)
     }
 
@@ -210,7 +210,7 @@ impl Adaptor {
                 rollout.message = format!("{waits}; {}", rollout.message);
             }
             // No event shows that cloud-api-adaptor now waits for another peer pod.
-            again = sooner(Some(OLDER_PODS_RESYNC), rest);
+            again = rest.or(Some(OLDER_PODS_RESYNC));
         }
         Ok(Findings { all: vec![rollout], again })
     }
@@ -231,9 +231,4 @@ impl Adaptor {
             },
         }
     }
-}
-
-/// The shorter one of these times, if there is one.
-fn sooner(one: Option<Duration>, other: Option<Duration>) -> Option<Duration> {
-    [one, other].into_iter().flatten().min()
 }

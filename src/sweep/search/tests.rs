@@ -81,7 +81,11 @@ pub(in crate::sweep) fn settings(more: &[(&str, &str)]) -> Arc<Snapshot> {
     Arc::new(Snapshot::parse(&Raw { settings, ..Raw::default() }, CATALOGUE).unwrap())
 }
 
-fn target(cloud: &'static Cloud, settings: Arc<Snapshot>, provider: impl Provider + 'static) -> Target {
+pub(in crate::sweep) fn target(
+    cloud: &'static Cloud,
+    settings: Arc<Snapshot>,
+    provider: impl Provider + 'static,
+) -> Target {
     Target { cloud, settings, provider: Ok(Arc::new(provider)), may_miss_vms: false, has_moved: false }
 }
 
