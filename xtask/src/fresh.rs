@@ -15,7 +15,7 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use clap::{Args, ValueEnum};
-use cluster::{folders, packages, progress::Progress};
+use cluster::{folders, packages, progress::Progress, tools::GO_DOWNLOADS};
 use tokio::{
     select,
     signal::unix::{SignalKind, signal},
@@ -68,8 +68,8 @@ const CLIENT_FILES: [&str; 4] =
 /// Prefixes of environment variables that package clients need to reach their registries.
 const CLIENT_PREFIXES: [&str; 5] =
     ["CARGO_HTTP_", "CARGO_NET_", "CARGO_REGISTRIES_", "CARGO_SOURCE_", "SSL_CERT_"];
-/// Further such variables, the paths of caches, and settings for output. The root gets no other variable.
-const VARIABLES: [&str; 21] = [
+/// Further such variables, the paths of caches, and settings for output. Beside [`GO_DOWNLOADS`], the root gets no other variable.
+const VARIABLES: [&str; 12] = [
     "http_proxy",
     "https_proxy",
     "no_proxy",
@@ -79,15 +79,6 @@ const VARIABLES: [&str; 21] = [
     "CARGO_HOME",
     "RUSTUP_HOME",
     "RUSTUP_AUTO_INSTALL",
-    "GOPROXY",
-    "GOSUMDB",
-    "GONOSUMDB",
-    "GONOPROXY",
-    "GOPRIVATE",
-    "GOINSECURE",
-    "GOTOOLCHAIN",
-    "GOMODCACHE",
-    "GOCACHE",
     "XDG_CACHE_HOME",
     "TERM",
     "NO_COLOR",
@@ -285,7 +276,8 @@ fn home() -> Result<PathBuf> {
 fn client_variables() -> impl Iterator<Item = (OsString, OsString)> {
     env::vars_os().filter(|(name, _)| {
         let name = name.to_string_lossy();
-        VARIABLES.contains(&&*name) || CLIENT_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
+        [&VARIABLES[..], &GO_DOWNLOADS].iter().any(|names| names.contains(&&*name))
+            || CLIENT_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
     })
 }
 

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use self::module::Data;
 pub(crate) use self::module::LDFLAGS;
-pub use self::module::Module;
+pub use self::module::{GO_DOWNLOADS, Module};
 pub(crate) use self::places::Places;
 
 pub(crate) const KUBERNETES_LDFLAGS: &str = "-s -w -X k8s.io/component-base/version.gitVersion=v1.36.3 \

@@ -12,8 +12,8 @@ pub(crate) const LDFLAGS: &str = "-s -w";
 
 /// Settings of the user that change the result of a build: what it is for, and with which features.
 const REMOVED: [&str; 7] = ["GOOS", "GOARCH", "GOAMD64", "GOARM64", "GOPPC64", "GOEXPERIMENT", "GOFIPS140"];
-/// Settings of the user for downloads and caches.
-const KEPT: [&str; 11] = [
+/// Settings of the user for Go's downloads and caches. They change no result of a build.
+pub const GO_DOWNLOADS: [&str; 11] = [
     "GOPROXY",
     "GOSUMDB",
     "GONOSUMDB",
@@ -33,7 +33,7 @@ const UNNAMED_ARCHITECTURE: &str = "x86_64";
 const NO_GO: &str = "running go: the cluster's programs are built with Go 1.21 or newer, which fetches the release that they need; \
     install it from https://go.dev/dl and put it on the PATH";
 
-/// The values of [`KEPT`], from the environment or from the user's file of `go env -w`. They are the same for all modules.
+/// The values of [`GO_DOWNLOADS`], from the environment or from the user's file of `go env -w`. They are the same for all modules.
 static SETTINGS: OnceLock<Vec<String>> = OnceLock::new();
 
 /// A Go module with programs to build: its own, or those that its `tool` directives name.
@@ -117,7 +117,7 @@ impl Module {
         go.env("CGO_ENABLED", "0").env("GOFLAGS", "").env("GOWORK", "off");
         without_removed(&mut go);
         // Without the user's file: a variable that is removed or empty would have its value from there.
-        go.env("GOENV", "off").envs(KEPT.into_iter().zip(settings()?));
+        go.env("GOENV", "off").envs(GO_DOWNLOADS.into_iter().zip(settings()?));
         Ok(go)
     }
 
@@ -128,17 +128,22 @@ impl Module {
     }
 }
 
-/// The values of [`KEPT`], in that order.
+/// The values of [`GO_DOWNLOADS`], in that order.
 fn settings() -> Result<&'static [String]> {
     if let Some(settings) = SETTINGS.get() {
         return Ok(settings);
     }
     let mut go = Command::new("go");
     // No module is there, so go does not fetch the release that one asks for.
-    without_removed(go.arg("env").args(KEPT).current_dir("/"));
+    without_removed(go.arg("env").args(GO_DOWNLOADS).current_dir("/"));
     let text = printed(&go.output().context(NO_GO)?, || "go env".to_owned())?;
     let values: Vec<_> = text.lines().map(str::to_owned).collect();
-    ensure!(values.len() == KEPT.len(), "go env printed {} values for {}", values.len(), KEPT.join(", "));
+    ensure!(
+        values.len() == GO_DOWNLOADS.len(),
+        "go env printed {} values for {}",
+        values.len(),
+        GO_DOWNLOADS.join(", ")
+    );
     Ok(SETTINGS.get_or_init(|| values))
 }
 
