@@ -72,7 +72,7 @@ impl<S: TokenSource> Authorized<S> {
         let token = self.token().await?;
         let reply = client.send_with(&token, call).await?;
         if self.source.is_refusal(&reply) {
-            self.tokens.forget(|it| it.expose_secret() == token.expose_secret()).await;
+            self.tokens.forget(|it| it.expose_secret() == token.expose_secret());
         }
         Ok(reply)
     }

@@ -149,7 +149,7 @@ impl<A: SignedApi> Signed<A> {
         let status = reply.status;
         let answer = A::Answer::read(query.action, reply);
         if answer.as_ref().is_err_and(|failure| A::Answer::is_refusal(status, failure)) {
-            self.keys.forget(|it| Arc::ptr_eq(it, &owned)).await;
+            self.keys.forget(|it| Arc::ptr_eq(it, &owned));
         }
         answer
     }

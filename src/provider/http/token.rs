@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
-use tokio::{sync::Mutex, time::Instant};
+use parking_lot::Mutex;
+use tokio::time::Instant;
 
 use crate::provider::Error;
 
@@ -22,9 +23,14 @@ pub(in crate::provider) struct Fresh<T> {
     pub expires: Timestamp,
 }
 
-/// The newest credential of one source. Many callers may ask at once: one of them fetches, and all get its result, a failure too.
+/// The newest credential of one source. Many callers may ask at once: one of them fetches. The others go on with the former
+/// credential; once that has expired, all get the result, a failure too.
 #[derive(Debug)]
-pub(in crate::provider) struct Tokens<T>(Mutex<State<T>>);
+pub(in crate::provider) struct Tokens<T> {
+    state: Mutex<State<T>>,
+    /// Held while one caller fetches.
+    fetching: tokio::sync::Mutex<()>,
+}
 
 #[derive(Debug)]
 struct State<T> {
@@ -34,7 +40,8 @@ struct State<T> {
 
 impl<T> Default for Tokens<T> {
     fn default() -> Self {
-        Self(Mutex::new(State { fresh: None, failed: None }))
+        let state = State { fresh: None, failed: None };
+        Self { state: Mutex::new(state), fetching: tokio::sync::Mutex::default() }
     }
 }
 
@@ -42,36 +49,49 @@ impl<T: Clone> Tokens<T> {
     /// The credential, fetched anew if it expires soon. If that fails, the former one is used until it expires. `fetch` must end
     /// by itself.
     pub async fn get(&self, fetch: impl AsyncFnOnce() -> Result<Fresh<T>, Error>) -> Result<T, Error> {
-        let mut state = self.0.lock().await;
-        let now = Timestamp::now();
-        let lasts = |fresh: &&Fresh<T>, margin| fresh.expires > now + margin;
-        if let Some(fresh) = state.fresh.as_ref().filter(|fresh| lasts(fresh, MARGIN)) {
-            return Ok(fresh.value.clone());
+        if let Some(value) = self.lasting(MARGIN) {
+            return Ok(value);
         }
-        let failure = state.failed.as_ref().filter(|(at, _)| at.elapsed() < AFTER_FAILURE);
-        let outcome = match failure {
-            Some((_, error)) => Err(error.clone()),
-            None => fetch().await,
+        let _alone = match self.fetching.try_lock() {
+            Ok(alone) => alone,
+            Err(_) => match self.lasting(Duration::ZERO) {
+                Some(value) => return Ok(value),
+                None => self.fetching.lock().await,
+            },
         };
-        match outcome {
-            Ok(fresh) => {
-                *state = State { fresh: Some(fresh.clone()), failed: None };
-                Ok(fresh.value)
-            }
-            Err(error) => {
-                if failure.is_none() {
-                    state.failed = Some((Instant::now(), error.clone()));
-                }
-                let former = state.fresh.as_ref().filter(|fresh| lasts(fresh, Duration::ZERO));
-                former.map(|fresh| fresh.value.clone()).ok_or(error)
-            }
+        // Another caller may have fetched one meanwhile.
+        if let Some(value) = self.lasting(MARGIN) {
+            return Ok(value);
         }
+        let failed = self.state.lock().failed.clone().filter(|(at, _)| at.elapsed() < AFTER_FAILURE);
+        let error = match failed {
+            Some((_, error)) => error,
+            None => match fetch().await {
+                Ok(fresh) => {
+                    let value = fresh.value.clone();
+                    *self.state.lock() = State { fresh: Some(fresh), failed: None };
+                    return Ok(value);
+                }
+                Err(error) => {
+                    self.state.lock().failed = Some((Instant::now(), error.clone()));
+                    error
+                }
+            },
+        };
+        self.lasting(Duration::ZERO).ok_or(error)
+    }
+
+    /// The credential, if it lasts for this long.
+    fn lasting(&self, margin: Duration) -> Option<T> {
+        let state = self.state.lock();
+        let fresh = state.fresh.as_ref().filter(|fresh| fresh.expires > Timestamp::now() + margin);
+        fresh.map(|fresh| fresh.value.clone())
     }
 
     /// The cloud refuses a credential: the next caller fetches another one. `is_refused` compares, as a late refusal of a former
     /// credential says nothing about its successor.
-    pub async fn forget(&self, is_refused: impl FnOnce(&T) -> bool) {
-        self.0.lock().await.fresh.take_if(|fresh| is_refused(&fresh.value));
+    pub fn forget(&self, is_refused: impl FnOnce(&T) -> bool) {
+        self.state.lock().fresh.take_if(|fresh| is_refused(&fresh.value));
     }
 }
 
@@ -114,9 +134,9 @@ mod tests {
         let source = Source::default();
         let all = futures::future::join_all((0..20).map(|_| source.get(2 * MARGIN))).await;
         assert!(all.into_iter().all(|token| token == Ok(1)));
-        source.tokens.forget(|token| *token == 0).await;
+        source.tokens.forget(|token| *token == 0);
         assert_eq!(source.get(2 * MARGIN).await, Ok(1), "another one was refused");
-        source.tokens.forget(|token| *token == 1).await;
+        source.tokens.forget(|token| *token == 1);
         assert_eq!(source.get(MARGIN / 2).await, Ok(2));
         // It expires within the margin.
         assert_eq!(source.get(2 * MARGIN).await, Ok(3));
@@ -131,5 +151,22 @@ mod tests {
         tokio::time::advance(AFTER_FAILURE).await;
         assert_eq!(source.get(MARGIN / 2).await, Ok(2));
         assert_eq!(source.fail().await, Ok(2), "the former one still counts");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn while_a_fetch_hangs_the_others_go_on_with_the_former_token() {
+        let source = Source::default();
+        assert_eq!(source.get(MARGIN / 2).await, Ok(1));
+        let hanging = source.tokens.get(async || std::future::pending().await);
+        let start = Instant::now();
+        let others = async { (source.get(2 * MARGIN).await, source.get(2 * MARGIN).await) };
+        tokio::select! {
+            biased;
+            _ = hanging => unreachable!(),
+            others = others => assert_eq!(others, (Ok(1), Ok(1))),
+            () = tokio::time::sleep(MARGIN) => panic!("they wait for the fetch"),
+        }
+        assert!(start.elapsed().is_zero());
+        assert_eq!(source.get(2 * MARGIN).await, Ok(2), "a fetch that was dropped holds up nobody");
     }
 }

@@ -186,7 +186,7 @@ impl VCenter {
         let request = self.login.request(&session.action, Some(&session.cookie), name, arguments)?;
         let answer = answer(&client.send(Call::new(doing, pace, request)).await?, name);
         if answer.as_ref().is_err_and(|failure| failure.code == ENDED) {
-            self.login.session.forget(|it| Arc::ptr_eq(it, session)).await;
+            self.login.session.forget(|it| Arc::ptr_eq(it, session));
         }
         answer
     }
