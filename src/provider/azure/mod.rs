@@ -37,7 +37,11 @@ use super::{
     Accepted, Bears, Claim, Error, ErrorClass, Finding, InstanceId, Listed, OwnVm, POD_VM, Pages, Provider,
     Resource, Stage, Vm, VmRef,
     cloud::{Cloud, InstanceTypeKey, Opening},
-    http::{Authorized, Call, MOST_PAGES, Reply, encoded, identity::variable, too_many_pages},
+    http::{
+        Authorized, Call, MOST_PAGES, Reply, encoded,
+        identity::{has_origin_of, variable},
+        too_many_pages,
+    },
 };
 use crate::settings::Values;
 
@@ -172,7 +176,7 @@ impl Provider for Azure {
             pages(page.value.into_iter().filter_map(listed).collect());
             let Some(next) = page.next_link.filter(|link| !link.is_empty()) else { return Ok(()) };
             // The token is for no other host.
-            if !next.strip_prefix(&self.manager).is_some_and(|path| path.starts_with('/')) {
+            if !has_origin_of(&next, &self.manager) {
                 return Err(reply.unreadable("list", "its next page is at another host"));
             }
             url = next;

@@ -30,6 +30,18 @@ pub(in crate::provider) fn is_safe(url: &str) -> bool {
     is_safe && !host.is_empty() && !has_user && uri.query().is_none()
 }
 
+/// Whether a URL leads to the host and port of another one, and by the same scheme: what may be sent to one may be sent to the other.
+pub(in crate::provider) fn has_origin_of(url: &str, other: &str) -> bool {
+    let origin = |url: &str| {
+        let uri = url.parse::<Uri>().ok()?;
+        let scheme = uri.scheme_str()?.to_owned();
+        let authority = uri.authority().filter(|authority| !authority.as_str().contains('@'))?;
+        let port = authority.port_u16().unwrap_or(if scheme == "https" { 443 } else { 80 });
+        Some((scheme, authority.host().to_ascii_lowercase(), port))
+    };
+    origin(url).is_some_and(|it| Some(it) == origin(other))
+}
+
 /// What is wrong with the URL that this setting names, if credentials must not be sent there.
 pub(in crate::provider) fn unsafe_url(key: &'static str, url: &str) -> Option<Malformed> {
     let problem = "it must be an https URL without a user and a query; http is for loopback addresses only";
@@ -71,6 +83,30 @@ mod tests {
             plain.into_iter().chain(["a", "", "ftp://a", "https://", "https://a/?b", "https://u:p@a/", "/a"])
         {
             assert!(!is_safe(url), "{url}");
+        }
+    }
+
+    #[test]
+    fn a_link_has_the_origin_of_a_url_by_scheme_host_and_port() {
+        let manager = "https://management.azure.com";
+        for path in ["/subscriptions/x?$skiptoken=a", "", ":443/x"] {
+            assert!(has_origin_of(&format!("{manager}{path}"), manager), "{path}");
+        }
+        assert!(has_origin_of("https://Management.Azure.com/x", manager));
+        assert!(has_origin_of("http://[::1]:8080/x", "http://[::1]:8080"));
+        for link in [
+            "https://management.azure.com.example/x",
+            "https://management.azure.com@a.example/x",
+            "https://user@management.azure.com/x",
+            "https://management.azure.com:444/x",
+            "http://management.azure.com/x",
+            "http://management.azure.com:443/x",
+            "https://a.example/https://management.azure.com/",
+            "//management.azure.com/x",
+            "/x",
+            "",
+        ] {
+            assert!(!has_origin_of(link, manager), "{link}");
         }
     }
 
