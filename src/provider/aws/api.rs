@@ -153,6 +153,7 @@ const PARTITIONS: [(&str, &str); 6] = [
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::settings::Values;
 
     #[tokio::test]
     async fn headers_with_a_credential_are_sensitive() {
@@ -162,6 +163,17 @@ mod tests {
         for name in ["authorization", "x-amz-security-token"] {
             assert!(call.request.headers()[name].is_sensitive(), "{name}");
         }
+    }
+
+    #[test]
+    fn the_region_of_the_node_is_part_of_the_identity() {
+        let (access_key_id, secret_access_key) = (Some("id".into()), Some("secret".into()));
+        let settings = Settings { access_key_id, secret_access_key, ..Settings::read(&Values::default()) };
+        let api = |region| Api::new(&settings, RegionPlace::recorded(region).unwrap()).unwrap();
+        assert_eq!(api("eu-west-1").identity("1"), "1");
+        let of_node = api(OF_THE_NODE);
+        of_node.region.set("eu-west-1".to_owned()).unwrap();
+        assert_eq!(of_node.identity("1"), "1/eu-west-1");
     }
 
     #[test]

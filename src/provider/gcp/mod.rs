@@ -256,6 +256,19 @@ mod tests {
     }
 
     #[test]
+    fn only_the_project_of_the_settings_may_pause_the_calls_to_the_cloud() {
+        let api = Authorized::new(Source::new(None)).unwrap();
+        let gcp = Gcp { api, base: "https://a".to_owned(), project: "peer-pods".to_owned() };
+        for (path, elsewhere) in [
+            ("projects/peer-pods/zones/z/instances/a", false),
+            ("projects/peer-pods-2/zones/z/instances/a", true),
+            ("projects/another/zones/z/instances/a", true),
+        ] {
+            assert_eq!(gcp.request(LOOKING_UP, Method::GET, path).unwrap().elsewhere, elsewhere, "{path}");
+        }
+    }
+
+    #[test]
     fn a_deletion_that_is_refused_while_the_vm_stops_may_be_none() {
         let refused = || Error::new(ErrorClass::Refused, "not ready");
         let waits = refused_in(PowerState::Leaving, refused()).unwrap();

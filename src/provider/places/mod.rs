@@ -129,8 +129,19 @@ impl Places {
     /// The same after these places.
     #[cfg(test)]
     pub(super) fn after(endpoint: Endpoint, former: Vec<FormerPlace>) -> Self {
+        Self::of(endpoint, KnownPlaces { identity: None, moved_at: None, key: "key".to_owned(), former })
+    }
+
+    /// This endpoint, where another identity answers than before.
+    #[cfg(test)]
+    pub(super) fn moved(endpoint: Endpoint) -> Self {
+        let (key, moved_at) = ("key".to_owned(), Some(Timestamp::UNIX_EPOCH));
+        Self::of(endpoint, KnownPlaces { identity: None, moved_at, key, former: Vec::new() })
+    }
+
+    #[cfg(test)]
+    fn of(endpoint: Endpoint, known: KnownPlaces) -> Self {
         let leadership = Leadership::unlimited();
-        let known = KnownPlaces { identity: None, moved_at: None, key: "key".to_owned(), former };
         let answer = Answer { term: leadership.term(), endpoint, outcome: Ok(Arc::new(known)) };
         let (answer, identity_changed) = (watch::channel(Some(answer)).1, Arc::default());
         Self { answer, leadership, identity_changed, limits: Limits::default() }
@@ -159,5 +170,22 @@ impl Places {
         let mut answer = self.answer.clone();
         answer.mark_unchanged();
         changes(answer)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_counts_for_its_endpoint_and_its_term_only() {
+        let here = Endpoint { setting: "REGION", address: "here".to_owned() };
+        let places = Places::only(here.clone());
+        assert!(places.known(&here).is_some());
+        let there = Endpoint { address: "there".to_owned(), ..here.clone() };
+        assert!(places.known(&there).is_none(), "the settings name another place");
+        let answer = places.answer.borrow().clone().map(|it| Answer { term: it.term + 1, ..it });
+        let places = Places { answer: watch::channel(answer).1, ..places };
+        assert!(places.known(&here).is_none(), "another process may have led meanwhile, by other settings");
     }
 }

@@ -5,6 +5,7 @@ use std::{
 };
 
 use async_trait::async_trait;
+use jiff::Timestamp;
 use prometheus_client::registry::Registry;
 use secrecy::SecretString;
 use tokio::{sync::watch, task::JoinSet};
@@ -184,15 +185,85 @@ async fn a_former_place_that_asks_for_fewer_calls_stops_no_call_to_the_present_o
         let busy = Answers(Err(Error::new(ErrorClass::Throttled { retry_after }, "busy")));
         if is_here { Ok(Box::new(region.clone())) } else { Ok(Box::new(busy)) }
     });
-    let (key, address) = ("old".to_owned(), "elsewhere".to_owned());
-    let former = places::FormerPlace { key, address, identity: None, moved_at: None, until: None };
-    let snapshot = snapshot().unwrap();
-    let places = Places::after(snapshot.endpoint().unwrap().clone(), vec![former]);
-    let provider = with_places(snapshot, places, &openers).provider(CLOUD).await.unwrap();
+    let places = Places::after(endpoint("here"), vec![elsewhere()]);
+    let provider = with_places(snapshot().unwrap(), places, &openers).provider(CLOUD).await.unwrap();
     for _ in 0..2 {
         let unknown = provider.describe(&nowhere, &Claim::default()).await.unwrap_err();
         assert!(matches!(unknown.class, ErrorClass::Throttled { .. }), "{unknown:?}");
         assert!(provider.describe(&there, &Claim::default()).await.is_ok());
+    }
+}
+
+/// Clouds with a VM that only the former place "elsewhere" has.
+fn with_vm_elsewhere(places: Places, id: &InstanceId) -> Clouds {
+    let region = Region::default();
+    region.0.lock().insert(id.clone(), Vm::named(id.clone(), "podvm-web-1a2b3c4d"));
+    let openers = Openers::default().with(CLOUD, move |_, opening| {
+        let is_there = opening.recorded.as_ref().is_some_and(|it| it.address == "elsewhere");
+        Ok(Box::new(if is_there { region.clone() } else { Region::default() }))
+    });
+    with_places(snapshot().unwrap(), places, &openers)
+}
+
+fn elsewhere() -> places::FormerPlace {
+    let (key, address) = ("old".to_owned(), "elsewhere".to_owned());
+    places::FormerPlace { key, address, identity: None, moved_at: None, until: None }
+}
+
+fn endpoint(address: &str) -> Endpoint {
+    Endpoint { setting: "REGION", address: address.to_owned() }
+}
+
+#[tokio::test]
+async fn a_sight_of_a_vm_proves_nothing_at_another_place() {
+    let id = InstanceId::parse(CLOUD, "0dd2f0c5-6a3d-44a7-9b5e-2f7a6c2f9a11").unwrap();
+    let changed = Some(Timestamp::UNIX_EPOCH);
+    for (address, identity, moved_at, class) in [
+        ("here", None, None, ErrorClass::NotFound),
+        ("there", None, None, ErrorClass::Invalid),
+        ("here", Some("another"), None, ErrorClass::Invalid),
+        ("here", None, changed, ErrorClass::Invalid),
+    ] {
+        let clouds = with_vm_elsewhere(Places::after(endpoint("here"), vec![elsewhere()]), &id);
+        let sightings = Arc::new(Sightings::default());
+        sightings.seen(&id, &Claim::default());
+        let identity = identity.map(str::to_owned);
+        let known = Arc::new(KnownPlaces { identity, moved_at, key: "key".to_owned(), former: Vec::new() });
+        let provider = Err(Error::new(ErrorClass::Transient, "outdated"));
+        *clouds.0[0].built.lock() =
+            Some(Built { generation: 0, endpoint: endpoint(address), known, sightings, provider });
+        let provider = clouds.provider(CLOUD).await.unwrap();
+        let error = provider.describe(&id, &Claim::default()).await.unwrap_err();
+        assert_eq!(error.class, class, "{address} {moved_at:?}: {error}");
+    }
+}
+
+#[tokio::test]
+async fn a_listing_says_whether_the_place_has_moved_and_whether_it_may_miss_vms() {
+    let id = InstanceId::parse(CLOUD, "0dd2f0c5-6a3d-44a7-9b5e-2f7a6c2f9a11").unwrap();
+    for (places, has_moved, may_miss_vms) in [
+        (Places::only(endpoint("here")), false, false),
+        (Places::after(endpoint("here"), vec![elsewhere()]), false, true),
+        (Places::moved(endpoint("here")), true, true),
+    ] {
+        let target = with_vm_elsewhere(places, &id).target(0).await.unwrap();
+        assert_eq!((target.has_moved, target.may_miss_vms), (has_moved, may_miss_vms));
+    }
+}
+
+#[tokio::test]
+async fn only_a_cloud_that_settles_late_is_asked_twice_for_a_young_vm() {
+    let now = Timestamp::now();
+    let young = Claim { recorded: now, created: now, deleted: Some(now), ..Claim::default() };
+    let at_once = clouds(&Openers::default().with(CLOUD, |_, _| Ok(Box::new(Region::default()))));
+    for (clouds, cloud, waits) in
+        [(clouds_in_memory("gcp", &Memory::default()), "gcp", true), (at_once, CLOUD, false)]
+    {
+        let provider = clouds.provider(cloud).await.unwrap();
+        let id = InstanceId::parse(CLOUD, "0dd2f0c5-6a3d-44a7-9b5e-2f7a6c2f9a11").unwrap();
+        let class = provider.describe(&id, &young).await.unwrap_err().class;
+        let expected = if waits { "unsettled" } else { "not_found" };
+        assert_eq!(class.as_str(), expected, "{cloud}");
     }
 }
 

@@ -148,8 +148,26 @@ fn a_machine_that_takes_longer_than_the_sftp_library_allows_is_told_to_restart()
         // By its default, the library ends a request after 10 s.
         let stand = Stand::start_late(testbed, dir.path(), Duration::from_secs(12)).await?;
         let provider = stand.settings().open_in(testbed.client(), None)?;
+        let address = stand.address();
+        stand.give("early").await?;
+        let vm = provider.describe(&InstanceId::of(&CLOUD, &address)?, &claim("early")).await?;
+        let own = ownership::verify(vm, "early", CLOUD.name_limit)?;
+        let given = async {
+            wait::eventually("the operator logs in", DEADLINE, async || {
+                ensure!(stand.sshd.sessions()? > 0);
+                Ok(())
+            })
+            .await?;
+            stand.give("late").await
+        };
+        let (deleted, given) = tokio::join!(provider.delete(&own), given);
+        given?;
+        deleted?;
+        ensure!(stand.told()?.is_none(), "the machine of another Pod was told to restart");
+        ensure!(stand.pool.content().await?.allocated[&address] == "late");
+
         stand.give("slow").await?;
-        reap(&*provider, &stand.address(), "slow").await?;
+        reap(&*provider, &address, "slow").await?;
         ensure!(stand.told()?.as_deref() == Some("reboot"), "it was not told");
         Ok(())
     })

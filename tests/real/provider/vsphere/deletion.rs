@@ -93,6 +93,22 @@ fn a_users_disk_is_never_deleted_with_a_vm() -> Result<()> {
 }
 
 #[test]
+fn a_vm_that_has_the_uuid_of_a_deleted_one_is_left_alone() -> Result<()> {
+    run(async {
+        let cloud = Stand::start().await?;
+        let id = cloud.peer.make(&Machine::named(&vm_name("web"))).await?;
+        let provider = cloud.settings().open()?;
+        let own = own(&*provider, &CLOUD, &id, "web").await?;
+        cloud.peer.remove(&id).await?;
+        cloud.peer.make(&Machine { name: "database", uuid: &id, folder: PATH, ..Machine::default() }).await?;
+        let error = refused(&*provider, &own).await?;
+        ensure!(error.class == ErrorClass::Transient, "{error}");
+        ensure!(cloud.peer.left(&id, "database").await?.vm, "a VM of the same UUID is gone");
+        Ok(())
+    })
+}
+
+#[test]
 fn a_failed_deletion_is_reported_and_retried() -> Result<()> {
     run(async {
         let cloud = Stand::start().await?;

@@ -64,11 +64,14 @@ fn all_folders_of_a_vcenter_share_the_session_of_a_user() -> Result<()> {
         };
         let folders = [PATH, OTHER_PATH, "/DC0/vm/a", "/DC0/vm/b", "/DC0/vm/c"];
         let wrong = cloud.with("GOVC_PASSWORD", "wrong+password");
+        // A provider is opened with new settings while that of the old ones is still used.
+        let mut kept = Vec::new();
         for (settings, works, logins) in [(cloud.settings(), true, 1), (wrong, false, 2)] {
             let providers: Vec<_> = folders.iter().map(|it| open(&settings, it)).collect::<Result<_, _>>()?;
             let all = try_join_all(providers.iter().map(|it| describe(&**it, &id))).await?;
             ensure!(all.iter().all(|stage| stage.is_ok() == works), "{all:?}");
             assert_eq!(cloud.peer.about().await?.logins, logins);
+            kept.push(providers);
         }
         Ok(())
     })
