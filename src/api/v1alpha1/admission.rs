@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::ResourceRequirements;
 use kube::KubeSchema;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+
+use super::Resources;
 
 /// The default runtime class of peer pods.
 pub const RUNTIME_CLASS: &str = "kata-remote";
@@ -38,7 +39,7 @@ pub struct Admission {
         .message("extendedResource cannot change, because running peer pods keep the former one: delete the peer pods and the PeerPodConfig, then create it again"))]
     pub extended_resource: String,
 
-    /// Number of webhook Pods.
+    /// Number of webhook Pods, from 1 to 10.
     #[serde(default = "default_replicas")]
     #[schemars(range(min = 1, max = 10))]
     pub replicas: i32,
@@ -56,7 +57,7 @@ pub struct Admission {
     /// Resources of the webhook's container, such as a limit that a quota of the operator's namespace asks for. The default
     /// requests 10m CPU and 16Mi of memory, and limits the memory to 64Mi.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub resources: Option<ResourceRequirements>,
+    pub resources: Option<Resources>,
 
     /// Further annotations of the MutatingWebhookConfiguration. `admissions.enforcer/disabled: "true"` keeps AKS from changing it.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]

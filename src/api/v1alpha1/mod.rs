@@ -3,6 +3,7 @@
 mod admission;
 mod peerpod;
 mod peerpodconfig;
+mod resources;
 
 use operator_kit::crd::Crds;
 
@@ -11,6 +12,7 @@ pub use peerpod::{PeerPod, PeerPodSpec, PeerPodStatus};
 pub use peerpodconfig::{
     Adaptor, Distribution, ImagePullPolicy, MOST_VMS, PeerPodConfig, PeerPodConfigSpec, PeerPodConfigStatus,
 };
+pub use resources::Resources;
 
 /// The definitions of these kinds.
 pub const CRDS: Crds =

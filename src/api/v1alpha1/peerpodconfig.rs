@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use k8s_openapi::{
     api::{
         apps::v1::DaemonSetUpdateStrategy,
-        core::v1::{LocalObjectReference, ResourceRequirements, Toleration},
+        core::v1::{LocalObjectReference, Toleration},
     },
     apimachinery::pkg::{
         apis::meta::v1::{Condition, LabelSelector, ObjectMeta},
@@ -20,7 +20,7 @@ use operator_kit::metadata;
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize};
 
-use super::Admission;
+use super::{Admission, Resources};
 
 /// The most VMs that a [`PeerPodConfigSpec::limit`] may be.
 pub const MOST_VMS: u32 = 1_000_000;
@@ -39,7 +39,8 @@ pub const MOST_VMS: u32 = 1_000_000;
     // As kube writes the object's own `Deserialize`, and takes `serde` in no other way.
     attr = "cfg_attr(all(), serde(from = \"StoredPeerPodConfig\"), schemars(!from))",
     doc = "PeerPodConfig makes the nodes of a cluster run peer pods: it deploys cloud-api-adaptor and the admission, and advertises how many VMs each node may run. Users who may create or change one decide what runs privileged on these nodes: grant that to administrators of the cluster alone.",
-    validation = Rule::new("size(self.metadata.name) <= 40").message(
+    // Not for an object that exists: a rule about the whole object would refuse each of its updates.
+    validation = Rule::new("oldSelf.hasValue() || size(self.metadata.name) <= 40").optional_old_self(true).message(
         "the name of a PeerPodConfig may have at most 40 characters: other objects are named after it"
     ),
     // The rule of `admission.extendedResource` holds only while there is a spec.
@@ -74,7 +75,7 @@ pub struct PeerPodConfigSpec {
     pub instance_type: Option<String>,
 
     /// How many peer-pod VMs may run: on all selected nodes together, spread as evenly as possible, or on each node; see
-    /// `distribution`. A number, or a number as text. Without `limit`, no node advertises VMs.
+    /// `distribution`. A number from 0 to 1000000, or such a number as text. Without `limit`, no node advertises VMs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[x_kube(validation = Rule::new(
         "type(self) == int ? self >= 0 && self <= 1000000 : self.matches('^[0-9]{1,7}$') && int(self) <= 1000000"
@@ -96,12 +97,15 @@ pub struct PeerPodConfigSpec {
     pub config_map_name: String,
 
     /// Selects nodes that have all of these labels. Without `nodeSelector` and `labelSelector`, nodes with
-    /// `node.kubernetes.io/worker: ""` are selected.
+    /// `node.kubernetes.io/worker: ""` are selected. An empty one (`{}`) selects every node: remove the field for the default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    // As the entries restrict each other, those of two appliers must not mix.
+    #[x_kube(merge_strategy = MapMerge::Atomic)]
     pub node_selector: Option<BTreeMap<String, String>>,
 
-    /// Selects nodes by their labels. With a `nodeSelector`, a node must match both.
+    /// Selects nodes by their labels. With a `nodeSelector`, a node must match both. An empty one (`{}`) selects every node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[x_kube(merge_strategy = MapMerge::Atomic)]
     pub label_selector: Option<LabelSelector>,
 
     /// How cloud-api-adaptor runs.
@@ -203,11 +207,12 @@ pub struct Adaptor {
 
     /// Secrets for pulling the image.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
     pub image_pull_secrets: Vec<LocalObjectReference>,
 
     /// Resources of the container.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub resources: Option<ResourceRequirements>,
+    pub resources: Option<Resources>,
 
     /// Whether the container of cloud-api-adaptor runs privileged. Nodes with SELinux enforcing, such as those of OpenShift, need
     /// it: otherwise the container may not write to the paths of the host that it mounts.

@@ -245,7 +245,7 @@ fn container(inputs: &Inputs, mounts: Vec<VolumeMount>) -> Container {
         command: Some(vec!["/usr/local/bin/entrypoint.sh".to_owned()]),
         env: Some(env(inputs)),
         env_from: Some(env_from(inputs)),
-        resources: adaptor.resources.clone(),
+        resources: adaptor.resources.clone().map(Into::into),
         security_context: Some(SecurityContext {
             // Not `false`: an upgrade of the operator would change the Pod template.
             privileged: adaptor.privileged.then_some(true),

@@ -9,8 +9,8 @@ use k8s_openapi::{
         },
         apps::v1::{Deployment, DeploymentSpec},
         core::v1::{
-            Container, Lifecycle, LifecycleHandler, PodSpec, PodTemplateSpec, ResourceRequirements, Service,
-            ServiceSpec, SleepAction, TopologySpreadConstraint,
+            Container, Lifecycle, LifecycleHandler, PodSpec, PodTemplateSpec, Service, ServiceSpec,
+            SleepAction, TopologySpreadConstraint,
         },
         policy::v1::PodDisruptionBudget,
     },
@@ -23,7 +23,7 @@ use kube::api::ObjectMeta;
 
 use super::{Names, Owner, names::Part, program::Program};
 use crate::{
-    api::v1alpha1::Sizing,
+    api::v1alpha1::{Resources, Sizing},
     names::{KUBE_SYSTEM, NAMESPACE_LABEL},
     own_pods::{self, HEALTH_PORT, METRICS_PORT, port, probe},
     settings::tls::TlsOptions,
@@ -227,19 +227,18 @@ fn container(owner: &Owner, tls: &TlsOptions, program: &Program) -> Container {
             }),
             ..Lifecycle::default()
         }),
-        resources: Some(admission.resources.clone().unwrap_or_else(default_resources)),
+        resources: Some(admission.resources.clone().unwrap_or_else(default_resources).into()),
         security_context: Some(own_pods::container_security()),
         ..Container::default()
     }
 }
 
 /// Without a limit on cpu: throttling a process that idles saves nothing and delays every peer pod.
-fn default_resources() -> ResourceRequirements {
+fn default_resources() -> Resources {
     let quantity = |name: &str, value: &str| (name.to_owned(), Quantity(value.to_owned()));
-    ResourceRequirements {
-        requests: Some([quantity("cpu", "10m"), quantity("memory", "16Mi")].into()),
-        limits: Some([quantity("memory", "64Mi")].into()),
-        ..ResourceRequirements::default()
+    Resources {
+        limits: [quantity("memory", "64Mi")].into(),
+        requests: [quantity("cpu", "10m"), quantity("memory", "16Mi")].into(),
     }
 }
 

@@ -3,8 +3,8 @@
 use std::fs;
 
 use anyhow::{Context as _, Result, ensure};
-use kube::ResourceExt as _;
-use peerpod_operator::install;
+use kube::{CustomResourceExt as _, ResourceExt as _};
+use peerpod_operator::{api::v1alpha1::PeerPodConfig, install};
 use serde_json::json;
 use testbed::{
     Operator, OperatorOptions, Settings, Testbed, peerpod_object,
@@ -128,6 +128,62 @@ fn a_number_of_a_rolling_update_that_the_operator_cannot_read_is_refused() -> Re
 }
 
 #[test]
+fn what_the_objects_of_a_configuration_could_not_have_is_refused_in_it() -> Result<()> {
+    beside_others(async |scene| {
+        let dir = tempfile::tempdir()?;
+        let file = dir.path().join("config.json");
+        let create = ["create", "--dry-run=server", "-f", file.to_str().context("UTF-8")?];
+        let write = |name: &str, spec: serde_json::Value| {
+            let config = json!({
+                "apiVersion": "confidentialcontainers.org/v1alpha1", "kind": "PeerPodConfig",
+                "metadata": { "name": name }, "spec": spec,
+            });
+            fs::write(&file, config.to_string())
+        };
+        let resources = |amount: &serde_json::Value| json!({ "limits": { "memory": amount }, "requests": { "cpu": "10m" } });
+        for good in [json!("1Gi"), json!("1.5G"), json!("1e9"), json!("+.5Gi"), json!(1_000_000)] {
+            let spec = json!({ "adaptor": { "resources": resources(&good) }, "admission": { "resources": resources(&good) } });
+            write("config", spec)?;
+            scene.kubectl(&create).await?;
+        }
+        for part in ["adaptor", "admission"] {
+            for bad in ["1GB", "1 Gi", "1Gi\n", "ten", ""] {
+                write("config", json!({ (part): { "resources": resources(&json!(bad)) } }))?;
+                refused(scene, &create, &format!("spec.{part}.resources.limits.memory")).await?;
+            }
+        }
+        write("config", json!({ "adaptor": { "imagePullSecrets": [{ "name": "a" }, { "name": "a" }] } }))?;
+        refused(scene, &create, "Duplicate value").await?;
+        write(&"a".repeat(41), json!({}))?;
+        refused(scene, &create, "40 characters").await
+    })
+}
+
+#[test]
+fn the_labels_of_two_appliers_do_not_mix_in_a_selector() -> Result<()> {
+    beside_others(async |scene| {
+        let dir = tempfile::tempdir()?;
+        let file = dir.path().join("config.json");
+        for (applier, label) in [("first", "a"), ("second", "b")] {
+            let config = json!({
+                "apiVersion": "confidentialcontainers.org/v1alpha1", "kind": "PeerPodConfig",
+                "metadata": { "name": "mixed" },
+                "spec": { "nodeSelector": { (label): "" }, "labelSelector": { "matchLabels": { (label): "" } } },
+            });
+            fs::write(&file, config.to_string())?;
+            let manager = format!("--field-manager={applier}");
+            let apply = ["apply", "--server-side", "--force-conflicts", &manager, "-f"];
+            scene.kubectl(&[&apply[..], &[file.to_str().context("UTF-8")?]].concat()).await?;
+        }
+        let spec = scene.kubectl(&["get", "peerpodconfig", "mixed", "--output=jsonpath={.spec}"]).await?;
+        let spec: serde_json::Value = serde_json::from_str(&spec)?;
+        assert_eq!(spec["nodeSelector"], json!({ "b": "" }));
+        assert_eq!(spec["labelSelector"], json!({ "matchLabels": { "b": "" } }));
+        scene.kubectl(&["delete", "peerpodconfig", "mixed"]).await.map(drop)
+    })
+}
+
+#[test]
 fn people_see_provider_instance_state_and_age() -> Result<()> {
     beside_others(async |scene| {
         let pod = scene.pods.run("web").await?;
@@ -200,7 +256,24 @@ fn a_definition_that_is_not_installed_is_named_and_waited_for() -> Result<()> {
         for name in &names {
             ensure!(told.contains(&format!("The CRD {name} is not installed.")), "{told}");
         }
+        // A definition from before there was a limit allowed longer names.
+        let mut crd = serde_json::to_value(PeerPodConfig::crd())?;
+        let schema = &mut crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"];
+        schema.as_object_mut().context("a schema")?.remove("x-kubernetes-validations").context("rules")?;
+        let old = dir.path().join("crd.json");
+        fs::write(&old, crd.to_string())?;
+        cluster.kubectl(&["create", "-f", old.to_str().context("UTF-8")?]).await?;
+        cluster.kubectl(&["wait", "--for=condition=Established", "--timeout=60s", "crd", &names[1]]).await?;
+        let (config, name) = (dir.path().join("config.json"), "a".repeat(41));
+        let object = json!({
+            "apiVersion": "confidentialcontainers.org/v1alpha1", "kind": "PeerPodConfig",
+            "metadata": { "name": name, "namespace": "default" },
+        });
+        fs::write(&config, object.to_string())?;
+        cluster.kubectl(&["create", "-f", config.to_str().context("UTF-8")?]).await?;
         testbed.install_objects().await?;
+        let change = ["annotate", "--namespace=default", "peerpodconfig", &name, "changed=yes"];
+        cluster.kubectl(&change).await.context("an object with a longer name cannot be changed")?;
         operator.ready().await
     })
 }
