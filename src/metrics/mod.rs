@@ -184,10 +184,14 @@ impl Metrics {
         reasons.into_iter().for_each(|reason| drop(self.0.peerpods_held.with([reason])));
     }
 
-    /// The series of this provider's gauges and of its errors of these classes exist from now on.
+    /// The series of this provider's gauges, of its calls that succeed and of its errors of these classes exist from now on, so that the
+    /// first one shows as an increase.
     pub fn expect_provider(&self, provider: &'static str, classes: impl IntoIterator<Item = &'static str>) {
         let families = &self.0;
         classes.into_iter().for_each(|class| drop(families.provider_errors.with([provider, class])));
+        drop(families.provider_calls.with([provider, "describe", "ok"]));
+        drop(families.provider_calls.with([provider, "describe", "not_found"]));
+        drop(families.provider_calls.with([provider, "delete", "ok"]));
         drop(families.provider_calls_in_flight.with([provider]));
         drop(families.peerpods_parked.with([provider]));
         drop(families.provider_calls_stalled.with([provider]));

@@ -64,6 +64,8 @@ fn recorded_values_are_scraped_under_conventional_names() {
         "deletions_total{provider=\"libvirt\",outcome=\"deleted\"} 1",
         "deletion_latency_seconds_sum{provider=\"libvirt\"} 40.0",
         "provider_calls_total{provider=\"libvirt\",call=\"describe\",result=\"ok\"} 1",
+        "provider_calls_total{provider=\"libvirt\",call=\"describe\",result=\"not_found\"} 0",
+        "provider_calls_total{provider=\"libvirt\",call=\"delete\",result=\"ok\"} 0",
         "provider_call_duration_seconds_count{provider=\"libvirt\",call=\"describe\"} 1",
         "provider_calls_in_flight{provider=\"libvirt\"} 0",
         "settings_valid{settings=\"default\"} 0",

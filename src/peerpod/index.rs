@@ -138,7 +138,7 @@ impl Index {
                 let key = Key::from(key(peerpod));
                 let entry = self.entry(peerpod);
                 state.read_kept_for_pod(peerpod, entry.pod_vm);
-                if let Some(matters) = state.current.refresh(&key, &entry) {
+                if let Some(matters) = state.current.refresh(&key, &entry, Timestamp::now()) {
                     return Change { matters, others: Vec::new() };
                 }
                 return state.replace(&key, Some(entry));

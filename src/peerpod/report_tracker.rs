@@ -25,7 +25,7 @@ pub(super) struct ReportTracker {
 
 #[derive(Default)]
 struct Entry {
-    /// Until when the Pod needed the VM, as far as is known.
+    /// Until when the Pod needed the VM or developer mode kept it, as far as is known.
     kept_until: Option<Timestamp>,
     /// Reconciles since then.
     attempts: u32,
@@ -111,16 +111,15 @@ impl Entry {
             self.reported = None;
             outcome.update()
         };
-        if let Outcome::Decided(Decision::Wait(wait)) = outcome
-            && wait.is_for_pod()
+        if let Outcome::Decided(decision) = outcome
+            && decision.keeps_vm()
         {
             (self.kept_until, self.attempts) = (Some(now), 0);
         }
         update
     }
 
-    /// When a deletion becomes slow. The time during which the Pod needed the VM does not count, nor that for
-    /// cloud-api-adaptor's clean-up.
+    /// When a deletion becomes slow. The time during which the VM was to stay does not count.
     fn slow_at(&self, deleted: Timestamp, slow_after: SignedDuration) -> Timestamp {
         after(self.kept_until.map_or(deleted, |until| until.max(deleted)), slow_after)
     }

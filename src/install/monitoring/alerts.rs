@@ -34,10 +34,12 @@ fn of_peerpods() -> [Alert; 3] {
     [
         Alert {
             name: "PeerPodDeletionOverdue",
-            expression: "max by (provider) (time() - peerpod_operator_oldest_pending_deletion_timestamp_seconds) > 900"
+            // A standby that has lost the API server shows what it saw last.
+            expression: "max by (provider) (time() - peerpod_operator_oldest_pending_deletion_timestamp_seconds \
+                         and on (job, instance) peerpod_operator_leader == 1) > 900"
                 .to_owned(),
             patience: "5m",
-            meaning: "a PeerPod still exists 15 minutes after its deletion, although its Pod has ended",
+            meaning: "a PeerPod still exists 15 minutes after its deletion and the end of its Pod",
             action: "`kubectl get peerpods -A` shows the STATE; the condition's message says why",
         },
         Alert {

@@ -55,7 +55,8 @@ pub fn prometheus_rule(options: &Options) -> Value {
             "alert": name,
             "expr": expression,
             "for": patience,
-            "labels": { "severity": "warning" },
+            // Alertmanager routes by the namespace, which the expressions leave out.
+            "labels": { "severity": "warning", "namespace": options.namespace },
             "annotations": { "summary": meaning, "description": format!("What to do: {action}") },
         })
     });

@@ -82,6 +82,19 @@ impl Decision {
             _ => None,
         }
     }
+
+    /// Whether the VM is to stay for now, although its PeerPod is being deleted: for its Pod, for what cloud-api-adaptor may still do
+    /// with it, or for a developer.
+    pub(in crate::peerpod) const fn keeps_vm(&self) -> bool {
+        match self {
+            Self::Wait(wait) => match wait {
+                Wait::PodRuns | Wait::PodEnds(_) | Wait::CleanUp(_) => true,
+                Wait::Start | Wait::VmDeletion(_) => false,
+            },
+            Self::Refuse(Blocked::DeveloperMode) => true,
+            _ => false,
+        }
+    }
 }
 
 /// What the operator waits for.
@@ -98,16 +111,6 @@ pub enum Wait {
     CleanUp(Duration),
     /// The cloud is deleting the VM; reconcile again after this time at the earliest, and with growing delays.
     VmDeletion(Duration),
-}
-
-impl Wait {
-    /// Whether the VM stays for its Pod, or for what cloud-api-adaptor may still do with it.
-    pub(in crate::peerpod) const fn is_for_pod(&self) -> bool {
-        match self {
-            Self::PodRuns | Self::PodEnds(_) | Self::CleanUp(_) => true,
-            Self::Start | Self::VmDeletion(_) => false,
-        }
-    }
 }
 
 /// Why the finalizer may be removed.

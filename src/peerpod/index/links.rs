@@ -5,6 +5,7 @@ use std::{
     num::NonZeroI64,
 };
 
+use jiff::Timestamp;
 use kube::runtime::reflector::ObjectRef;
 
 use super::{
@@ -57,7 +58,8 @@ pub(super) struct Entry {
     pub(super) cloud: &'static str,
     /// Whether no reconcile has started since it changed.
     pub(super) queued: bool,
-    /// The second in which it was deleted, if its finalizer is still there. Never 0: no API server's clock shows 1970.
+    /// The second in which it was deleted, or from which on its VM was no longer to stay, if its finalizer is still there. Never 0: no
+    /// clock shows 1970.
     pub(super) deleted: Option<NonZeroI64>,
     pub(super) counted_as: CountedAs,
     /// A hash of all that decisions read from the object itself, except its status.
@@ -179,14 +181,18 @@ impl Links {
         self.relatives.remove(entry.pod_vm, entry.role, entry.created, key.clone());
     }
 
-    /// Whether the PeerPod newly needs a resync; `None` if more than its status changed.
-    pub(super) fn refresh(&mut self, key: &Key, now: &Entry) -> Option<bool> {
+    /// Whether the PeerPod newly needs a resync; `None` if more than its status changed, which was seen `at` this time.
+    pub(super) fn refresh(&mut self, key: &Key, now: &Entry, at: Timestamp) -> Option<bool> {
         let before = self.entries.get_mut(key).filter(|before| before.content == now.content)?;
         let totals = self.clouds.get_mut(before.cloud)?;
         totals.remove(before);
         let matters = now.needs_resync && !before.needs_resync;
         before.needs_resync = now.needs_resync;
         before.queued |= matters;
+        // The time for which the VM was to stay does not count.
+        if before.counted_as == CountedAs::VmStays && now.counted_as != CountedAs::VmStays {
+            before.deleted = before.deleted.and_then(|_| NonZeroI64::new(at.as_second()));
+        }
         before.counted_as = now.counted_as;
         totals.add(before);
         Some(matters)

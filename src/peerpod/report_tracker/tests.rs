@@ -1,7 +1,10 @@
 use operator_kit::api_call::ApiError;
 use prometheus_client::{encoding::text::encode, registry::Registry};
 
-use super::{super::decide::Wait, *};
+use super::{
+    super::decide::{Blocked, Wait},
+    *,
+};
 use crate::provider::{Error, ErrorClass};
 
 const AGAIN: Duration = Duration::from_secs(7);
@@ -101,6 +104,14 @@ fn the_time_for_which_a_pod_needs_its_vm_does_not_count() {
     assert_eq!(runs.condition.unwrap().reason, Reason::WaitingForPod);
     assert_eq!(watched.ended(5300, &ACCEPTED).condition, None);
     assert!(message(&watched.ended(5301, &ACCEPTED)).contains(": 2 attempts"));
+}
+
+#[test]
+fn the_time_for_which_developer_mode_keeps_a_vm_does_not_count() {
+    let watched = Watched::new();
+    watched.ended(90_000, &Decision::Refuse(Blocked::DeveloperMode));
+    assert_eq!(watched.ended(90_300, &ACCEPTED).condition, None);
+    assert!(message(&watched.ended(90_301, &ACCEPTED)).contains(": 2 attempts"));
 }
 
 #[test]

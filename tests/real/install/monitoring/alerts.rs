@@ -4,9 +4,12 @@ use std::{collections::BTreeSet, fs};
 
 use anyhow::{Context as _, Result, ensure};
 use operator_kit::metrics::Description;
-use peerpod_operator::install::{
-    Options,
-    monitoring::{alerts, families, prometheus_rule},
+use peerpod_operator::{
+    NAMESPACE,
+    install::{
+        Options,
+        monitoring::{alerts, families, prometheus_rule},
+    },
 };
 use serde_json::{Map, Value, json};
 
@@ -23,7 +26,8 @@ fn family(name: &str) -> Result<&'static Description> {
 /// A series for the unit test. Fails unless the metric is defined with these labels.
 fn series((name, labels, values): Series) -> Result<Value> {
     let family = family(&format!("peerpod_operator_{name}"))?;
-    let mut given: Vec<_> = labels.iter().map(|(label, _)| *label).filter(|label| *label != "pod").collect();
+    let mut given: Vec<_> =
+        labels.iter().map(|(label, _)| *label).filter(|label| *label != "instance").collect();
     given.sort_unstable();
     let mut defined = family.labels.to_vec();
     defined.sort_unstable();
@@ -45,7 +49,7 @@ impl Case<'_> {
         let at = |minute: u32, expected: Value| json!({ "eval_time": format!("{minute}m"), "alertname": alert.name, "exp_alerts": expected });
         let mut checks: Vec<_> = self.quiet.iter().map(|minute| at(*minute, json!([]))).collect();
         if let Some((minute, labels)) = self.fires {
-            let further = [("severity", "warning")];
+            let further = [("severity", "warning"), ("namespace", NAMESPACE)];
             let labels =
                 labels.iter().chain(&further).map(|(label, value)| ((*label).to_owned(), json!(value)));
             let description = format!("What to do: {}", alert.action);
@@ -59,20 +63,37 @@ impl Case<'_> {
 }
 
 const LIBVIRT: (&str, &str) = ("provider", "libvirt");
-const B: (&str, &str) = ("pod", "b");
+const B: (&str, &str) = ("instance", "b");
 
 /// Each alert, when it fires and when it does not. A test begins at time 0, so a timestamp is in seconds since its start.
-const CASES: [Case; 37] = [
+const CASES: [Case; 38] = [
     Case {
         alert: "PeerPodDeletionOverdue",
-        series: &[("oldest_pending_deletion_timestamp_seconds", &[LIBVIRT, A], "0x60")],
+        series: &[
+            ("oldest_pending_deletion_timestamp_seconds", &[LIBVIRT, A], "0x60"),
+            ("leader", &[A], "1x60"),
+        ],
         quiet: &[15, 20],
         fires: Some((21, &[LIBVIRT])),
+    },
+    // The leader deleted it, and the standby has lost the API server.
+    Case {
+        alert: "PeerPodDeletionOverdue",
+        series: &[
+            ("oldest_pending_deletion_timestamp_seconds", &[LIBVIRT, A], "0x60"),
+            ("leader", &[A], "0x60"),
+            ("leader", &[B], "1x60"),
+        ],
+        quiet: &[21, 60],
+        fires: None,
     },
     // There is always such a PeerPod, but none is old.
     Case {
         alert: "PeerPodDeletionOverdue",
-        series: &[("oldest_pending_deletion_timestamp_seconds", &[LIBVIRT, A], "0+60x120")],
+        series: &[
+            ("oldest_pending_deletion_timestamp_seconds", &[LIBVIRT, A], "0+60x120"),
+            ("leader", &[A], "1x120"),
+        ],
         quiet: &[30, 60, 120],
         fires: None,
     },
