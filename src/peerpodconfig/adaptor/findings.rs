@@ -82,6 +82,7 @@ pub(super) fn rollout(
         let remark = remark.map(|remark| format!("; {remark}")).unwrap_or_default();
         Finding::new(reason, message + &remark)
     };
+    let strategy = daemon_set.and_then(|it| it.spec.as_ref()?.update_strategy.as_ref()?.type_.as_deref());
     let observed = daemon_set.and_then(|it| {
         let status = it.status.as_ref()?;
         (status.observed_generation == it.metadata.generation).then_some(status)
@@ -104,7 +105,9 @@ pub(super) fn rollout(
     let open = summary.nodes - summary.tainted.len();
     let expected = open.saturating_sub(summary.not_ready.len());
     let not_counted = not_counted(&summary.not_ready);
-    if ready < expected || updated < expected {
+    // Its user decides when the Pods are updated, and until then they serve.
+    let is_by_hand = strategy == Some("OnDelete");
+    if ready < expected || updated < expected && !is_by_hand {
         let message = format!(
             "{ready} of {expected} Pods are ready, and {updated} are up to date{not_counted}; {remedy}"
         );
@@ -119,7 +122,17 @@ pub(super) fn rollout(
             format!("no selected node is ready: {}", listed(&summary.not_ready)),
         );
     }
-    finding(Reason::AdaptorRunning, format!("cloud-api-adaptor runs on {expected} nodes{not_counted}"))
+    let outdated = if updated < expected {
+        format!(
+            "; {updated} of its Pods are up to date: updateStrategy is OnDelete, so delete the others to update them"
+        )
+    } else {
+        String::new()
+    };
+    finding(
+        Reason::AdaptorRunning,
+        format!("cloud-api-adaptor runs on {expected} nodes{not_counted}{outdated}"),
+    )
 }
 
 /// The appendix of a message about nodes that are not ready.
@@ -207,6 +220,17 @@ mod tests {
             assert_eq!(found.reason.as_str(), expected, "{pods:?} of {summary:?}");
             assert_eq!(found.message.ends_with("; look"), expected == "AdaptorStarting", "{}", found.message);
         }
+        let by_hand = |pods| {
+            let mut daemon_set = daemon_set(pods);
+            let spec = json!({ "selector": {}, "template": {}, "updateStrategy": { "type": "OnDelete" } });
+            daemon_set.spec = serde_json::from_value(spec).unwrap();
+            rollout(Some(&daemon_set), &summary, "look", None)
+        };
+        let outdated = by_hand((3, 3, 1));
+        assert_eq!(outdated.reason.as_str(), "AdaptorRunning", "its user updates it");
+        assert!(outdated.message.contains("1 of its Pods are up to date"), "{}", outdated.message);
+        assert_eq!(by_hand((3, 3, 3)).message, "cloud-api-adaptor runs on 3 nodes");
+        assert_eq!(by_hand((3, 2, 1)).reason.as_str(), "AdaptorStarting");
         let message = rollout(Some(&daemon_set((3, 2, 3))), &not_ready, "look", None).message;
         assert_eq!(message, "cloud-api-adaptor runs on 2 nodes; without the nodes that are not ready: b");
         let message = rollout(Some(&daemon_set((0, 0, 0))), &none, "look", None).message;
