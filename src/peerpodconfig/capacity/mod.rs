@@ -143,6 +143,7 @@ impl Capacity {
         let Some(nodes) = self.nodes.snapshot() else { return Ok(None) };
         let now = Instant::now();
         if self.is_first_of_term.swap(false, Ordering::Relaxed) {
+            writer.forget_conflicts();
             // A predecessor may have written to any of them and not counted them again. One that lost its share has lost its mark.
             let owners = owners(requests, &nodes);
             let has_share =
@@ -284,6 +285,30 @@ mod tests {
                 }
                 capacity.leadership_changed();
             }
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn writes_of_a_term_that_ended_meanwhile_are_no_conflict_with_another_program() {
+        let labels = json!({ "node.kubernetes.io/worker": "" });
+        let node = json!({ "metadata": { "name": "node", "uid": "node", "labels": labels } });
+        let mut calls = vec![list("/api/v1/nodes", &[node])];
+        for _ in 0..8 {
+            calls.push(list("/api/v1/pods", &[]));
+            calls.push(Call::patch("/api/v1/nodes/node/status").answer(Answer::hang()));
+        }
+        let server = ApiServer::expecting(calls);
+        let (capacity, changes) = Capacity::watch(&server.client());
+        pin!(changes).next().await.unwrap();
+        let config = serde_json::from_value(json!({
+            "apiVersion": "confidentialcontainers.org/v1alpha1", "kind": "PeerPodConfig",
+            "metadata": { "name": "config" }, "spec": { "limit": 1 },
+        }));
+        let requests = [NodeRequest::of(&config.unwrap())];
+        for _ in 0..8 {
+            let pass = tokio::time::timeout(Duration::from_secs(1), capacity.pass(&requests)).await;
+            assert!(pass.is_err(), "it waits for the API server, and for nothing else: {pass:?}");
+            capacity.leadership_changed();
         }
     }
 }

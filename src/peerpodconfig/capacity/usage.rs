@@ -91,15 +91,18 @@ impl Counts {
             return;
         }
         let (start, mut in_use) = (Instant::now(), InUse::default());
-        self.latest = match count::count(pods, &nodes, false, &resources, &mut in_use).await {
+        let counted = count::count(pods, &nodes, false, &resources, &mut in_use).await;
+        self.rest = start.elapsed() * REST;
+        self.latest = match counted {
             Ok(()) => Some(in_use),
             Err(error) => {
                 debug!(%error, "counting the peer pods for the metrics failed; the operator tries again");
+                // An answer that did not come took long, but cost nothing.
+                self.rest = self.rest.min(COUNT_INTERVAL);
                 None
             }
         };
         self.at = Some(Instant::now());
-        self.rest = start.elapsed() * REST;
     }
 }
 

@@ -64,6 +64,11 @@ impl Writer {
         self.failures.delays(node, now) || self.conflicts.delays(node, now)
     }
 
+    /// Forgets who reset what. A pass that ended with its term may not have done what it noted.
+    pub(super) fn forget_conflicts(&mut self) {
+        self.conflicts = ConflictBackoff::default();
+    }
+
     /// Does the writes that need [not wait](Self::refuses) `now`, several at once, and updates the stored nodes. The writes that add
     /// VMs start after those that take some away have ended, and add no more than the headroom.
     pub(super) async fn write(
