@@ -69,11 +69,14 @@ impl Admitted<'_> {
         let again = if state.as_ref().is_none_or(|state| state.reason.status()) || self.desired.is_unsupported
         {
             None
-        } else if !found.unmanaged.is_empty() {
+        } else if !found.unmanaged.is_empty()
+            // A certificate becomes valid without an event.
+            || state.as_ref().is_some_and(|state| state.reason == Reason::CertificateUnfit)
+        {
             Some(UNWATCHED_RESYNC)
         } else {
             // No watch shows the older configuration's status or what API servers have learnt. Everything else that an admission waits
-            // for is watched, except for the validity of a certificate that the operator did not create.
+            // for is watched.
             (self.observed.older.is_some() || is_settling).then_some(PROPAGATION_TIME)
         };
         let mut all: Vec<_> = found.name_taken().into_iter().collect();

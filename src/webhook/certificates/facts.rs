@@ -15,8 +15,12 @@ pub(super) fn validity(pem: &[u8]) -> Option<(Timestamp, Timestamp)> {
 pub(super) fn validity_of(certificate: &CertificateDer) -> Option<(Timestamp, Timestamp)> {
     let (_, certificate) = X509Certificate::from_der(certificate).ok()?;
     let validity = certificate.validity();
-    let moment = |seconds| Timestamp::from_second(seconds).ok();
-    moment(validity.not_before.timestamp()).zip(moment(validity.not_after.timestamp()))
+    // One without an end ends in the last second of the year 9999, which is later than the last timestamp.
+    let moment = |seconds| {
+        let end = if seconds < 0 { Timestamp::MIN } else { Timestamp::MAX };
+        Timestamp::from_second(seconds).unwrap_or(end)
+    };
+    Some((moment(validity.not_before.timestamp()), moment(validity.not_after.timestamp())))
 }
 
 /// Whether the first certificate is signed with this authority's key.

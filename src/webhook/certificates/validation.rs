@@ -76,12 +76,13 @@ mod tests {
 
     #[test]
     fn a_certificate_is_accepted_for_its_names_while_it_is_valid() {
-        let made = |names: &[&str]| {
+        let made_until = |names: &[&str], end| {
             let names: Vec<_> = names.iter().map(|name| (*name).to_owned()).collect();
             let mut params = CertificateParams::new(names).unwrap();
-            (params.not_before, params.not_after) = (date_time_ymd(2026, 1, 1), date_time_ymd(2027, 1, 1));
+            (params.not_before, params.not_after) = (date_time_ymd(2026, 1, 1), end);
             params.self_signed(&KeyPair::generate().unwrap()).unwrap().pem()
         };
+        let made = |names: &[&str]| made_until(names, date_time_ymd(2027, 1, 1));
         let at = |pem: &str, time: &str| problem(pem.as_bytes(), None, "a.ns.svc", time.parse().unwrap());
         let now = "2026-06-01T00:00:00Z";
         for good in [&["b.ns.svc", "a.ns.svc"][..], &["*.ns.svc"]] {
@@ -95,6 +96,7 @@ mod tests {
         assert_eq!(early.as_deref(), Some("is not valid before 2026-01-01T00:00:00Z"));
         let late = at(&good, "2027-01-01T00:00:00Z");
         assert_eq!(late.as_deref(), Some("expired at 2027-01-01T00:00:00Z"));
+        assert_eq!(at(&made_until(&["a.ns.svc"], date_time_ymd(9999, 12, 31)), now), None, "it has no end");
         assert_eq!(at("", now).as_deref(), Some("cannot be read"));
         assert_eq!(at("-----BEGIN CERTIFICATE-----", now).as_deref(), Some("cannot be read"));
     }
