@@ -8,7 +8,7 @@ metadata:
     app.kubernetes.io/name: peerpod-operator
     app.kubernetes.io/part-of: peer-pods
     app.kubernetes.io/version: 0.1.0
-    {{- with .Values.commonLabels }}
+    {{- with omit (.Values.commonLabels | default dict) "app.kubernetes.io/instance" }}
     {{- toYaml . | nindent 4 }}
     {{- end }}
   name: {{ .Values.peerPodConfig.name | quote }}

@@ -5,7 +5,7 @@ use peerpod_operator::install::{self, Options};
 use serde_json::{Value, json};
 
 use super::{
-    chart::{Template, priority_class, select_nodes, tree, with_kind},
+    chart::{Template, labelled, priority_class, select_nodes, tree, with_kind},
     template::{Node, define},
 };
 
@@ -60,7 +60,9 @@ fn name() -> Node {
 
 /// The template that renders it.
 pub(super) fn config(options: &Options) -> Result<String> {
-    let mut node = tree(&install::samples::peer_pod_config(options)?)?;
+    // Argo CD may track by this label, and would prune an object that has it and is not part of the source.
+    let labels = "omit (.Values.commonLabels | default dict) \"app.kubernetes.io/instance\"";
+    let mut node = labelled(&install::samples::peer_pod_config(options)?, labels)?;
     node.set("/metadata/name", name())?;
     node.set("/spec", Node::Yaml("include \"peerpod-operator.peerPodConfigSpec\" .".to_owned()))?;
     define("peerpod-operator.peerPodConfig", &node)

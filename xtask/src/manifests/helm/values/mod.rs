@@ -62,7 +62,7 @@ fn further_labels(_: &mut SchemaGenerator) -> Schema {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct Values {
     /// Whether a parent chart with `condition: peerpod-operator.enabled` includes this chart. This chart itself ignores
-    /// it.
+    /// it. Run `drain` before you set it to `false`: helm then deletes the objects without the Job that drains.
     enabled: bool,
     /// The cloud. If set, the chart creates `peer-pods-cm` and `peer-pods-secret` from `providerConfigs` and
     /// `providerSecrets`. If empty, you create both, and helm deletes those that the release created before, unless they have the
