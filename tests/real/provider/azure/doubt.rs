@@ -1,10 +1,15 @@
 //! Answers that never count as absence.
 
+use std::time::Duration;
+
 use anyhow::{Context as _, Result, ensure};
 use peerpod_operator::provider::{Claim, ErrorClass, InstanceId, Stage, VmRef, azure::CLOUD};
 use peers::{
     Does,
-    azure::{ACTIONS, Behavior, CLIENT, GROUP, OTHER_GROUP, OTHER_SUBSCRIPTION, OTHER_TENANT, Principal, Vm},
+    azure::{
+        ACTIONS, Behavior, CLIENT, GROUP, OTHER_GROUP, OTHER_SUBSCRIPTION, OTHER_TENANT, Principal, SUBSCRIPTION,
+        Vm,
+    },
 };
 use serde_json::json;
 use testbed::vm_name;
@@ -42,6 +47,13 @@ fn ambiguous_answers_do_not_count_as_absence() -> Result<()> {
         }
         azure.rule(API, Does::CutOff);
         azure.doubted("half an answer", &id, ErrorClass::Transient).await?;
+        azure.peer.relay().forget_rules();
+        let headers = vec![("retry-after", "600".to_owned())];
+        azure.rule(API, Does::Answer { status: 429, headers, body: refusal("TooManyRequests") });
+        azure.doubted("another subscription's limit", &id, ErrorClass::Refused).await?;
+        let own = id.replace(OTHER_SUBSCRIPTION, SUBSCRIPTION);
+        let limited = ErrorClass::Throttled { retry_after: Some(Duration::from_secs(600)) };
+        azure.doubted("the own subscription's limit", &own, limited).await?;
         azure.peer.relay().forget_rules();
 
         azure.peer.principal(&Principal::operator(&[])).await?;
