@@ -1,17 +1,22 @@
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use async_trait::async_trait;
-use operator_kit::testing::{Answer, ApiServer, Call};
+use operator_kit::{
+    Leadership,
+    testing::{Answer, ApiServer, Call},
+};
 use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
 
 use super::*;
 use crate::{
+    peerpod::{self, PeerPods},
     provider::{
-        Accepted, CATALOGUE, Cloud, Finding, OwnVm, Pages, PowerState, Resource, Vm,
+        Accepted, CATALOGUE, Cloud, Finding, Openers, OwnVm, Pages, PowerState, Resource, Vm,
         contract::memory::{CLOUD, Memory},
     },
     settings::{Raw, Snapshot},
+    sweep::{Options, Sweeper},
 };
 
 /// A cloud with one page, and perhaps another one that fails.
@@ -87,6 +92,14 @@ pub(in crate::sweep) fn target(
     provider: impl Provider + 'static,
 ) -> Target {
     Target { cloud, settings, provider: Ok(Arc::new(provider)), may_miss_vms: false, has_moved: false }
+}
+
+/// A sweep beside a controller without settings.
+pub(in crate::sweep) fn sweeper(client: Client, options: Options) -> Sweeper {
+    let metrics = Metrics::new(&mut Registry::default());
+    let beside = peerpod::Options::new("operator");
+    let (openers, leadership) = (Openers::default(), Leadership::unlimited());
+    Sweeper::beside(&PeerPods::new(client, [], openers, leadership, metrics, &beside), options)
 }
 
 fn search(calls: impl IntoIterator<Item = Call>) -> (Search, ApiServer) {
