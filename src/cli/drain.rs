@@ -112,8 +112,7 @@ async fn prepare(args: &DrainArgs) -> Result<(), String> {
         drain.stop(deadline).await?;
         // Operators that do not end, as on a lost node, may have taken all of the time.
         let deadline = deadline.max(Instant::now() + CONFIRM_PATIENCE);
-        drain.confirm_none(deadline).await?;
-        drain.forget_places(deadline).await?;
+        drain.finish(deadline).await?;
     }
     print_progress("The operator can be removed.");
     Ok(())
@@ -155,6 +154,12 @@ impl Drain {
             left => print_progress(&format!("These operators are ending: {}.", names(left))),
         }
         Ok(())
+    }
+
+    /// Forgets the places of VMs, once nothing is left that needs them.
+    async fn finish(&mut self, deadline: Instant) -> Result<(), String> {
+        self.confirm_none(deadline).await?;
+        self.forget_places(deadline).await
     }
 
     /// Confirms that nothing was created while the operators ended, as by a GitOps tool: without an operator it would stay for good.
@@ -340,11 +345,16 @@ mod tests {
             if configs == 0 {
                 calls.extend(list("/peerpods", "PeerPod", peerpods));
             }
+            if configs + peerpods == 0 {
+                let places = format!("/api/v1/namespaces/operator/configmaps/{PLACES}");
+                let deleted = json!({ "apiVersion": "v1", "kind": "Status", "status": "Success" });
+                calls.push(Call::delete(places).answer(Answer::object(&deleted)));
+            }
             let server = ApiServer::expecting(calls);
             let deadline = Instant::now() + Duration::from_secs(60);
             let (client, namespace) = (server.client(), "operator".to_owned());
             let mut drain = Drain { client, namespace, retry: Retry::new(|_| {}) };
-            let outcome = drain.confirm_none(deadline).await;
+            let outcome = drain.finish(deadline).await;
             assert_eq!(outcome.is_ok(), configs + peerpods == 0, "{outcome:?}");
             let problem = outcome.err().unwrap_or_default();
             assert!(problem.is_empty() || problem.contains("shop/web"), "{problem}");

@@ -205,3 +205,50 @@ impl Suspects {
 fn number(peerpod: &PeerPod) -> Option<u128> {
     Uuid::try_parse(peerpod.metadata.uid.as_deref()?).ok().map(|uid| uid.as_u128())
 }
+
+#[cfg(test)]
+mod tests {
+    use jiff::Timestamp;
+    use operator_kit::testing::ApiServer;
+    use serde_json::json;
+
+    use super::*;
+    use crate::{
+        provider::{Cloud, contract::memory::Memory},
+        sweep::{
+            Options,
+            search::tests::{settings, sweeper, target},
+        },
+    };
+
+    /// A PeerPod that is being deleted and records no VM.
+    fn going_without_id() -> Arc<PeerPod> {
+        let owner = json!({ "apiVersion": "v1", "kind": "Pod", "name": "a", "uid": "u" });
+        let metadata = json!({
+            "name": "p", "finalizers": ["peer.pod/finalizer"], "ownerReferences": [owner],
+            "deletionTimestamp": "2026-11-23T06:00:00Z",
+        });
+        let spec = json!({ "cloudProvider": "libvirt", "instanceID": "" });
+        Arc::new(serde_json::from_value(json!({ "metadata": metadata, "spec": spec })).unwrap())
+    }
+
+    #[tokio::test]
+    async fn a_list_that_may_miss_vms_neither_releases_a_peerpod_nor_evicts_a_pod() {
+        let server = ApiServer::expecting([]);
+        let sweeper = sweeper(server.client(), Options { lost_vms: LostVms::DeletePod, ..Options::off() });
+        for may_miss_vms in [false, true] {
+            let target = target(Cloud::named("libvirt").unwrap(), settings(&[]), Memory::default());
+            let round = Round {
+                sweeper: &sweeper,
+                target: &Target { may_miss_vms, ..target },
+                listing: &[],
+                peerpods: &[going_without_id()],
+                now: Moment { by_process: Instant::now(), by_day: Timestamp::UNIX_EPOCH },
+                interval: Duration::from_secs(300),
+            };
+            let suspected = Suspects::default().suspected(&round, Some(Vec::new()));
+            let is_released = suspected.iter().any(|(_, suspicion)| *suspicion == Suspicion::NoVm);
+            assert_eq!((is_released, round.evicts()), (!may_miss_vms, !may_miss_vms));
+        }
+    }
+}

@@ -149,6 +149,11 @@ fn accepted(reply: Reply) -> Result<Reply, Error> {
     })
 }
 
+/// The identifiers of these servers, in the one spelling of [`server`].
+fn ids(servers: Vec<Server>) -> HashSet<String> {
+    servers.into_iter().map(|server| server.id.to_ascii_lowercase()).collect()
+}
+
 impl PowerVs {
     /// Asks about the servers of the workspace, or about one of them.
     async fn call(&self, doing: &'static str, method: Method, server: Option<&str>) -> Result<Reply, Error> {
@@ -194,7 +199,7 @@ impl PowerVs {
     async fn missing(&self, id: &InstanceId) -> Error {
         let list = async {
             let servers = self.servers("looking for the server in its workspace").await?;
-            Ok(Arc::new(servers.into_iter().map(|server| server.id.to_ascii_lowercase()).collect()))
+            Ok(Arc::new(ids(servers)))
         };
         let late = "another list of the workspace took long; the operator looks again";
         // Boxed, as a future this large would be held twice.

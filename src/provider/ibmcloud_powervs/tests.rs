@@ -45,6 +45,13 @@ fn a_server_is_leaving_by_its_status_or_by_its_task() {
 }
 
 #[test]
+fn a_listed_identifier_is_found_in_any_spelling() {
+    let raw = "0DD2F0C5-6A3D-44A7-9B5E-2F7A6C2F9A11";
+    let listed = Server { id: raw.to_owned(), ..server_that_is("ACTIVE", "") };
+    assert!(ids(vec![listed]).contains(&server(raw).unwrap().canonical));
+}
+
+#[test]
 fn the_documented_actions_are_those_that_are_tested() {
     let page = include_str!("../../../docs/src/providers/ibmcloud-powervs.md");
     for action in ACTIONS {
