@@ -290,3 +290,53 @@ impl Election {
         self.trouble = Some(failure);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use kube::client::Body;
+    use serde_json::json;
+    use tower::{BoxError, service_fn};
+
+    use super::*;
+    use crate::testing::{Answer, ApiServer, Call};
+
+    const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/shop/leases";
+    const LEASE: &str = "/apis/coordination.k8s.io/v1/namespaces/shop/leases/widgets";
+
+    /// A part in the election by a Lease that does not exist yet.
+    fn election(client: Client) -> Election {
+        let mut election = Election::new(client, "shop", "widgets", "a");
+        election.observe(None);
+        election
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_leader_whose_lease_another_took_stops_at_once() {
+        let of_another = json!({ "metadata": { "name": "widgets" }, "spec": { "holderIdentity": "b" } });
+        let server = ApiServer::expecting([
+            Call::post(LEASES).answer(Answer::as_sent()),
+            Call::put(LEASE).answer(Answer::conflict("leases", "widgets")),
+            Call::get(LEASE).answer(Answer::object(&of_another)),
+        ]);
+        let mut election = election(server.client());
+        assert!(election.claim().await && election.leadership.leads());
+        assert!(!election.claim().await);
+        let Step::Lost(loss) = election.candidate.decide(Instant::now()) else { panic!("it is not lost") };
+        election.step_down(&loss);
+        assert!(!election.leadership.leads());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_time_of_a_leader_counts_from_before_its_write() {
+        let slow = service_fn(|request: hyper::Request<Body>| async move {
+            sleep(Duration::from_secs(4)).await;
+            Ok::<_, BoxError>(hyper::Response::new(request.into_body()))
+        });
+        let mut election = election(Client::new(slow, "default"));
+        for _ in 0..2 {
+            let begun = Instant::now();
+            election.write_claim().await.unwrap();
+            assert_eq!(election.candidate.holds_until(), Some(begun + RENEW_DEADLINE));
+        }
+    }
+}
