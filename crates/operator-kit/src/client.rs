@@ -226,9 +226,12 @@ where
 
 #[cfg(test)]
 mod tests {
-    use std::sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
+    use std::{
+        pin::pin,
+        sync::{
+            Arc,
+            atomic::{AtomicUsize, Ordering},
+        },
     };
 
     use futures::future::join_all;
@@ -237,6 +240,7 @@ mod tests {
         io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader},
         net::TcpListener,
         task::yield_now,
+        time::{pause, timeout},
     };
 
     use super::*;
@@ -300,6 +304,26 @@ mod tests {
         };
         let request = client.request_text(Request::get("/livez").body(Vec::new()).unwrap());
         assert_eq!(tokio::join!(request, proxy).0.unwrap(), "ok");
+    }
+
+    #[tokio::test]
+    async fn a_connection_that_is_silent_for_too_long_is_given_up() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap()).parse().unwrap();
+        let client = connect(Config::new(url), &NO_VARIABLES).unwrap();
+        let mut asked = pin!(client.request_text(Request::get("/livez").body(Vec::new()).unwrap()));
+        let server = async {
+            let mut stream = BufReader::new(listener.accept().await.unwrap().0);
+            head(&mut stream).await;
+            stream
+        };
+        let _silent = tokio::select! {
+            stream = server => stream,
+            answer = &mut asked => panic!("{answer:?}"),
+        };
+        // From now on, time passes at once.
+        pause();
+        assert!(timeout(2 * SILENCE, asked).await.expect("it waits without end").is_err());
     }
 
     #[tokio::test]

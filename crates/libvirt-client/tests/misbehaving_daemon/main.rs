@@ -235,6 +235,25 @@ async fn one_refusal_answers_for_all_calls_of_a_while() {
 }
 
 #[tokio::test]
+async fn a_client_that_was_refused_asks_again_after_a_while() {
+    let daemon = FakeDaemon::start();
+    let client = daemon.client();
+    let refuse = async { daemon.accept_silently().await.answer(AUTH_LIST, &words(&[1])).await };
+    let (_, refusal) = tokio::join!(refuse, client.lib_version());
+    assert!(matches!(refusal, Err(Error::Auth(_))), "{refusal:?}");
+    tokio::time::pause();
+    tokio::time::advance(Duration::from_secs(10)).await;
+    tokio::time::resume();
+    let serve = async {
+        let mut peer = daemon.accept().await;
+        peer.answer(CONNECT_GET_LIB_VERSION, &version(7)).await;
+        peer
+    };
+    let (_peer, answer) = tokio::join!(serve, client.lib_version());
+    assert_eq!(answer.unwrap(), 7);
+}
+
+#[tokio::test]
 async fn sasl_is_refused_with_what_to_do() {
     let daemon = FakeDaemon::start();
     let client = daemon.client();
