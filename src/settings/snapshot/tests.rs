@@ -1,9 +1,11 @@
+use std::sync::Arc;
+
 use proptest::prelude::*;
 
 use super::*;
 use crate::{
     provider::{CATALOGUE, CLOUDS, libvirt::Settings},
-    settings::{Key, key::settings},
+    settings::{Key, State, key::settings},
 };
 
 type Pairs<'a> = &'a [(&'a str, &'a str)];
@@ -106,6 +108,17 @@ fn two_values_for_what_deletion_needs_are_a_conflict_that_shows_no_value() {
     assert_eq!((equal.conflict, equal.warnings), (None, vec![]));
     let other_empty = parse(&[LIBVIRT, ("LIBVIRT_URI", "a")], &[("LIBVIRT_URI", "")]).unwrap();
     assert_eq!((other_empty.conflict, other_empty.warnings), (None, vec![]));
+}
+
+#[test]
+fn an_obstacle_quotes_a_value_in_the_log_alone() {
+    let uri = ("LIBVIRT_URI", "qemu+ssh://root@host/system?hush=1");
+    let snapshot = parse(&[LIBVIRT, uri], &[]).unwrap();
+    let obstacle = snapshot.obstacle().unwrap();
+    assert_eq!(obstacle.for_status(), "LIBVIRT_URI cannot be used");
+    assert!(obstacle.for_log().contains("hush"), "{}", obstacle.for_log());
+    let state = State { current: Some(Arc::new(snapshot)), ..State::default() };
+    assert_eq!(state.problem().unwrap(), "LIBVIRT_URI cannot be used");
 }
 
 #[test]

@@ -76,6 +76,18 @@ async fn a_swap_of_the_mounted_folder_comes_into_force() {
 }
 
 #[tokio::test]
+async fn a_change_of_the_credentials_alone_comes_into_force() {
+    let (folder, secret) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+    fs::write(folder.path().join("CLOUD_PROVIDER"), "libvirt").unwrap();
+    let folders = Folders { settings: folder.path().into(), credentials: Some(secret.path().into()) };
+    let (mut states, _task) = watch(folders, CATALOGUE, CancellationToken::new(), |_| {}).await;
+    swap(secret.path(), "..1", &[("LIBVIRT_POOL", "new")]);
+    // This is before the next slow reading.
+    let changed = tokio::time::timeout(DEADLINE, states.wait_for(|state| state.generation == 2));
+    assert_eq!(pool(&changed.await.expect("it was not heard").unwrap()), "new");
+}
+
+#[tokio::test]
 async fn the_last_good_settings_stay_in_force_until_the_bad_ones_are_corrected() {
     let folder = TempDir::new().unwrap();
     fs::write(folder.path().join("CLOUD_PROVIDER"), "libvirt\n").unwrap();
