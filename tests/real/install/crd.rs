@@ -267,7 +267,7 @@ fn a_definition_that_is_not_installed_is_named_and_waited_for() -> Result<()> {
         let (config, name) = (dir.path().join("config.json"), "a".repeat(41));
         let object = json!({
             "apiVersion": "confidentialcontainers.org/v1alpha1", "kind": "PeerPodConfig",
-            "metadata": { "name": name, "namespace": "default" },
+            "metadata": { "name": name, "namespace": "default" }, "spec": {},
         });
         fs::write(&config, object.to_string())?;
         cluster.kubectl(&["create", "-f", config.to_str().context("UTF-8")?]).await?;

@@ -13,7 +13,7 @@ use peerpod_operator::{
 };
 use serde_json::{Map, Value, json};
 
-use super::{A, Labels, input, promtool};
+use super::{Labels, input, promtool};
 use crate::support::run;
 
 /// A series as Prometheus' unit tests have it: the metric's name without the prefix, its labels, and its values, one a minute.
@@ -63,6 +63,7 @@ impl Case<'_> {
 }
 
 const LIBVIRT: (&str, &str) = ("provider", "libvirt");
+const A: (&str, &str) = ("instance", "a");
 const B: (&str, &str) = ("instance", "b");
 
 /// Each alert, when it fires and when it does not. A test begins at time 0, so a timestamp is in seconds since its start.

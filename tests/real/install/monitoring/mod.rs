@@ -15,8 +15,6 @@ const PACKAGE: &str = "prometheus";
 /// Labels and their values.
 type Labels<'a> = &'a [(&'a str, &'a str)];
 
-const A: (&str, &str) = ("instance", "a");
-
 /// The output of `promtool` in a folder; an error if it finds a problem.
 async fn promtool(folder: &Path, arguments: &[&str]) -> Result<String> {
     cluster::packages::ensure(&[PACKAGE])?;

@@ -10,7 +10,7 @@ use peerpod_operator::install::{
 };
 use serde_json::{Value, json};
 
-use super::{A, braces, input, promtool};
+use super::{braces, input, promtool};
 use crate::{
     install::{
         helm::Helm,
@@ -18,6 +18,8 @@ use crate::{
     },
     support::{beside_others, run},
 };
+
+const A: (&str, &str) = ("pod", "a");
 
 /// A query of the dashboard, with its variables filled in as Grafana does.
 fn query(text: &str) -> Result<String> {

@@ -7,8 +7,8 @@ use peerpod_operator::provider::{Claim, ErrorClass, InstanceId, Stage, VmRef, az
 use peers::{
     Does,
     azure::{
-        ACTIONS, Behavior, CLIENT, GROUP, OTHER_GROUP, OTHER_SUBSCRIPTION, OTHER_TENANT, Principal, SUBSCRIPTION,
-        Vm,
+        ACTIONS, Behavior, CLIENT, GROUP, OTHER_GROUP, OTHER_SUBSCRIPTION, OTHER_TENANT, Principal,
+        SUBSCRIPTION, Vm,
     },
 };
 use serde_json::json;
