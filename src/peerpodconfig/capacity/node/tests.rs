@@ -163,3 +163,8 @@ fn labels_are_stored_once_and_freed_with_their_nodes() {
     assert!(texts.all.len() < 200, "{}", texts.all.len());
     assert!(Arc::ptr_eq(&texts.share("host=first"), &first.labels[0]));
 }
+
+#[test]
+fn nodes_that_a_former_version_marked_are_recognised() {
+    assert_eq!(MARK, "peerpods.confidentialcontainers.org/advertises");
+}

@@ -308,3 +308,27 @@ fn an_update_strategy_names_both_numbers() {
         assert_eq!(strategy(said.clone()), expected, "{said}");
     }
 }
+
+/// What an upgrade of the operator changes here replaces the Pods of existing installations, and running peer pods lose their
+/// connection. A selector cannot change at all.
+#[test]
+fn the_template_of_existing_installations_changes_only_on_purpose() {
+    let expected: Value = serde_json::from_str(include_str!("template.json")).unwrap();
+    let daemon_set = built(&json!({}), "aws");
+    let why = "docs/src/install/upgrade.md must say so";
+    for field in ["selector", "template"] {
+        assert_eq!(daemon_set["spec"][field], expected[field], "{why}");
+    }
+    // What a cloud has beside.
+    for cloud in CLOUDS {
+        let daemon_set = built(&json!({ "instanceType": "large" }), cloud.name());
+        let beyond = |list: &Value, common: usize| list.as_array().unwrap()[common..].to_vec();
+        let container = container(&daemon_set);
+        let further = json!({
+            "env": beyond(&container["env"], 4),
+            "volumeMounts": beyond(&container["volumeMounts"], 7),
+            "volumes": beyond(&daemon_set["spec"]["template"]["spec"]["volumes"], 7),
+        });
+        assert_eq!(further, expected["further"][cloud.name()], "{cloud}: {why}");
+    }
+}
