@@ -171,8 +171,13 @@ mod tests {
 
     use futures::future::join;
     use kube::client::Body;
+    use operator_kit::lease::Election;
     use prometheus_client::registry::Registry;
-    use tokio::time::{sleep, timeout};
+    use serde_json::json;
+    use tokio::{
+        sync::Notify,
+        time::{sleep, timeout},
+    };
     use tower::{BoxError, service_fn};
 
     use super::*;
@@ -190,5 +195,66 @@ mod tests {
             shutdown.cancel();
         };
         timeout(Duration::from_secs(2), join(Box::pin(run), stop)).await.unwrap();
+    }
+
+    /// A client of an API server that has one configuration, without the finalizer. `written` says that the finalizer is set, which
+    /// gets no answer. No watch brings a change.
+    fn with_one_configuration(written: &Arc<Notify>) -> Client {
+        let written = written.clone();
+        let respond = move |request: hyper::Request<Body>| {
+            let written = written.clone();
+            async move {
+                let (method, uri) = (request.method().clone(), request.uri().clone());
+                let is_of_configurations = uri.path().contains("/peerpodconfigs");
+                if method == hyper::Method::PATCH && is_of_configurations {
+                    written.notify_one();
+                    return pending().await;
+                }
+                if uri.query().is_some_and(|query| query.contains("watch=true")) {
+                    return pending().await;
+                }
+                if method != hyper::Method::GET {
+                    // The election.
+                    let sent = request.into_body().collect_bytes().await?;
+                    return Ok::<_, BoxError>(hyper::Response::new(Body::from(sent.to_vec())));
+                }
+                let config = json!({ "metadata": { "name": "config", "namespace": "operator", "uid": "u" }, "spec": {} });
+                let list = json!({
+                    "apiVersion": "v1", "kind": "List", "metadata": { "resourceVersion": "1" },
+                    "items": is_of_configurations.then_some(config).into_iter().collect::<Vec<_>>(),
+                });
+                Ok(hyper::Response::new(Body::from(list.to_string().into_bytes())))
+            }
+        };
+        Client::new(service_fn(respond), "default")
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_process_that_begins_to_lead_reconciles_what_it_has_long_known() {
+        let (written, synced) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+        let client = with_one_configuration(&written);
+        let election = Election::new(client.clone(), "operator", "lease", "process");
+        let leadership = election.leadership();
+        let (metrics, shutdown) = (Metrics::new(&mut Registry::default()), CancellationToken::new());
+        let all_seen = synced.clone();
+        let run = run(
+            client,
+            Options::new("operator"),
+            leadership.clone(),
+            metrics,
+            move || all_seen.notify_one(),
+            shutdown.clone(),
+        );
+        let lead = async {
+            synced.notified().await;
+            sleep(Duration::from_secs(600)).await;
+            election.run(CancellationToken::new(), CancellationToken::new()).await;
+        };
+        let reconciled = timeout(Duration::from_secs(700), written.notified());
+        tokio::select! {
+            () = Box::pin(run) => panic!("it ended"),
+            () = lead => panic!("the election ended"),
+            reconciled = reconciled => assert!(reconciled.is_ok() && leadership.leads()),
+        }
     }
 }

@@ -116,3 +116,42 @@ impl GarbageCollector {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use operator_kit::testing::{Answer, ApiServer, Call};
+    use serde_json::{Value, json};
+
+    use super::{super::options::Options, *};
+
+    const ADMISSION: &str = "/apis/admissionregistration.k8s.io/v1";
+
+    fn list(path: impl Into<String>, items: &Value) -> Call {
+        let list = json!({
+            "apiVersion": "v1", "kind": "List", "metadata": { "resourceVersion": "1" }, "items": items,
+        });
+        Call::get(path).answer(Answer::json(200, &list))
+    }
+
+    #[tokio::test]
+    async fn nodes_and_service_account_are_left_to_a_configuration_that_has_no_finalizer_yet() {
+        let no_policies = json!({ "kind": "APIResourceList", "groupVersion": "v1", "resources": [] });
+        let config = json!({ "metadata": { "name": "config", "namespace": "ns" } });
+        let server = ApiServer::expecting([
+            list("/api/v1/nodes", &json!([])),
+            Call::get(ADMISSION).answer(Answer::json(200, &no_policies)),
+            list(format!("{ADMISSION}/mutatingwebhookconfigurations"), &json!([])),
+            list("/apis/confidentialcontainers.org/v1alpha1/peerpodconfigs", &json!([config])),
+        ]);
+        let client = server.client();
+        let (rooms, mut changes) = Rooms::watch(&client, &Arc::new(Options::new("ns")));
+        changes.nodes.next().await.unwrap();
+        let collector = GarbageCollector {
+            client,
+            rooms: Arc::new(rooms),
+            namespace: "ns".to_owned(),
+            leadership: Leadership::unlimited(),
+        };
+        assert_eq!(collector.collect().await.unwrap(), None);
+    }
+}

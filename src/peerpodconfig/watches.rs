@@ -188,12 +188,22 @@ where
 
 #[cfg(test)]
 mod tests {
-    use std::pin::pin;
+    use std::{
+        convert::Infallible,
+        future::{pending, ready},
+        pin::pin,
+        sync::Arc,
+    };
 
-    use futures::{FutureExt, StreamExt};
-    use kube::runtime::reflector;
+    use futures::{FutureExt, StreamExt, stream};
+    use kube::{
+        client::Body,
+        runtime::{controller::Action, reflector},
+    };
     use operator_kit::testing::{Answer, ApiServer, Call, read_and_projected};
     use serde_json::{Value, json};
+    use tokio::time::timeout;
+    use tower::{BoxError, service_fn};
 
     use super::*;
 
@@ -265,6 +275,76 @@ mod tests {
             let mut other = one.clone();
             other[field] = value;
             assert_ne!(hash(&one, &status), hash(&other, &status), "{field}");
+        }
+    }
+
+    /// A client of an API server that has this object at this path, and nothing else.
+    fn with_one_object(path: &'static str, object: &Value) -> Client {
+        let list = |items: &[&Value]| json!({ "apiVersion": "v1", "kind": "List", "metadata": { "resourceVersion": "1" }, "items": items });
+        let [there, empty] = [list(&[object]), list(&[])].map(|list| list.to_string());
+        let respond = move |request: hyper::Request<Body>| {
+            let uri = request.uri();
+            let is_watch = uri.query().is_some_and(|query| query.contains("watch=true"));
+            let list = if uri.path() == path { there.clone() } else { empty.clone() };
+            async move {
+                if is_watch {
+                    return pending().await;
+                }
+                Ok::<_, BoxError>(hyper::Response::new(Body::from(list.into_bytes())))
+            }
+        };
+        Client::new(service_fn(respond), "default")
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_object_that_a_configuration_consists_of_or_uses_requests_its_reconcile() {
+        let metadata = json!({ "name": "config", "namespace": "own", "uid": "u" });
+        let config = serde_json::from_value(json!({
+            "apiVersion": "confidentialcontainers.org/v1alpha1", "kind": "PeerPodConfig", "metadata": metadata, "spec": {},
+        }));
+        let (store, mut writer) = reflector::store();
+        for event in [Event::Init, Event::InitApply(config.unwrap()), Event::InitDone] {
+            writer.apply_watcher_event(&event);
+        }
+        let configs = Configs::new(store.clone(), "own".to_owned());
+        let named = |name: &str| json!({ "name": name, "namespace": "own" });
+        let by_config = json!({
+            "apiVersion": "confidentialcontainers.org/v1alpha1", "kind": "PeerPodConfig",
+            "name": "config", "uid": "u", "controller": true,
+        });
+        let owned = json!({ "name": "a", "namespace": "own", "ownerReferences": [by_config] });
+        for (path, metadata, is_its_own) in [
+            ("/apis/apps/v1/namespaces/own/deployments", owned.clone(), true),
+            ("/api/v1/namespaces/own/services", owned.clone(), true),
+            ("/apis/policy/v1/namespaces/own/poddisruptionbudgets", owned, true),
+            (
+                "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations",
+                json!({ "name": "a", "labels": { (CONFIG_LABEL): "config" } }),
+                true,
+            ),
+            ("/api/v1/namespaces/own/configmaps", named("peer-pods-cm"), true),
+            ("/api/v1/namespaces/own/secrets", named("peer-pods-secret"), true),
+            ("/api/v1/namespaces/own/secrets", named("another"), false),
+            ("/apis/node.k8s.io/v1/runtimeclasses", json!({ "name": "kata-remote" }), true),
+        ] {
+            let changes = Changes {
+                nodes: stream::pending().boxed(),
+                daemon_sets: stream::pending().boxed(),
+                daemon_sets_elsewhere: stream::pending().boxed(),
+                webhook_resources: stream::pending().boxed(),
+                policies: stream::pending().boxed(),
+            };
+            let controller = Controller::for_stream(stream::pending(), store.clone());
+            let client = with_one_object(path, &json!({ "metadata": metadata }));
+            let reconcile = |_, _: Arc<()>| ready(Ok::<_, Infallible>(Action::await_change()));
+            let outcomes = add(controller, &client, changes, &configs).run(
+                reconcile,
+                |_, never, _| match *never {},
+                Arc::new(()),
+            );
+            let reconciled = timeout(Duration::from_secs(10), pin!(outcomes).next()).await;
+            let reconciled = reconciled.ok().map(|outcome| outcome.unwrap().unwrap().0.name);
+            assert_eq!(reconciled.as_deref(), is_its_own.then_some("config"), "{path}");
         }
     }
 }

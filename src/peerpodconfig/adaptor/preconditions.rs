@@ -167,9 +167,17 @@ fn is_owned_by(daemon_set: &DaemonSet, config: &PeerPodConfig) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use kube::runtime::reflector;
+    use operator_kit::testing::ApiServer;
     use serde_json::json;
 
-    use super::{super::super::sources::tests::sources, *};
+    use super::{
+        super::{
+            super::{capacity::Nodes, sources::tests::sources},
+            observe::Lists,
+        },
+        *,
+    };
 
     #[test]
     fn one_that_runs_is_deployed_despite_a_conflict_but_not_without_settings() {
@@ -231,5 +239,19 @@ mod tests {
         assert_eq!(reason(&sources, None), Some(Reason::NodesTaken), "this operator deletes no VMs");
         let missing = Sources { config_map: false, ..sources };
         assert_eq!(reason(&missing, Some(&mounted)), Some(Reason::SettingsMissing));
+    }
+
+    #[tokio::test]
+    async fn nothing_is_requested_of_nodes_before_all_daemon_sets_are_listed() {
+        let server = ApiServer::expecting([]);
+        let (daemon_sets, _writer) = reflector::store();
+        let observer = Observer {
+            client: server.client(),
+            namespace: "ns".to_owned(),
+            daemon_sets,
+            nodes: Nodes::default(),
+            lists: Lists::default(),
+        };
+        assert!(node_requests(&observer, None, &[]).await.is_none());
     }
 }
