@@ -374,4 +374,29 @@ mod tests {
             assert!(error.invalid().is_some(), "{error}");
         }
     }
+
+    #[tokio::test]
+    async fn writes_that_fail_are_no_drift() {
+        const MANY: usize = 10;
+        const SERVICES: &str = "/api/v1/namespaces/ns/services";
+        let none = json!({
+            "apiVersion": "v1", "kind": "List", "metadata": { "resourceVersion": "1" }, "items": [],
+        });
+        let calls = [
+            Call::get(SERVICES).answer(Answer::json(200, &none)),
+            Call::get(format!("{SERVICES}/a")).answer(Answer::not_found("services", "a")),
+            Call::patch(format!("{SERVICES}/a")).answer(Answer::error(500, "InternalError", "down")),
+        ];
+        let server = ApiServer::expecting(std::iter::repeat_n(calls, MANY).flatten());
+        let drifts = Arc::<Drifts>::default();
+        let objects = Objects::new(server.client(), drifts.clone());
+        let service = json!({ "metadata": { "name": "a", "namespace": "ns" } });
+        let wanted = [Wanted::of(&serde_json::from_value::<Service>(service).unwrap()).unwrap()];
+        let kinds = [Kind::namespaced::<Service>("ns")];
+        for _ in 0..MANY {
+            let error = objects.apply_all("config", &kinds, &wanted).await.unwrap_err();
+            assert!(error.to_string().contains("down"), "{error}");
+        }
+        assert!(drifts.finding("config", Instant::now()).is_none());
+    }
 }

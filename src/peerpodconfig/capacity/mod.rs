@@ -311,4 +311,37 @@ mod tests {
             capacity.leadership_changed();
         }
     }
+
+    #[tokio::test(start_paused = true)]
+    async fn peer_pods_over_the_limit_are_counted_again_until_they_have_ended() {
+        const PODS: &str = "/api/v1/pods";
+        let mut node = marked(0);
+        let two = json!({ VM: "2" });
+        node["status"] = json!({ "capacity": two, "allocatable": two });
+        let containers = json!([{ "name": "a", "resources": { "requests": { VM: "1" } } }]);
+        let pod = json!({
+            "metadata": { "name": "a" }, "spec": { "nodeName": "node-0", "containers": containers },
+            "status": { "phase": "Running" },
+        });
+        let running = || list(PODS, &[pod.clone(), pod.clone()]);
+        let lowered = Call::patch("/api/v1/nodes/node-0/status")
+            .body_with(json!({ "status": { "capacity": { VM: "1" } } }))
+            .answer(Answer::object(&marked(0)));
+        let calls = [list("/api/v1/nodes", &[node]), running(), running(), list(PODS, &[]), lowered];
+        let server = ApiServer::expecting(calls);
+        let (capacity, changes) = Capacity::watch(&server.client());
+        pin!(changes).next().await.unwrap();
+        let config = serde_json::from_value(json!({
+            "apiVersion": "confidentialcontainers.org/v1alpha1", "kind": "PeerPodConfig",
+            "metadata": { "name": "config" }, "spec": { "limit": 1 },
+        }));
+        let requests = [NodeRequest::of(&config.unwrap())];
+        // A node is also counted soon after the first pass of a term, and after its share was lowered.
+        for (again, reached) in [(5, 0), (60, 0), (5, 1)] {
+            let pass = capacity.pass(&requests).await.unwrap().unwrap();
+            let again = Duration::from_secs(again);
+            assert_eq!((pass.again, pass.written.reached.len()), (Some(again), reached), "{pass:?}");
+            tokio::time::advance(again).await;
+        }
+    }
 }

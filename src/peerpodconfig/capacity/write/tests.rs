@@ -116,6 +116,22 @@ async fn a_contested_node_waits_though_less_than_planned_is_free() {
     assert_eq!((written.reached.len(), written.contested), (0, vec!["new".into()]), "{:?}", written.failed);
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_write_without_an_answer_may_have_reached_its_node() {
+    for (answer, reached) in [
+        (Answer::error(504, "Timeout", "late"), 1),
+        (Answer::dropped(), 1),
+        (Answer::hang(), 1),
+        (Answer::error(403, "Forbidden", "no"), 0),
+    ] {
+        let server = ApiServer::expecting([two("full", answer)]);
+        let Plan { writes, headroom, .. } = planned();
+        let mut writer = Writer::new(server.client());
+        let written = writer.write(&Nodes::default(), writes, headroom, Instant::now()).await;
+        assert_eq!((written.reached.len(), written.failed.len()), (reached, 1), "{written:?}");
+    }
+}
+
 #[test]
 fn the_patch_names_everything_absolutely() {
     let write = NodeWrite {
