@@ -193,3 +193,30 @@ async fn a_registration_waits_for_its_server_only_while_a_policy_admits_pods_of_
         assert_eq!(reasons, [Reason::WebhookStarting]);
     }
 }
+
+#[tokio::test]
+async fn a_registration_waits_for_a_certificate_that_api_servers_accept_while_a_policy_admits_its_pods() {
+    let [policies, bindings] = policy::resources();
+    let metadata = json!({ "name": "peer-pods-config", "annotations": { (CLASS_ANNOTATION): "kata" } });
+    let there = json!([{ "metadata": metadata }]);
+    let running = json!({ "metadata": { "name": "config-webhook" }, "status": { "availableReplicas": 2 } });
+    let mut calls = vec![has(&[(&*policies.kind, &*policies.plural), (&*bindings.kind, &*bindings.plural)])];
+    calls.extend(writes_server(|kind| match kind {
+        "deployments" => Answer::json(200, &running),
+        _ => Answer::as_sent(),
+    }));
+    let class = json!({ "metadata": { "name": "kata" } });
+    calls.extend([
+        list(format!("{API}/mutatingwebhookconfigurations"), &json!([])),
+        list(format!("{API}/{}", policies.plural), &there),
+        list(format!("{API}/{}", bindings.plural), &there),
+        Call::get("/apis/node.k8s.io/v1/runtimeclasses/kata").answer(Answer::json(200, &class)),
+    ]);
+    let server = ApiServer::expecting(calls);
+    let (admission, config) = (admission(&server), config("Webhook"));
+    admission.applier.webhook_resources.watched().learn_unmanaged(b"new", b"no certificate");
+    let tls = Some(Ok(TlsOptions::default()));
+    let found = admission.reconcile(&config, slice::from_ref(&config), tls).await.unwrap();
+    let reasons: Vec<_> = found.all.iter().map(|finding| finding.reason).collect();
+    assert_eq!(reasons, [Reason::CertificateUnfit]);
+}

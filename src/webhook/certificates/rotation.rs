@@ -269,9 +269,13 @@ fn trusts(configuration: &MutatingWebhookConfiguration, authorities: &ByteString
 
 #[cfg(test)]
 mod tests {
+    use operator_kit::testing::{Answer, ApiServer, Call};
     use serde_json::json;
 
-    use super::*;
+    use super::{
+        super::managed_secret::{CERTIFICATE, blank},
+        *,
+    };
 
     fn configuration(name: &str, bundles: &[Option<&str>]) -> MutatingWebhookConfiguration {
         let webhook = |bundle: Option<&str>| {
@@ -303,5 +307,24 @@ mod tests {
         assert!(trusted_after(apply("b", &[Some("old+new"), Some("old+new")]), &both));
         assert!(!trusted_after(apply("a", &[Some("other")]), &both), "another program changed it");
         assert!(trusted_after(watcher::Event::Delete(configuration("a", &[])), &both));
+    }
+
+    #[tokio::test]
+    async fn a_write_that_fails_forgets_no_certificate_that_is_in_use() {
+        const PATH: &str = "/api/v1/namespaces/ns/secrets/s";
+        let wanted = Wanted { names: vec!["a.ns.svc".to_owned()], lifetime: Duration::from_secs(86_400) };
+        let rotation = |server: &ApiServer| Rotation::new(server.client(), "ns", "s", "", wanted.clone());
+        let mut known = Known { secret: Some(blank("s")), ..Known::default() };
+        let server = ApiServer::expecting([Call::put(PATH).answer(Answer::as_sent())]);
+        rotation(&server).step(&mut known).await.unwrap();
+        // The Secret is deleted, and the operator creates another one.
+        let in_use = known.secret.replace(blank("s")).unwrap().data.unwrap()[CERTIFICATE].clone();
+        let stays = json!({ "data": { CERTIFICATE: in_use } });
+        let server = ApiServer::expecting([
+            Call::put(PATH).answer(Answer::conflict("secrets", "s")),
+            Call::put(PATH).body_with(stays).answer(Answer::as_sent()),
+        ]);
+        rotation(&server).step(&mut known).await.unwrap_err();
+        rotation(&server).step(&mut known).await.unwrap();
     }
 }

@@ -161,6 +161,14 @@ impl Watched {
         self.secret.send_replace(seen(Some(ByteString(authorities.to_vec()))));
         self.lease.send_replace(seen(None));
     }
+
+    /// The Secret with these authorities and this certificate from another source.
+    pub(in super::super) fn learn_unmanaged(&self, authorities: &[u8], certificate: &[u8]) {
+        let [authorities, certificate] =
+            [authorities, certificate].map(|bytes| Some(ByteString(bytes.to_vec())));
+        let owner_uids = Vec::new();
+        self.secret.send_replace(Seen::There { owner_uids, is_managed: false, authorities, certificate });
+    }
 }
 
 #[cfg(test)]

@@ -130,6 +130,7 @@ fn a_secret_that_is_to_be_filled_is_and_keeps_what_else_is_in_it() {
     let mut empty = blank("name");
     empty.metadata.owner_references =
         Some(vec![OwnerReference { uid: "1".to_owned(), ..OwnerReference::default() }]);
+    empty.metadata.resource_version = Some("7".to_owned());
     assert!(ManagedSecret::is_ours(&empty) && ManagedSecret::read(&empty).is_none());
     let Step::Write(managed) =
         ManagedSecret::next_step(&empty, None, &wanted(&["a.ns.svc"]), false, after(0)).unwrap()
@@ -139,6 +140,8 @@ fn a_secret_that_is_to_be_filled_is_and_keeps_what_else_is_in_it() {
     let filled = managed.secret(&empty);
     assert!(ManagedSecret::is_ours(&filled) && ManagedSecret::read(&filled).unwrap() == managed);
     assert_eq!(filled.metadata.owner_references, empty.metadata.owner_references);
+    let (version, before) = (filled.metadata.resource_version, empty.metadata.resource_version);
+    assert_eq!(version, before, "it replaces no other content");
     assert_eq!((filled.metadata.name, filled.type_), (empty.metadata.name, empty.type_));
     // An empty Secret that the operator does not manage waits for its owner to fill it.
     assert!(!ManagedSecret::is_ours(&Secret { metadata: ObjectMeta::default(), ..blank("name") }));
@@ -212,4 +215,11 @@ fn what_a_clock_that_was_ahead_made_is_replaced_at_once() {
     assert!(trusts(&again, &fresh, name, after(1)));
     let promoted = write(Some(&again), &wanted, true, after(1));
     assert!(trusts(&again, &promoted, name, after(1)));
+}
+
+#[test]
+fn api_servers_have_a_minute_to_learn_authorities_or_a_part_of_a_short_lifetime() {
+    let settling = |lifetime| Wanted { lifetime, ..wanted(&["a.ns.svc"]) }.settling();
+    assert_eq!(settling(30 * DAY), Duration::from_secs(60));
+    assert_eq!(settling(Duration::from_secs(30)), Duration::from_millis(1500));
 }
