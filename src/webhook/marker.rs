@@ -129,7 +129,7 @@ mod tests {
         ] {
             assert_eq!(Counted::parse(text).unwrap().to_string(), text);
         }
-        let counted = Counted::parse("2//;*=4////;main=500m/2///1").unwrap();
+        let counted = Counted::parse("2//;*=4////;main-init=1////;main=500m/2///1").unwrap();
         assert_eq!(counted.written, [Some(2), None, None]);
         assert_eq!(counted.demand("main").unwrap().0[0], Some("0.5".parse().unwrap()));
         assert_eq!(counted.demand("*"), None, "the Pod is no container");

@@ -125,8 +125,9 @@ impl Generator {
         let mut spec = json!({ "resourceClaims": [{ "name": "device", "resourceClaimName": "any" }] });
         spec["containers"] =
             (0..containers).map(|index| self.container(&format!("c{index}"), false, cpu)).collect();
+        // Init containers come first in the marker, and these names begin with those of the others.
         spec["initContainers"] =
-            (0..init).map(|index| self.container(&format!("i-{index}"), true, cpu)).collect();
+            (0..init).map(|index| self.container(&format!("c{index}-i"), true, cpu)).collect();
         if whole {
             // Not below the sum of the containers.
             let [cpu, memory] = ["1M", "99T"].map(|amount| self.sometimes().then_some(amount));
