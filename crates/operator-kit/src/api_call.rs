@@ -12,11 +12,16 @@ use kube::{
 };
 use serde::de::DeserializeOwned;
 
-use crate::{Message, text::cut};
+use crate::{
+    Message,
+    text::{self, cut},
+};
 
+/// How long [`bounded`] waits for an answer.
+///
 /// kube's own client retries for minutes if an API server is overloaded. A reconcile does not wait for that. Such a retry also hides why
 /// the API server refuses an eviction: the clients of this crate retry the later pages of lists alone, and within this time.
-const DEADLINE: Duration = Duration::from_secs(20);
+pub const DEADLINE: Duration = Duration::from_secs(20);
 
 /// How much of the API server's text about a quota or of a webhook is shown, in bytes.
 const LONGEST_SHOWN: usize = 512;
@@ -35,14 +40,14 @@ pub enum ApiError {
     Altered,
 }
 
-/// Its answer, as a short text.
-fn text(problem: &kube::Error) -> String {
+/// Its answer, as a short text, or why there is none.
+pub(crate) fn text(problem: &kube::Error) -> String {
     match problem {
         kube::Error::Api(status) if is_unknown_kind(status) => {
             "it does not know this kind of object (404 page not found)".to_owned()
         }
         kube::Error::Api(status) => status.to_string(),
-        other => other.to_string(),
+        other => text::causes(other),
     }
 }
 

@@ -204,7 +204,14 @@ impl Host {
                 match outcome {
                     Err(controller::Error::ObjectNotFound(object)) => gone.forget(*object),
                     // Of a watch that the caller added: those of `cached` log by themselves. All of the controller now pauses for a while.
-                    Err(error) => warn!(%error, "a watch of the controller failed"),
+                    Err(controller::Error::QueueError(error)) => {
+                        warn!(
+                            problem = watch::text(&error),
+                            "a watch of the controller of {} failed",
+                            K::plural(&())
+                        );
+                    }
+                    Err(error) => warn!(%error, "the controller of {} failed", K::plural(&())),
                     Ok(_) => {}
                 }
                 ready(())

@@ -1,6 +1,6 @@
 //! Texts for people, cut to a limit, texts that may be empty, and bytes as text.
 
-use std::fmt::Write as _;
+use std::{error::Error, fmt::Write as _};
 
 /// The beginning of a text, of at most `limit` bytes. It is cut between characters.
 pub fn cut(text: &str, limit: usize) -> String {
@@ -11,6 +11,20 @@ pub fn cut(text: &str, limit: usize) -> String {
 /// The text, if it is not empty: an empty variable or field counts as one that is not set.
 pub fn non_empty<T: AsRef<str>>(text: Option<T>) -> Option<T> {
     text.filter(|text| !text.as_ref().is_empty())
+}
+
+/// An error with its causes, each once: the texts of many errors end with that of their cause, and others leave it out.
+pub fn causes(error: &(dyn Error + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let further = error.to_string();
+        if !text.ends_with(&further) {
+            text = format!("{text}: {further}");
+        }
+        cause = error.source();
+    }
+    text
 }
 
 /// How many names [`listed`] gives.

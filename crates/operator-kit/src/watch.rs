@@ -25,7 +25,7 @@ use kube::{
 };
 use tracing::warn;
 
-use crate::crd::Crds;
+use crate::{api_call, crd::Crds};
 
 /// How many objects one page of the first list has: enough for few round trips, few enough for little memory.
 const PAGE: u32 = 100;
@@ -48,7 +48,7 @@ pub fn retry_watch<T: Send>(
     watch: impl Stream<Item = Result<T, watcher::Error>> + Send,
 ) -> impl Stream<Item = Result<T, watcher::Error>> + Send {
     without_errors(watch, move |error| {
-        warn!("the watch of {what} failed; the operator tries again: {error}");
+        warn!("the watch of {what} failed; the operator tries again: {}", text(error));
     })
 }
 
@@ -60,7 +60,7 @@ pub fn retry_crd_watch<K: Resource<DynamicType = ()>, T: Send>(
 ) -> impl Stream<Item = Result<T, watcher::Error>> + Send {
     without_errors(watch, move |error| {
         let missing = cause(error).and_then(|error| crds.iter().find_map(|it| it.missing::<K>(error)));
-        let problem = missing.unwrap_or_else(|| error.to_string());
+        let problem = missing.unwrap_or_else(|| text(error));
         warn!("the watch of {} failed; the operator tries again: {problem}", K::plural(&()));
     })
 }
@@ -127,6 +127,14 @@ pub fn code(error: &watcher::Error) -> Option<u16> {
     }
 }
 
+/// Why a watch failed, as a short text.
+pub fn text(error: &watcher::Error) -> String {
+    match error {
+        watcher::Error::WatchError(status) => status.to_string(),
+        error => cause(error).map_or_else(|| error.to_string(), api_call::text),
+    }
+}
+
 /// The error of the call that failed, if one did.
 pub fn cause(error: &watcher::Error) -> Option<&kube::Error> {
     match error {
@@ -178,11 +186,23 @@ fn without_errors<T: Send>(
 mod tests {
     use futures::{FutureExt, stream};
     use k8s_openapi::api::core::v1::Pod;
-    use kube::runtime::{reflector, watcher::Event};
+    use kube::{
+        core::Status,
+        runtime::{reflector, watcher::Event},
+    };
     use serde_json::json;
     use tokio::time::Instant;
 
     use super::*;
+
+    #[test]
+    fn a_watch_that_failed_is_reported_in_a_short_text() {
+        let status = Status::failure("nodes is forbidden", "Forbidden").with_code(403).boxed();
+        let failed = watcher::Error::InitialListFailed(kube::Error::Api(status));
+        let text = text(&failed);
+        assert_eq!(text.matches("nodes is forbidden").count(), 1, "{text}");
+        assert!(!text.contains("Status {"), "{text}");
+    }
 
     #[test]
     fn an_object_is_emitted_on_a_relevant_change_on_deletion_and_on_a_new_list() {

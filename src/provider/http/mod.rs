@@ -52,7 +52,7 @@ use hyper::{
     header::{AUTHORIZATION, HeaderValue},
 };
 use hyper_util::client::proxy::matcher::Matcher;
-use operator_kit::Message;
+use operator_kit::{Message, text::causes};
 use secrecy::{ExposeSecret as _, SecretString};
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore},
@@ -291,17 +291,6 @@ where
     let mut value = HeaderValue::try_from(value).ok()?;
     value.set_sensitive(true);
     Some(value)
-}
-
-/// An error with its causes.
-fn causes(error: &(dyn error::Error + 'static)) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text = format!("{text}: {error}");
-        cause = error.source();
-    }
-    text
 }
 
 #[cfg(test)]

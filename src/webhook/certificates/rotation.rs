@@ -21,7 +21,7 @@ use kube::{Api, Client, ResourceExt, api::PostParams, runtime::watcher};
 use operator_kit::{
     Leadership, Permission,
     api_call::{ApiError, bounded},
-    watch::backing_off,
+    watch::{backing_off, text},
 };
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
@@ -198,11 +198,15 @@ impl Known {
         tokio::select! {
             Some(secret) = secrets.next() => match secret {
                 Ok(secret) => self.secret = secret,
-                Err(problem) => warn!(%problem, "the watch of the certificate's Secret failed; the webhook tries again"),
+                Err(error) => {
+                    warn!(problem = text(&error), "the watch of the certificate's Secret failed; the webhook tries again");
+                }
             },
             Some(event) = configurations.next() => match event {
                 Ok(event) => self.take(event),
-                Err(problem) => warn!(%problem, "the watch of webhook configurations failed; the webhook tries again"),
+                Err(error) => {
+                    warn!(problem = text(&error), "the watch of webhook configurations failed; the webhook tries again");
+                }
             },
         }
     }

@@ -5,7 +5,10 @@ use std::sync::Arc;
 use futures::{StreamExt, pin_mut};
 use k8s_openapi::api::core::v1::Secret;
 use kube::{Api, Client, runtime::watcher};
-use operator_kit::{http::Condition, watch::backing_off};
+use operator_kit::{
+    http::Condition,
+    watch::{self, backing_off},
+};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
@@ -56,9 +59,10 @@ pub async fn follow(
                 "the Secret does not exist; the operator creates it for the webhook of a PeerPodConfig, \
                  otherwise your installation must create it; the webhook keeps the last good certificate"
             ),
-            Some(Err(problem)) => {
-                warn!(%problem, "the watch of the certificate's Secret failed; the webhook tries again");
-            }
+            Some(Err(error)) => warn!(
+                secret = %format_args!("{namespace}/{name}"), problem = watch::text(&error),
+                "the watch of the certificate's Secret failed; the webhook tries again"
+            ),
             None => return,
         }
     }

@@ -150,3 +150,15 @@ async fn a_long_list_comes_page_by_page() {
     for_each(&pods, &ListParams::default().limit(7), |pod| names.extend(pod.metadata.name)).await.unwrap();
     assert_eq!(names, ["a", "b", "c"]);
 }
+
+#[tokio::test]
+async fn an_api_server_that_cannot_be_reached_is_reported_with_the_reason() {
+    // Nobody listens at this port.
+    let config = kube::Config::new("http://127.0.0.1:1".parse().unwrap());
+    let pods: Api<Pod> = Api::default_namespaced(Client::try_from(config).unwrap());
+    let problem = bounded(pods.get("web")).await.unwrap_err();
+    let text = problem.to_string();
+    assert!(text.to_lowercase().contains("connection refused"), "{text}");
+    assert_eq!(text.matches("efused").count(), 1, "{text}");
+    assert!(!problem.message().for_status().contains("127.0.0.1"), "{problem}");
+}

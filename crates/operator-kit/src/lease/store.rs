@@ -16,7 +16,10 @@ use super::{
     candidate::{RETRY_PERIOD, Record},
     record,
 };
-use crate::api_call::{is_absence, is_of_terminating_namespace};
+use crate::{
+    api_call::{is_absence, is_of_terminating_namespace},
+    text::causes,
+};
 
 const FORBIDDEN: u16 = 403;
 const CONFLICT: u16 = 409;
@@ -47,8 +50,8 @@ pub(super) enum Failure {
     Missing(&'static str),
     #[error("the API server refused: {0}")]
     Refused(Box<Status>),
-    #[error("{0}")]
-    Failed(#[source] Box<dyn Error + Send + Sync>),
+    #[error("{}", causes(&**.0))]
+    Failed(Box<dyn Error + Send + Sync>),
     #[error("the API server did not answer in time")]
     TimedOut,
 }
