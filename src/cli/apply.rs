@@ -179,8 +179,9 @@ fn rolled_out(
     }
     Err(Obstacle::Later(format!(
         "the Deployment {name} has {updated} Pods of its present revision and {} of earlier ones, and {terminating} more terminate; \
-         `kubectl rollout status deployment/{name}` shows the progress",
-        all.saturating_sub(updated)
+         `kubectl -n {} rollout status deployment/{name}` shows the progress",
+        all.saturating_sub(updated),
+        metadata.namespace.unwrap_or_default()
     )))
 }
 

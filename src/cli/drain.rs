@@ -27,7 +27,7 @@ use operator_kit::{
     client,
     crd::crd_name,
     metadata::Metadata,
-    projection::{IDENTITY_ALONE, reading},
+    projection::{IDENTITY_ALONE, MOST, Part, Projection, reading},
     text::listed,
     watch::{self, paged},
 };
@@ -39,7 +39,11 @@ use super::{patience, retry::Retry, serving::block_on, terminal};
 use crate::{
     api::v1alpha1::{CRDS, PeerPod, PeerPodConfig},
     names::{COMPONENT_LABEL, NAME_LABEL, OPERATOR, OPERATOR_COMPONENT, PLACES},
+    peerpod::object::owner,
 };
+
+/// What is read of PeerPods: which Pods own them.
+static OWNED: Projection = Projection { metadata: &[("ownerReferences", Part::All)], rest: &[], most: MOST };
 
 /// For `--help`.
 pub(super) const EXIT_CODES: &str = "\
@@ -162,22 +166,29 @@ impl Drain {
         self.forget_places(deadline).await
     }
 
+    /// The command that starts the operator again.
+    fn start(&self) -> String {
+        format!("kubectl -n {} scale deployment {OPERATOR} --replicas=2", self.namespace)
+    }
+
     /// Confirms that nothing was created while the operators ended, as by a GitOps tool: without an operator it would stay for good.
     async fn confirm_none(&mut self, deadline: Instant) -> Result<(), String> {
         let left = self.until(self.configurations(), deadline, |_| true).await?;
         if !left.is_empty() {
             return Err(format!(
                 "PeerPodConfigs were created while the operator was stopping: {}. Keep other programs from creating them. The operator \
-                 is stopped: scale its Deployment up, then run drain again",
-                names(&left)
+                 is stopped: run `{}`, then run drain again",
+                names(&left),
+                self.start()
             ));
         }
         let left = self.until(self.peerpods(), deadline, |_| true).await?;
         if !left.is_empty() {
             return Err(format!(
                 "PeerPods were created while the operator was stopping: {}. Drain keeps the ConfigMap {PLACES}, which says where their VMs \
-                 may be. The operator is stopped: scale its Deployment up, delete the Pods of these PeerPods, then run drain again",
-                names(&left)
+                 may be. The operator is stopped: run `{}`, delete these Pods, then run drain again",
+                with_pods(&left),
+                self.start()
             ));
         }
         Ok(())
@@ -193,7 +204,7 @@ impl Drain {
 
     /// All PeerPods.
     fn peerpods(&self) -> Api<PeerPod> {
-        Api::all(reading(&self.client, &IDENTITY_ALONE))
+        Api::all(reading(&self.client, &OWNED))
     }
 
     /// The PeerPodConfigs that the operator honours.
@@ -220,7 +231,7 @@ impl Drain {
             "there are PeerPods of Pods that still exist, running or ended: {}. Delete these Pods first, then run \
              drain again: without the operator their VMs may never be deleted; if a PeerPod has no such Pod, delete the \
              PeerPod itself",
-            names(&left)
+            with_pods(&left)
         ))
     }
 
@@ -293,7 +304,7 @@ impl Drain {
                 Ok(change) => seen |= matches!(change, watcher::Event::InitDone),
                 Err(error) => {
                     let missing = watch::cause(&error).and_then(|it| CRDS.missing::<K>(it));
-                    problem = missing.unwrap_or_else(|| error.to_string());
+                    problem = missing.unwrap_or_else(|| watch::text(&error));
                     self.retry.again(&problem);
                 }
             }
@@ -316,6 +327,20 @@ fn names<K: Resource<DynamicType = ()>>(objects: &[Arc<K>]) -> String {
     listed(&names)
 }
 
+/// The Pods of these PeerPods, each with its PeerPod.
+fn with_pods(peerpods: &[Arc<PeerPod>]) -> String {
+    let named = |peerpod: &Arc<PeerPod>| {
+        let (namespace, name) = (peerpod.namespace().unwrap_or_default(), peerpod.name_any());
+        match owner(peerpod) {
+            Some(pod) => format!("{namespace}/{} (PeerPod {name})", pod.name),
+            None => format!("the PeerPod {namespace}/{name}, which no Pod owns"),
+        }
+    };
+    let mut named: Vec<_> = peerpods.iter().map(named).collect();
+    named.sort();
+    listed(&named)
+}
+
 #[cfg(test)]
 mod tests {
     use operator_kit::testing::{Answer, ApiServer, Call};
@@ -325,10 +350,11 @@ mod tests {
     #[tokio::test]
     async fn what_was_created_while_the_operators_ended_is_an_error_and_the_places_stay() {
         const GROUP: &str = "/apis/confidentialcontainers.org/v1alpha1";
+        let owner = json!({ "apiVersion": "v1", "kind": "Pod", "name": "orders", "uid": "1" });
         let object = |kind: &str| {
             json!({
                 "apiVersion": "confidentialcontainers.org/v1alpha1", "kind": kind,
-                "metadata": { "name": "web", "namespace": "shop" },
+                "metadata": { "name": "web", "namespace": "shop", "ownerReferences": [owner] },
             })
         };
         for (configs, peerpods) in [(0, 0), (0, 1), (1, 0)] {
@@ -357,8 +383,9 @@ mod tests {
             let outcome = drain.finish(deadline).await;
             assert_eq!(outcome.is_ok(), configs + peerpods == 0, "{outcome:?}");
             let problem = outcome.err().unwrap_or_default();
-            assert!(problem.is_empty() || problem.contains("shop/web"), "{problem}");
+            assert!(problem.is_empty() || problem.contains("web"), "{problem}");
             assert_eq!(problem.contains(PLACES), peerpods > 0, "{problem}");
+            assert_eq!(problem.contains("shop/orders (PeerPod web)"), peerpods > 0, "{problem}");
         }
     }
 }

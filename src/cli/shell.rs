@@ -46,7 +46,10 @@ pub(super) fn print(args: CompletionsArgs) -> ExitCode {
 }
 
 pub(super) fn write(args: &ManArgs) -> ExitCode {
-    ended(man_pages(&args.folder))
+    let folder = args.folder.display();
+    ended(man_pages(&args.folder).map_err(|problem| {
+        io::Error::new(problem.kind(), format!("writing the pages to {folder} failed: {problem}"))
+    }))
 }
 
 fn ended(outcome: io::Result<()>) -> ExitCode {

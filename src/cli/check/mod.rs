@@ -138,12 +138,15 @@ async fn cluster_of_vms(snapshot: &Snapshot, client: Option<&Client>) -> Option<
         return None;
     }
     let uid = match client {
-        Some(client) => read_uid(client).await.ok().flatten(),
-        None => None,
+        Some(client) => read_uid(client).await.map_err(|error| error.to_string()),
+        None => Err("no cluster can be reached".to_owned()),
     };
-    let Some(uid) = uid else {
-        let why = "check cannot read the UID of the namespace kube-system here, with which it compares the settings";
-        return Some(provider::Finding::untried(CLUSTER, why));
+    let uid = match uid.and_then(|uid| uid.ok_or_else(|| "it has none".to_owned())) {
+        Ok(uid) => uid,
+        Err(problem) => {
+            let why = "check cannot read the UID of the namespace kube-system here, with which it compares the settings";
+            return Some(provider::Finding::untried(CLUSTER, format!("{why}: {problem}")));
+        }
     };
     let answer = match tagging.problem(&uid) {
         Some(problem) => Err(Error::new(ErrorClass::Invalid, problem)),

@@ -60,12 +60,19 @@ async fn get(stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static) -> Re
         let request = request.map_err(|problem| problem.to_string())?;
         let answer = sender.send_request(request).await.map_err(failed)?;
         if answer.status() != StatusCode::OK {
-            return Err(format!("it answered with the status {}", answer.status()));
+            let status = answer.status();
+            return Err(format!(
+                "it answered {SWEEP_PATH} with the status {status}: is --status-port right?"
+            ));
         }
         let body =
             Limited::new(answer.into_body(), MOST).collect().await.map_err(|problem| problem.to_string())?;
-        serde_json::from_slice(&body.to_bytes())
-            .map_err(|_| "it answered something else than was asked for".to_owned())
+        serde_json::from_slice(&body.to_bytes()).map_err(|problem| {
+            format!(
+                "its answer is not the report of an operator of this version ({problem}): is --status-port right, and do both have \
+                 the same version?"
+            )
+        })
     };
     tokio::pin!(exchange, connection);
     tokio::select! {
@@ -112,8 +119,8 @@ mod tests {
     #[tokio::test]
     async fn an_unusable_answer_of_the_leader_is_an_error() {
         for (answer, expected) in [
-            ("HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n", "it answered with the status 404"),
-            ("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n[]", "something else"),
+            ("HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n", "with the status 404"),
+            ("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n[]", "not the report of an operator"),
             ("HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n[]", ""),
             ("", ""),
         ] {

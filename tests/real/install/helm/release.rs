@@ -134,7 +134,7 @@ fn uninstalling_waits_for_what_is_going_and_refuses_while_machines_are_left() ->
         ensure!(status.code() == Some(1), "{told}");
         ensure!(
             told.contains(&format!(
-                "PeerPods of Pods that still exist, running or ended: {}/{}",
+                "PeerPods of Pods that still exist, running or ended: {}/web (PeerPod {})",
                 alone.namespace,
                 vm.name()
             )),
