@@ -25,8 +25,8 @@ families! {
     peerpods_held: Gauge = "peerpods_held" ["reason"],
     /// PeerPods that are being deleted and still have the finalizer.
     pending_deletions: Gauge = "pending_deletions" ["provider"],
-    /// When the oldest pending deletion was requested, in seconds since 1970. PeerPods that wait for their Pods, or whose VM
-    /// developer mode keeps, do not count. Absent if no deletion is pending.
+    /// Since when the oldest pending deletion is due, in seconds since 1970: its request, or the end of the wait for its Pod or of developer
+    /// mode, if this process saw that. PeerPods that still wait do not count. Absent if no deletion is pending.
     oldest_pending_deletion: Moment = "oldest_pending_deletion_timestamp_seconds" ["provider"],
     /// PeerPods whose finalizer this operator removed, by outcome.
     deletions: Counter = "deletions_total" ["provider", "outcome"],

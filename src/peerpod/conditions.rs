@@ -254,7 +254,7 @@ pub(super) fn slow(deleted: Timestamp, state: &Message) -> ConditionUpdate {
 /// How an administrator releases the PeerPod nevertheless.
 fn give_up() -> String {
     format!(
-        "to release the PeerPod without deleting anything, annotate it {RELEASE_ANNOTATION}={RELEASE_ABANDON}"
+        "to release this PeerPod without deleting its VM, annotate this PeerPod {RELEASE_ANNOTATION}={RELEASE_ABANDON}"
     )
 }
 

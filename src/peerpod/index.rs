@@ -121,9 +121,11 @@ impl Index {
             Event::Init => state.arriving = Links::default(),
             // No reconcile yet: the store shows the former state until the list is complete.
             Event::InitApply(peerpod) => {
-                let entry = self.entry(peerpod);
+                let key = Key::from(key(peerpod));
+                let mut entry = self.entry(peerpod);
+                state.current.keep_end_of_wait(&key, &mut entry);
                 state.read_kept_for_pod(peerpod, entry.pod_vm);
-                state.arriving.put(key(peerpod).into(), entry);
+                state.arriving.put(key, entry);
             }
             Event::InitDone => {
                 let mut arrived = std::mem::take(&mut state.arriving);
@@ -136,7 +138,8 @@ impl Index {
             }
             Event::Apply(peerpod) => {
                 let key = Key::from(key(peerpod));
-                let entry = self.entry(peerpod);
+                let mut entry = self.entry(peerpod);
+                state.current.keep_end_of_wait(&key, &mut entry);
                 state.read_kept_for_pod(peerpod, entry.pod_vm);
                 if let Some(matters) = state.current.refresh(&key, &entry, Timestamp::now()) {
                     return Change { matters, others: Vec::new() };

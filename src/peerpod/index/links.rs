@@ -181,6 +181,13 @@ impl Links {
         self.relatives.remove(entry.pod_vm, entry.role, entry.created, key.clone());
     }
 
+    /// Takes over the second of the former entry, if that is later: the time for which the VM was to stay does not count.
+    pub(super) fn keep_end_of_wait(&self, key: &Key, entry: &mut Entry) {
+        if let (Some(now), Some(before)) = (&mut entry.deleted, self.entries.get(key)) {
+            *now = before.deleted.map_or(*now, |before| before.max(*now));
+        }
+    }
+
     /// Whether the PeerPod newly needs a resync; `None` if more than its status changed, which was seen `at` this time.
     pub(super) fn refresh(&mut self, key: &Key, now: &Entry, at: Timestamp) -> Option<bool> {
         let before = self.entries.get_mut(key).filter(|before| before.content == now.content)?;

@@ -169,6 +169,15 @@ fn queued_and_pending_peerpods_are_counted_through_every_change() {
         assert_eq!(oldest.is_some(), is_overdue);
         assert!(oldest.is_none_or(|it| it >= start), "the time of the wait counts: {oldest:?}");
     }
+    a.metadata.annotations = Some([("a".to_owned(), "b".to_owned())].into());
+    index.apply(&Event::Apply(a.clone()));
+    index.reconcile_started(&key(&a), &metrics);
+    assert!(population(&index).oldest.is_some_and(|it| it >= start), "another change makes it count");
+    index.apply(&Event::Init);
+    index.apply(&Event::InitApply(a.clone()));
+    index.apply(&Event::InitDone);
+    index.reconcile_started(&key(&a), &metrics);
+    assert!(population(&index).oldest.is_some_and(|it| it >= start), "a new list makes it count");
     a.metadata.finalizers = None;
     index.apply(&Event::Apply(a.clone()));
     shows(1, 0, None);
