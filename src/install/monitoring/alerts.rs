@@ -34,9 +34,9 @@ fn of_peerpods() -> [Alert; 3] {
     [
         Alert {
             name: "PeerPodDeletionOverdue",
-            // A standby that has lost the API server shows what it saw last.
-            expression: "max by (provider) (time() - peerpod_operator_oldest_pending_deletion_timestamp_seconds \
-                         and on (job, instance) peerpod_operator_leader == 1) > 900"
+            // A standby that has lost the API server shows what it saw last. It counts while nobody leads, as at a change of the leader.
+            expression: "max by (provider) (time() - peerpod_operator_oldest_pending_deletion_timestamp_seconds unless on (job, instance) \
+                         (peerpod_operator_leader == 0 and on () peerpod_operator_leader == 1)) > 900"
                 .to_owned(),
             patience: "5m",
             meaning: "a PeerPod still exists 15 minutes after its deletion and the end of its Pod",
@@ -126,7 +126,7 @@ fn of_sweep() -> [Alert; 4] {
             ),
             patience: "5m",
             meaning: "VMs of running Pods are gone or off",
-            action: "`peerpod-operator status` lists them, and each Pod has a Warning event; find in the cloud who deleted or stopped the VM; \
+            action: "`peerpod-operator status -A` lists them, and each Pod has a Warning event; find in the cloud who deleted or stopped the VM; \
                  delete the Pod, so that its controller starts another one",
         },
         Alert {

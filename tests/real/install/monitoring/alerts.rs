@@ -67,7 +67,7 @@ const A: (&str, &str) = ("instance", "a");
 const B: (&str, &str) = ("instance", "b");
 
 /// Each alert, when it fires and when it does not. A test begins at time 0, so a timestamp is in seconds since its start.
-const CASES: [Case; 38] = [
+const CASES: [Case; 39] = [
     Case {
         alert: "PeerPodDeletionOverdue",
         series: &[
@@ -87,6 +87,18 @@ const CASES: [Case; 38] = [
         ],
         quiet: &[21, 60],
         fires: None,
+    },
+    // The leader ends, and another one follows a minute later.
+    Case {
+        alert: "PeerPodDeletionOverdue",
+        series: &[
+            ("oldest_pending_deletion_timestamp_seconds", &[LIBVIRT, A], "0x60"),
+            ("oldest_pending_deletion_timestamp_seconds", &[LIBVIRT, B], "0x60"),
+            ("leader", &[A], "1x18 0x41"),
+            ("leader", &[B], "0x19 1x40"),
+        ],
+        quiet: &[20],
+        fires: Some((21, &[LIBVIRT])),
     },
     // There is always such a PeerPod, but none is old.
     Case {
