@@ -207,7 +207,6 @@ pub struct Adaptor {
 
     /// Secrets for pulling the image.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
     pub image_pull_secrets: Vec<LocalObjectReference>,
 
     /// Resources of the container.

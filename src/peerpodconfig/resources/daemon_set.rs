@@ -1,14 +1,14 @@
 //! cloud-api-adaptor on every selected node, and the annotations of its ServiceAccount.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::{
     api::{
         apps::v1::{DaemonSet, DaemonSetSpec, DaemonSetUpdateStrategy, RollingUpdateDaemonSet},
         core::v1::{
             Affinity, Capabilities, ConfigMapEnvSource, Container, EnvFromSource, EnvVar, HTTPGetAction,
-            PodAffinityTerm, PodAntiAffinity, PodSpec, PodTemplateSpec, Probe, SecretEnvSource,
-            SecurityContext, ServiceAccount, Toleration, VolumeMount,
+            LocalObjectReference, PodAffinityTerm, PodAntiAffinity, PodSpec, PodTemplateSpec, Probe,
+            SecretEnvSource, SecurityContext, ServiceAccount, Toleration, VolumeMount,
         },
     },
     apimachinery::pkg::{
@@ -29,7 +29,7 @@ use super::{
     settings::BUILT_FROM_ANNOTATION,
 };
 use crate::{
-    api::v1alpha1::{ImagePullPolicy, PeerPodConfig},
+    api::v1alpha1::{Adaptor, ImagePullPolicy, PeerPodConfig},
     own_pods::field,
 };
 
@@ -166,7 +166,7 @@ fn pod(inputs: &Inputs) -> PodSpec {
         tolerations: Some(adaptor.tolerations.iter().map(stored).collect())
             .filter(|it: &Vec<_>| !it.is_empty()),
         priority_class_name: adaptor.priority_class_name.clone(),
-        image_pull_secrets: Some(adaptor.image_pull_secrets.clone()).filter(|it| !it.is_empty()),
+        image_pull_secrets: Some(pull_secrets(adaptor)).filter(|it| !it.is_empty()),
         containers: vec![container(inputs, mounts)],
         volumes: Some(volumes),
         ..PodSpec::default()
@@ -315,6 +315,12 @@ fn env_from(inputs: &Inputs) -> Vec<EnvFromSource> {
             ..EnvFromSource::default()
         },
     ]
+}
+
+/// The Secrets for pulling the image, each once: the API server applies no object that names one twice.
+fn pull_secrets(adaptor: &Adaptor) -> Vec<LocalObjectReference> {
+    let mut named = BTreeSet::new();
+    adaptor.image_pull_secrets.iter().filter(|secret| named.insert(&secret.name)).cloned().collect()
 }
 
 #[cfg(test)]

@@ -152,8 +152,6 @@ fn what_the_objects_of_a_configuration_could_not_have_is_refused_in_it() -> Resu
                 refused(scene, &create, &format!("spec.{part}.resources.limits.memory")).await?;
             }
         }
-        write("config", json!({ "adaptor": { "imagePullSecrets": [{ "name": "a" }, { "name": "a" }] } }))?;
-        refused(scene, &create, "Duplicate value").await?;
         write(&"a".repeat(41), json!({}))?;
         refused(scene, &create, "40 characters").await
     })
