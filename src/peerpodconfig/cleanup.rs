@@ -18,8 +18,9 @@ pub(super) const NOT_YET_SEEN: Duration = Duration::from_secs(1);
 /// How often the operator checks what is left.
 const AGAIN: Duration = Duration::from_secs(1);
 
-const PODS_LEFT: &str = "the Pods of cloud-api-adaptor have not ended yet; if a node does not answer, delete its Pod with --force, or \
-                         delete the node";
+const PODS_LEFT: &str = "the Pods of cloud-api-adaptor have not ended yet (`kubectl get pods -o wide -l \
+                         app.kubernetes.io/name=cloud-api-adaptor`); if a node does not answer, delete its Pod with --force, or delete the \
+                         node";
 
 /// What is left, and when to check again; `None` if nothing is left. `configs`: all, this one among them.
 pub(super) async fn clean_up(

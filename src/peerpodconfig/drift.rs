@@ -132,9 +132,11 @@ impl Drifts {
             })
             .unzip();
         let again = pauses.into_iter().min()?;
+        // The name of a part is in parentheses.
+        let first = names.first()?.split(" (").next().unwrap_or_default();
         let message = format!(
             "another client keeps changing {}: the operator changed it back {MOST} times within {} s, and now tries again every \
-             {} s; `kubectl get --show-managed-fields --output=yaml` shows its field manager",
+             {} s; `kubectl get {first} --show-managed-fields --output=yaml` in the namespace of the PeerPodConfig shows its field manager",
             listed(&names),
             WINDOW.as_secs(),
             PAUSE.as_secs()

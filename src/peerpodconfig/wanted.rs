@@ -135,7 +135,7 @@ impl Found {
         (!self.unmanaged.is_empty()).then(|| {
             let names = self.unmanaged.join(", ");
             let message = format!(
-                "{names} exists, and this operator did not create it; remove it, or rename this PeerPodConfig"
+                "this operator needs the name of {names}, and did not create that: remove it, or create the PeerPodConfig with another name"
             );
             Finding::new(Reason::NameTaken, message)
         })

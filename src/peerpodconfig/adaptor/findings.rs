@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use k8s_openapi::api::apps::v1::DaemonSet;
+use k8s_openapi::api::apps::v1::{DaemonSet, DaemonSetUpdateStrategy};
 use kube::ResourceExt;
 use operator_kit::text::listed;
 
@@ -71,9 +71,11 @@ pub(super) fn instance_type(inputs: &Inputs<'_>) -> Option<String> {
     }
 }
 
-/// The state of the DaemonSet's rollout. `remedy`: what to do while its Pods do not run.
+/// The state of the DaemonSet's rollout. `remedy`: what to do while its Pods do not run. With the strategy `OnDelete` its user decides when
+/// the Pods are updated, and until then they serve.
 pub(super) fn rollout(
     daemon_set: Option<&DaemonSet>,
+    strategy: Option<&DaemonSetUpdateStrategy>,
     summary: &Summary,
     remedy: &str,
     remark: Option<String>,
@@ -82,7 +84,6 @@ pub(super) fn rollout(
         let remark = remark.map(|remark| format!("; {remark}")).unwrap_or_default();
         Finding::new(reason, message + &remark)
     };
-    let strategy = daemon_set.and_then(|it| it.spec.as_ref()?.update_strategy.as_ref()?.type_.as_deref());
     let observed = daemon_set.and_then(|it| {
         let status = it.status.as_ref()?;
         (status.observed_generation == it.metadata.generation).then_some(status)
@@ -105,8 +106,7 @@ pub(super) fn rollout(
     let open = summary.nodes - summary.tainted.len();
     let expected = open.saturating_sub(summary.not_ready.len());
     let not_counted = not_counted(&summary.not_ready);
-    // Its user decides when the Pods are updated, and until then they serve.
-    let is_by_hand = strategy == Some("OnDelete");
+    let is_by_hand = strategy.is_some_and(|it| it.type_.as_deref() == Some("OnDelete"));
     if ready < expected || updated < expected && !is_by_hand {
         let message = format!(
             "{ready} of {expected} Pods are ready, and {updated} are up to date{not_counted}; {remedy}"
@@ -216,26 +216,22 @@ mod tests {
             ((3, 0, 0), &none_ready, "NodesNotReady"),
             ((0, 0, 0), &none_ready, "NodesNotReady"),
         ] {
-            let found = rollout(Some(&daemon_set(pods)), summary, "look", None);
+            let found = rollout(Some(&daemon_set(pods)), None, summary, "look", None);
             assert_eq!(found.reason.as_str(), expected, "{pods:?} of {summary:?}");
             assert_eq!(found.message.ends_with("; look"), expected == "AdaptorStarting", "{}", found.message);
         }
-        let by_hand = |pods| {
-            let mut daemon_set = daemon_set(pods);
-            let spec = json!({ "selector": {}, "template": {}, "updateStrategy": { "type": "OnDelete" } });
-            daemon_set.spec = serde_json::from_value(spec).unwrap();
-            rollout(Some(&daemon_set), &summary, "look", None)
-        };
+        let on_delete = DaemonSetUpdateStrategy { type_: Some("OnDelete".into()), rolling_update: None };
+        let by_hand = |pods| rollout(Some(&daemon_set(pods)), Some(&on_delete), &summary, "look", None);
         let outdated = by_hand((3, 3, 1));
         assert_eq!(outdated.reason.as_str(), "AdaptorRunning", "its user updates it");
         assert!(outdated.message.contains("1 of its Pods are up to date"), "{}", outdated.message);
         assert_eq!(by_hand((3, 3, 3)).message, "cloud-api-adaptor runs on 3 nodes");
         assert_eq!(by_hand((3, 2, 1)).reason.as_str(), "AdaptorStarting");
-        let message = rollout(Some(&daemon_set((3, 2, 3))), &not_ready, "look", None).message;
+        let message = rollout(Some(&daemon_set((3, 2, 3))), None, &not_ready, "look", None).message;
         assert_eq!(message, "cloud-api-adaptor runs on 2 nodes; without the nodes that are not ready: b");
-        let message = rollout(Some(&daemon_set((0, 0, 0))), &none, "look", None).message;
+        let message = rollout(Some(&daemon_set((0, 0, 0))), None, &none, "look", None).message;
         assert!(message.contains("kubectl label node NAME node.kubernetes.io/worker="), "{message}");
         assert_eq!(Summary { limit: Ok(Some(1)), ..none }.capacity().message, message);
-        assert_eq!(rollout(None, &summary, "look", None).reason.as_str(), "AdaptorStarting");
+        assert_eq!(rollout(None, None, &summary, "look", None).reason.as_str(), "AdaptorStarting");
     }
 }

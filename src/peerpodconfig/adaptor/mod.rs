@@ -202,7 +202,8 @@ impl Adaptor {
         let hint = settings::hint(&config.spec, missing);
         let remedy = hint.into_iter().fold(remedy, |remedy, hint| format!("{remedy}; {hint}"));
         let remark = findings::instance_type(inputs);
-        let mut rollout = findings::rollout(deployed, summary, &remedy, remark);
+        let strategy = config.spec.adaptor.update_strategy.as_ref();
+        let mut rollout = findings::rollout(deployed, strategy, summary, &remedy, remark);
         let mut again = None;
         if rollout.reason == Reason::AdaptorStarting {
             let (waits, rest) = self.observer.waits_for(config).await?;

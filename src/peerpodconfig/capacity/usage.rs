@@ -11,7 +11,7 @@ use std::{
 };
 
 use kube::Api;
-use operator_kit::Leadership;
+use operator_kit::{Leadership, api_call::DEADLINE};
 use tokio::time::{Instant, sleep, timeout};
 use tracing::debug;
 
@@ -92,17 +92,17 @@ impl Counts {
         }
         let (start, mut in_use) = (Instant::now(), InUse::default());
         let counted = count::count(pods, &nodes, false, &resources, &mut in_use).await;
-        self.rest = start.elapsed() * REST;
+        let mut took = start.elapsed();
         self.latest = match counted {
             Ok(()) => Some(in_use),
             Err(error) => {
                 debug!(%error, "counting the peer pods for the metrics failed; the operator tries again");
                 // An answer that did not come took long, but cost nothing.
-                self.rest = self.rest.min(COUNT_INTERVAL);
+                took = took.saturating_sub(DEADLINE);
                 None
             }
         };
-        self.at = Some(Instant::now());
+        (self.at, self.rest) = (Some(Instant::now()), took * REST);
     }
 }
 
