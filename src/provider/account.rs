@@ -36,7 +36,9 @@ impl Account {
     pub(super) fn ensure(&self, kind: &str, found: &str) -> Result<(), Error> {
         match &self.recorded {
             None if self.is_former => {
-                let message = format!("the record does not say of which {kind} that place is");
+                let message = format!(
+                    "the ConfigMap peerpod-operator-places does not say of which {kind} that place is"
+                );
                 Err(Error::new(ErrorClass::Invalid, Message::public(message)))
             }
             Some(recorded) if recorded != found => {

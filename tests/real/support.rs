@@ -15,7 +15,7 @@ use std::{
     time::Duration,
 };
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, anyhow};
 use cluster::{Component, process::Lifetime};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
@@ -49,7 +49,8 @@ static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| {
     Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("starting tokio")
 });
 
-static SHARED: OnceCell<Shared> = OnceCell::const_new();
+/// Started once: if it does not start, each test that needs it says why.
+static SHARED: OnceCell<Result<Shared, String>> = OnceCell::const_new();
 
 /// How many tests have a cluster of their own at once. Each cluster costs half a GiB, and the processors are few.
 const PLACES: usize = 5;
@@ -92,7 +93,8 @@ pub struct Alone<'a> {
 /// Runs a test that shares its cluster, libvirtd and operator with others.
 pub fn beside_others(test: impl AsyncFnOnce(&Scene) -> Result<()>) -> Result<()> {
     RUNTIME.block_on(async {
-        let shared = SHARED.get_or_try_init(Shared::start).await?;
+        let start = async || Shared::start().await.map_err(|error| format!("{error:#}"));
+        let shared = SHARED.get_or_init(start).await.as_ref().map_err(|error| anyhow!("{error}"))?;
         let namespace = shared.testbed.namespace("test").await?;
         let scene =
             Scene::new(&shared.testbed, &shared.operator, shared.libvirtd.host(), &shared.caa, namespace);

@@ -161,7 +161,7 @@ mod tests {
         let first = shown();
         let follower = tokio::spawn(files.clone().follow(Arc::clone(&serving), stop.clone()));
         mount(folder.path(), "broken", false);
-        assert!(files.show(&serving).unwrap_err().to_string().contains("no private key in PEM"));
+        assert!(files.show(&serving).unwrap_err().to_string().contains("no unencrypted private key in PEM"));
         assert!(shown() == first, "the last good one is shown");
         mount(folder.path(), "two", true);
         // Well before the next slow reading.

@@ -34,13 +34,13 @@ pub struct Serving(watch::Sender<Option<Arc<CertifiedKey>>>);
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CertificateError {
     /// There is no certificate in it, or one that cannot be read.
-    #[error("the certificate file has no certificate in PEM: {0}")]
+    #[error("tls.crt, or the file of the certificate, has no certificate in PEM: {0}")]
     Certificate(String),
     /// There is no private key in it, or one that cannot be read.
-    #[error("the key file has no private key in PEM")]
+    #[error("tls.key, or the file of the key, has no unencrypted private key in PEM")]
     Key,
     /// The two do not belong together, or are of a kind that is not supported.
-    #[error("the certificate and the private key do not match: {0}")]
+    #[error("the certificate and the private key cannot be used together: {0}")]
     Pair(String),
 }
 
@@ -104,9 +104,9 @@ mod tests {
         for (cert, key, words) in [
             ("", key.as_str(), "there is none"),
             (&key, &key, "there is none"),
-            (&cert, "", "no private key in PEM"),
-            (&cert, &cert, "no private key in PEM"),
-            (&cert, &other, "do not match"),
+            (&cert, "", "no unencrypted private key in PEM"),
+            (&cert, &cert, "no unencrypted private key in PEM"),
+            (&cert, &other, "cannot be used together"),
         ] {
             let problem = serving.show(cert.as_bytes(), key.as_bytes()).unwrap_err().to_string();
             assert!(problem.contains(words), "{problem}");
