@@ -54,7 +54,7 @@ mod report_tracker;
 mod requeue;
 pub mod requeue_policy;
 mod trackers;
-mod trim;
+pub(crate) mod trim;
 
 pub(crate) use self::controller::{PEERPOD, Shared};
 pub use self::{

@@ -25,7 +25,7 @@ const LONGEST_RELEASE: usize = 32;
 /// An owner that can be no Pod counts as none, so the operator does not delete the VM. The same holds if not all owners were read,
 /// because a later one may be the Pod that counts. If not all finalizers were read, one without a name remains, and
 /// [`has_unread_finalizers`] still says so.
-pub(super) fn trim(peerpod: &mut PeerPod) {
+pub(crate) fn trim(peerpod: &mut PeerPod) {
     let may_exist = |name: &str, uid: &str| is_pod_name(name) && uid.len() <= LONGEST_UID;
     let owner = owner(peerpod).filter(|owner| may_exist(&owner.name, &owner.uid));
     let owner = owner.filter(|_| are_all_read(peerpod.owner_references())).cloned();

@@ -138,15 +138,9 @@ async fn pods(
 /// The leader, if there is one.
 async fn leader(client: &Client, installation: &InstallationArgs) -> Result<Option<Leader>, String> {
     let leases: Api<Lease> = Api::namespaced(client.clone(), installation.lease_namespace());
-    let (namespace, name) = (installation.lease_namespace(), &installation.lease_name);
-    let lease = api_call::get_opt(&leases, name).await.map_err(|error| error.to_string())?;
-    let lease = lease.ok_or_else(|| {
-        format!(
-            "there is no Lease {namespace}/{name}: no operator with leader election has run there; if it is elsewhere, name it by \
-             --operator-namespace, --lease-namespace or --lease-name"
-        )
-    })?;
-    Ok(lease.spec.and_then(|spec| {
+    let lease =
+        api_call::get_opt(&leases, &installation.lease_name).await.map_err(|error| error.to_string())?;
+    Ok(lease.and_then(|lease| lease.spec).and_then(|spec| {
         Some(Leader {
             identity: spec.holder_identity.filter(|holder| !holder.is_empty())?,
             since: spec.acquire_time.map(|time| time.0),

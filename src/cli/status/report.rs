@@ -146,7 +146,8 @@ impl Problems {
         let Some(leader) = self.unless(leader, "leader")? else {
             self.error(
                 "leader",
-                "no operator holds the Lease of --lease-name: no operator acts, unless one runs with --leader-elect=false".to_owned(),
+                "no operator holds the Lease of --lease-name: no operator acts, unless one runs with --leader-elect=false, or in another namespace \
+                 (--operator-namespace) or with another Lease (--lease-namespace, --lease-name)".to_owned(),
             );
             return None;
         };

@@ -71,7 +71,8 @@ fn an_operator_that_does_not_act_is_an_error_and_comes_first() {
         found[0],
         (
             Severity::Error,
-            "leader: no operator holds the Lease of --lease-name: no operator acts, unless one runs with --leader-elect=false".to_owned()
+            "leader: no operator holds the Lease of --lease-name: no operator acts, unless one runs with --leader-elect=false, or in another namespace \
+             (--operator-namespace) or with another Lease (--lease-namespace, --lease-name)".to_owned()
         )
     );
     assert_eq!(found[1].0, Severity::Warning);
