@@ -31,6 +31,9 @@ use kube::{
 use parking_lot::Mutex;
 
 pub(super) use self::relatives::{MOST_PODS, MOST_RELATIVES};
+
+/// How many PeerPods of starts of a Pod that failed are looked at for one that still needs the VM.
+const MOST_EARLIER_STARTS: usize = 64;
 use self::{
     hashes::{ALL_PODS, PodHash, PodVm, Pods, non_zero, same_stem},
     links::{CountedAs, Entry, Links, Replaced},
@@ -123,7 +126,7 @@ impl Index {
             Event::InitApply(peerpod) => {
                 let key = Key::from(key(peerpod));
                 let mut entry = self.entry(peerpod);
-                state.current.keep_end_of_wait(&key, &mut entry);
+                state.current.note_end_of_wait(&key, &mut entry, Timestamp::now());
                 state.read_kept_for_pod(peerpod, entry.pod_vm);
                 state.arriving.put(key, entry);
             }
@@ -139,9 +142,9 @@ impl Index {
             Event::Apply(peerpod) => {
                 let key = Key::from(key(peerpod));
                 let mut entry = self.entry(peerpod);
-                state.current.keep_end_of_wait(&key, &mut entry);
+                state.current.note_end_of_wait(&key, &mut entry, Timestamp::now());
                 state.read_kept_for_pod(peerpod, entry.pod_vm);
-                if let Some(matters) = state.current.refresh(&key, &entry, Timestamp::now()) {
+                if let Some(matters) = state.current.refresh(&key, &entry) {
                     return Change { matters, others: Vec::new() };
                 }
                 return state.replace(&key, Some(entry));
@@ -194,11 +197,17 @@ impl Index {
     }
 
     fn claimants_of(&self, peerpod: &PeerPod, pod_vm: PodVm, pods: Pods, most: usize) -> Claimants {
-        let own = key(peerpod);
-        let Links { relatives, .. } = &self.state.lock().current;
+        let (own, made) = (key(peerpod), created(peerpod).as_second());
+        let Links { relatives, entries, .. } = &self.state.lock().current;
         let mut deleting = relatives.deleting_of_other_pods(pod_vm, pods.clone()).cloned();
+        // After a start that failed, cloud-api-adaptor released the PeerPod, and the Pod may have got the same VM again.
+        let is_of_earlier_start =
+            |key: &&Key| entries.get(*key).is_some_and(|it| it.was_released_before(pod_vm, made));
+        let mut living = relatives.living(pod_vm.vm, pods).filter(|key| ***key != own);
+        let first = living.by_ref().take(MOST_EARLIER_STARTS).find(|key| !is_of_earlier_start(key));
         Claimants {
-            living: relatives.living(pod_vm.vm, pods).find(|key| ***key != own).cloned(),
+            // If there are more earlier starts than that, the next PeerPod counts, whatever it is.
+            living: first.or_else(|| living.next()).cloned(),
             deleting: deleting.by_ref().take(most).collect(),
             one_more: deleting.next(),
         }

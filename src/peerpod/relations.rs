@@ -3,7 +3,7 @@
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::ResourceExt;
 
-use super::object::{has_finalizer, owner};
+use super::object::{created, has_finalizer, owner};
 use crate::{api::v1alpha1::PeerPod, provider::InstanceId};
 
 /// Whether `other` is another PeerPod of the same Pod that has the finalizer, is not being deleted and names a VM of the same
@@ -41,14 +41,25 @@ pub(super) enum ClaimVerdict<'a> {
     Living,
     /// It is being deleted, and its own Pod, which is not this one's, may still run on the VM.
     WhilePodRuns(&'a OwnerReference),
-    /// It is being deleted, and its Pod is this one's or it has none: both PeerPods wait for the same things.
+    /// It is being deleted, and its Pod is this one's or it has none: both PeerPods wait for the same things. Or it is of an earlier start
+    /// of the same Pod.
     NoClaim,
+}
+
+/// Whether `other` is of an earlier start of the same Pod that failed: cloud-api-adaptor has released it. At a cloud that reuses identifiers
+/// the Pod may have got the same VM again.
+fn is_of_earlier_start(other: &PeerPod, peerpod: &PeerPod) -> bool {
+    are_of_one_pod(other, peerpod) && !has_finalizer(other) && created(other) < created(peerpod)
 }
 
 /// Judges the claim of `namesake` on the VM that this PeerPod names too.
 pub(super) fn judge_claim<'a>(namesake: &'a PeerPod, peerpod: &PeerPod) -> ClaimVerdict<'a> {
     if namesake.metadata.deletion_timestamp.is_none() {
-        return ClaimVerdict::Living;
+        return if is_of_earlier_start(namesake, peerpod) {
+            ClaimVerdict::NoClaim
+        } else {
+            ClaimVerdict::Living
+        };
     }
     let another = owner(namesake).filter(|_| !are_of_one_pod(namesake, peerpod));
     another.map_or(ClaimVerdict::NoClaim, ClaimVerdict::WhilePodRuns)

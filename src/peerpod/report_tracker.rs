@@ -11,7 +11,7 @@ use tracing::{debug, warn};
 
 use super::{
     conditions::{ConditionUpdate, Reason, slow},
-    decide::Decision,
+    decide::{Decision, Wait},
     outcome::{Outcome, StatusUpdate},
 };
 use crate::{api::v1alpha1::PeerPod, metrics::Metrics};
@@ -25,6 +25,8 @@ pub(super) struct ReportTracker {
 
 #[derive(Default)]
 struct Entry {
+    /// When the cloud accepted the deletion of the VM, for a PeerPod that is not being deleted itself: a newer one replaced it.
+    accepted: Option<Timestamp>,
     /// Until when the Pod needed the VM or developer mode kept it, as far as is known.
     kept_until: Option<Timestamp>,
     /// Reconciles since then.
@@ -101,8 +103,9 @@ fn remove(table: &mut HashMap<ObjectRef<PeerPod>, Entry>, key: &ObjectRef<PeerPo
 impl Entry {
     /// Takes in how a reconcile ended, and returns the report about it.
     fn update(&mut self, ended: Ended<'_>, slow_after: SignedDuration) -> Option<StatusUpdate> {
-        let Ended { outcome, deleted, again, now } = ended;
+        let Ended { outcome, again, now, .. } = ended;
         self.attempts = self.attempts.saturating_add(1);
+        let deleted = ended.deleted.or_else(|| self.accepted(outcome, now));
         let slow = deleted.filter(|deleted| now > self.slow_at(*deleted, slow_after));
         let state = outcome.state(self.attempts, next_at(now, again));
         let update = if let (Some(deleted), Some(state)) = (slow, state) {
@@ -117,6 +120,18 @@ impl Entry {
             (self.kept_until, self.attempts) = (Some(now), 0);
         }
         update
+    }
+
+    /// Since when the cloud deletes the VM, by this outcome `now` or by an earlier one.
+    fn accepted(&mut self, outcome: &Outcome, now: Timestamp) -> Option<Timestamp> {
+        match outcome {
+            Outcome::Decided(Decision::Wait(Wait::VmDeletion(_))) => Some(*self.accepted.get_or_insert(now)),
+            Outcome::Decided(Decision::Retry(_)) | Outcome::Failed(_) | Outcome::Parked => self.accepted,
+            Outcome::Decided(_) => {
+                self.accepted = None;
+                None
+            }
+        }
     }
 
     /// When a deletion becomes slow. The time during which the VM was to stay does not count.

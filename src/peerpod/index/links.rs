@@ -181,26 +181,24 @@ impl Links {
         self.relatives.remove(entry.pod_vm, entry.role, entry.created, key.clone());
     }
 
-    /// Takes over the second of the former entry, if that is later: the time for which the VM was to stay does not count.
-    pub(super) fn keep_end_of_wait(&self, key: &Key, entry: &mut Entry) {
-        if let (Some(now), Some(before)) = (&mut entry.deleted, self.entries.get(key)) {
-            *now = before.deleted.map_or(*now, |before| before.max(*now));
-        }
+    /// Notes since when the deletion of this PeerPod is due: the time for which its VM was to stay, until `at`, does not count.
+    pub(super) fn note_end_of_wait(&self, key: &Key, entry: &mut Entry, at: Timestamp) {
+        let (Some(deleted), Some(before)) = (entry.deleted, self.entries.get(key)) else { return };
+        let has_ended = before.counted_as == CountedAs::VmStays && entry.counted_as != CountedAs::VmStays;
+        let ended = if has_ended { NonZeroI64::new(at.as_second()) } else { before.deleted };
+        entry.deleted = Some(ended.map_or(deleted, |ended| ended.max(deleted)));
     }
 
-    /// Whether the PeerPod newly needs a resync; `None` if more than its status changed, which was seen `at` this time.
-    pub(super) fn refresh(&mut self, key: &Key, now: &Entry, at: Timestamp) -> Option<bool> {
+    /// Whether the PeerPod newly needs a resync; `None` if more than its status changed.
+    pub(super) fn refresh(&mut self, key: &Key, now: &Entry) -> Option<bool> {
         let before = self.entries.get_mut(key).filter(|before| before.content == now.content)?;
         let totals = self.clouds.get_mut(before.cloud)?;
         totals.remove(before);
         let matters = now.needs_resync && !before.needs_resync;
         before.needs_resync = now.needs_resync;
         before.queued |= matters;
-        // The time for which the VM was to stay does not count.
-        if before.counted_as == CountedAs::VmStays && now.counted_as != CountedAs::VmStays {
-            before.deleted = before.deleted.and_then(|_| NonZeroI64::new(at.as_second()));
-        }
         before.counted_as = now.counted_as;
+        before.deleted = now.deleted;
         totals.add(before);
         Some(matters)
     }
@@ -251,6 +249,12 @@ impl Links {
 }
 
 impl Entry {
+    /// Whether it is a PeerPod of the same Pod for the same VM that was made before that second, and that has no finalizer any more.
+    pub(super) fn was_released_before(&self, PodVm { pod, vm }: PodVm, second: i64) -> bool {
+        let is_same = pod.is_some() && self.pod_vm.pod == pod && self.pod_vm.vm == vm;
+        is_same && self.role == Role::WithoutFinalizer && self.created < second
+    }
+
     /// The second since when it should be deleted.
     fn overdue_since(&self) -> Option<i64> {
         self.deleted.filter(|_| self.counted_as != CountedAs::VmStays).map(NonZeroI64::get)

@@ -1,10 +1,7 @@
 use operator_kit::api_call::ApiError;
 use prometheus_client::{encoding::text::encode, registry::Registry};
 
-use super::{
-    super::decide::{Blocked, Wait},
-    *,
-};
+use super::{super::decide::Blocked, *};
 use crate::provider::{Error, ErrorClass};
 
 const AGAIN: Duration = Duration::from_secs(7);
@@ -104,6 +101,26 @@ fn the_time_for_which_a_pod_needs_its_vm_does_not_count() {
     assert_eq!(runs.condition.unwrap().reason, Reason::WaitingForPod);
     assert_eq!(watched.ended(5300, &ACCEPTED).condition, None);
     assert!(message(&watched.ended(5301, &ACCEPTED)).contains(": 2 attempts"));
+}
+
+#[test]
+fn a_deletion_of_a_peerpod_that_was_replaced_is_slow_from_its_acceptance_on() {
+    let watched = Watched::new();
+    let ended = |second, decision: &Decision| {
+        let outcome = Outcome::Decided(decision);
+        let ended = Ended { outcome: &outcome, deleted: None, again: AGAIN, now: at(second) };
+        watched.tracker.ended(&key(), ended).unwrap()
+    };
+    assert_eq!(ended(1000, &ACCEPTED).condition, None);
+    assert_eq!(ended(1300, &ACCEPTED).condition, None);
+    assert_eq!(
+        ended(1299, &failed(ErrorClass::Transient)).condition.unwrap().reason,
+        Reason::CloudUnavailable
+    );
+    assert!(message(&ended(1301, &ACCEPTED)).contains("1970-01-01T00:16:40Z"), "it does not say since when");
+    // The next one begins anew.
+    ended(1302, &Decision::Wait(Wait::Start));
+    assert_eq!(ended(1303, &ACCEPTED).condition, None);
 }
 
 #[test]

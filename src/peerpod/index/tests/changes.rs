@@ -159,7 +159,7 @@ fn queued_and_pending_peerpods_are_counted_through_every_change() {
     for (conditions, is_overdue) in [
         (vec![waits.clone()], false),
         (vec![idle, condition()], true),
-        (vec![waits], false),
+        (vec![waits.clone()], false),
         (vec![kept], false),
         (Vec::new(), true),
     ] {
@@ -178,6 +178,18 @@ fn queued_and_pending_peerpods_are_counted_through_every_change() {
     index.apply(&Event::InitDone);
     index.reconcile_started(&key(&a), &metrics);
     assert!(population(&index).oldest.is_some_and(|it| it >= start), "a new list makes it count");
+    let relisted = |index: &Index, conditions| {
+        let mut waiting = peerpod("waiting", "pod-3", "");
+        waiting.metadata.deletion_timestamp = Some(Timestamp::from_second(20).unwrap().into());
+        waiting.status = Some(PeerPodStatus { conditions, ..PeerPodStatus::default() });
+        index.apply(&Event::Init);
+        index.apply(&Event::InitApply(waiting));
+        index.apply(&Event::InitDone);
+        population(index).oldest
+    };
+    let other = Index::default();
+    assert_eq!(relisted(&other, vec![waits.clone()]), None);
+    assert!(relisted(&other, Vec::new()).is_some_and(|it| it >= start), "it ended while the watch was down");
     a.metadata.finalizers = None;
     index.apply(&Event::Apply(a.clone()));
     shows(1, 0, None);

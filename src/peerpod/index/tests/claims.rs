@@ -47,6 +47,25 @@ fn living_peerpods_claim_their_vm_and_deleted_ones_once_per_other_pod() {
     assert!(living.is_none() && deleting.is_empty() && one_more.is_none());
 }
 
+#[test]
+fn an_earlier_start_of_the_same_pod_that_was_released_claims_no_vm() {
+    let index = Index::default();
+    let own = deleted(made("own", "pod", UUID, 10));
+    let living = || index.claimants(&own, 3).living.map(|key| key.name.clone());
+    let apply = |peerpod| drop(index.apply(&Event::Apply(peerpod)));
+    apply(own.clone());
+    for number in 0..MOST_EARLIER_STARTS {
+        apply(without_finalizer(made(&format!("failed-{number}"), "pod", UUID, 0)));
+    }
+    assert_eq!(living(), None);
+    apply(without_finalizer(made("later", "pod", UUID, 10)));
+    assert_eq!(living().as_deref(), Some("later"), "the Pod may have got the VM again");
+    apply(made("later", "pod", UUID, 0));
+    assert_eq!(living().as_deref(), Some("later"), "it has the finalizer");
+    apply(without_finalizer(made("later", "pod", UUID, 0)));
+    assert!(living().is_some(), "so many starts do not fail");
+}
+
 /// Of a Pod of another name.
 fn named(mut peerpod: PeerPod, pod: &str) -> PeerPod {
     peerpod.metadata.owner_references.as_mut().unwrap()[0].name = pod.into();
