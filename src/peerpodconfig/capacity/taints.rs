@@ -5,13 +5,17 @@ use operator_kit::text::non_empty;
 
 use super::node::TaintView;
 
-/// How the keys of passing taints begin: of those that Kubernetes, its cloud providers and autoscalers set on nodes that are unhealthy,
-/// new or about to be removed. DaemonSets tolerate most of Kubernetes' own, and a node keeps its share meanwhile.
-const PASSING: [&str; 4] = [
+/// How the keys of passing taints begin: of those that Kubernetes, its cloud providers, autoscalers and network plugins set on nodes that
+/// are unhealthy, new or about to be removed. DaemonSets tolerate most of Kubernetes' own, and a node keeps its share meanwhile.
+const PASSING: [&str; 7] = [
     "node.kubernetes.io/",
     "node.cloudprovider.kubernetes.io/",
     "ToBeDeletedByClusterAutoscaler",
+    "startup-taint.cluster-autoscaler.kubernetes.io/",
     "karpenter.sh/",
+    "node.cluster.x-k8s.io/",
+    // Cilium sets it again while its agent restarts.
+    "node.cilium.io/",
 ];
 
 /// A taint as kubectl writes it, `key=value:effect`; `None` for one that keeps no Pod off, or not for long.
@@ -56,6 +60,7 @@ mod tests {
             (json!({ "key": "x.y/a", "effect": "NoExecute" }), Some("x.y/a:NoExecute")),
             (json!({ "key": "a", "effect": "PreferNoSchedule" }), None),
             (json!({ "key": "node.kubernetes.io/not-ready", "effect": "NoExecute" }), None),
+            (json!({ "key": "node.cilium.io/agent-not-ready", "effect": "NoSchedule" }), None),
             (json!({ "key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule" }), None),
             (
                 json!({ "key": "node.cloudprovider.kubernetes.io/uninitialized", "value": "true", "effect": "NoSchedule" }),

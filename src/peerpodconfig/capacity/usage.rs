@@ -34,6 +34,9 @@ const COUNT_INTERVAL: Duration = Duration::from_secs(300);
 /// A count is repeated only after this many times its duration: counting takes at most a hundredth of the time.
 const REST: u32 = 100;
 
+/// The longest time without a count, after one that failed.
+const LONGEST_WITHOUT: Duration = Duration::from_secs(3600);
+
 impl Capacity {
     /// Shows in the metrics, while this process leads, which configurations are ready, what their nodes advertise and what peer pods
     /// use of it. `requests`: those of all configurations that the controller honours.
@@ -92,17 +95,17 @@ impl Counts {
         }
         let (start, mut in_use) = (Instant::now(), InUse::default());
         let counted = count::count(pods, &nodes, false, &resources, &mut in_use).await;
-        let mut took = start.elapsed();
-        self.latest = match counted {
-            Ok(()) => Some(in_use),
+        let took = start.elapsed();
+        (self.latest, self.rest) = match counted {
+            Ok(()) => (Some(in_use), took * REST),
             Err(error) => {
                 debug!(%error, "counting the peer pods for the metrics failed; the operator tries again");
                 // An answer that did not come took long, but cost nothing.
-                took = took.saturating_sub(DEADLINE);
-                None
+                let rest = took.saturating_sub(DEADLINE) * REST;
+                (None, rest.min(LONGEST_WITHOUT))
             }
         };
-        (self.at, self.rest) = (Some(Instant::now()), took * REST);
+        self.at = Some(Instant::now());
     }
 }
 
