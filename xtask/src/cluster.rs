@@ -128,7 +128,10 @@ fn env(name: &str) -> Result<()> {
 fn running(name: &str) -> Result<Cluster> {
     match named::find(name)? {
         Named::Running(cluster) => Ok(cluster),
-        Named::Damaged(cluster) => bail!(named::describe_damage(name, &cluster)),
+        Named::Damaged(cluster) => {
+            let damage = named::describe_damage(name, &cluster);
+            bail!("{damage}: clear it away with `cargo xtask cluster down --name {name}`")
+        }
         Named::Absent => {
             bail!("there is no cluster {name}: start it with `cargo xtask cluster up --name {name}`")
         }

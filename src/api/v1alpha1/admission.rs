@@ -39,7 +39,8 @@ pub struct Admission {
         .message("extendedResource cannot change, because running peer pods keep the former one: delete the peer pods and the PeerPodConfig, then create it again"))]
     pub extended_resource: String,
 
-    /// Number of webhook Pods, from 1 to 10.
+    /// Number of webhook Pods, from 1 to 10. They have a disruption budget that leaves all but one running: where a single node can run
+    /// them, set 1, or the node cannot be drained.
     #[serde(default = "default_replicas")]
     #[schemars(range(min = 1, max = 10))]
     pub replicas: i32,
@@ -58,6 +59,14 @@ pub struct Admission {
     /// requests 10m CPU and 16Mi of memory, and limits the memory to 64Mi.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resources: Option<Resources>,
+
+    /// Additional labels of the webhook's Deployment and Pods, such as those that a policy of the cluster requires.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub pod_labels: BTreeMap<String, String>,
+
+    /// Additional annotations of the webhook's Pods.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub pod_annotations: BTreeMap<String, String>,
 
     /// Further annotations of the MutatingWebhookConfiguration. `admissions.enforcer/disabled: "true"` keeps AKS from changing it.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -78,6 +87,8 @@ impl Default for Admission {
             excluded_namespaces: Vec::new(),
             sizing: Sizing::default(),
             resources: None,
+            pod_labels: BTreeMap::new(),
+            pod_annotations: BTreeMap::new(),
             webhook_annotations: BTreeMap::new(),
             webhook_labels: BTreeMap::new(),
         }

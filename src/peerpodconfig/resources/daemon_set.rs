@@ -1,14 +1,14 @@
 //! cloud-api-adaptor on every selected node, and the annotations of its ServiceAccount.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use k8s_openapi::{
     api::{
         apps::v1::{DaemonSet, DaemonSetSpec, DaemonSetUpdateStrategy, RollingUpdateDaemonSet},
         core::v1::{
             Affinity, Capabilities, ConfigMapEnvSource, Container, EnvFromSource, EnvVar, HTTPGetAction,
-            LocalObjectReference, PodAffinityTerm, PodAntiAffinity, PodSpec, PodTemplateSpec, Probe,
-            SecretEnvSource, SecurityContext, ServiceAccount, Toleration, VolumeMount,
+            PodAffinityTerm, PodAntiAffinity, PodSpec, PodTemplateSpec, Probe, SecretEnvSource,
+            SecurityContext, ServiceAccount, Toleration, VolumeMount,
         },
     },
     apimachinery::pkg::{
@@ -25,11 +25,12 @@ use super::{
     cloud::{self, AdaptorSecrets, MountedVolume},
     instance_type,
     names::Part,
+    program::named_once,
     selection::{affinity, node_selector},
     settings::BUILT_FROM_ANNOTATION,
 };
 use crate::{
-    api::v1alpha1::{Adaptor, ImagePullPolicy, PeerPodConfig},
+    api::v1alpha1::{ImagePullPolicy, PeerPodConfig},
     own_pods::field,
 };
 
@@ -45,6 +46,9 @@ pub(super) const OVERRULED: [&str; 2] = ["PEERPODS_LIMIT_PER_NODE", "RUNTIMECLAS
 /// On cloud-api-adaptor's Pods: the hash of the settings that their DaemonSet is built from.
 pub const SETTINGS_HASH_ANNOTATION: &str = "peerpods.confidentialcontainers.org/settings-hash";
 
+/// Keeps the cluster autoscaler from evicting cloud-api-adaptor together with the peer pods of a node that it removes.
+const STAYS_ON_NODE: &str = "cluster-autoscaler.kubernetes.io/enable-ds-eviction";
+
 /// cloud-api-adaptor on every selected node.
 ///
 /// Every change of the Pod template replaces running Pods, and a cloud-api-adaptor that restarts loses track of its VMs. So
@@ -54,6 +58,7 @@ pub fn daemon_set(inputs: &Inputs) -> DaemonSet {
     let mut labels = adaptor.pod_labels.clone();
     labels.extend(Part::Adaptor.labels(config));
     let mut annotations = adaptor.pod_annotations.clone();
+    annotations.entry(STAYS_ON_NODE.to_owned()).or_insert_with(|| "false".to_owned());
     annotations.insert(SETTINGS_HASH_ANNOTATION.to_owned(), inputs.settings.hash.clone());
     let record = [(BUILT_FROM_ANNOTATION.to_owned(), inputs.settings.record(&config.spec))];
     DaemonSet {
@@ -166,7 +171,7 @@ fn pod(inputs: &Inputs) -> PodSpec {
         tolerations: Some(adaptor.tolerations.iter().map(stored).collect())
             .filter(|it: &Vec<_>| !it.is_empty()),
         priority_class_name: adaptor.priority_class_name.clone(),
-        image_pull_secrets: Some(pull_secrets(adaptor)).filter(|it| !it.is_empty()),
+        image_pull_secrets: Some(named_once(&adaptor.image_pull_secrets)).filter(|it| !it.is_empty()),
         containers: vec![container(inputs, mounts)],
         volumes: Some(volumes),
         ..PodSpec::default()
@@ -315,12 +320,6 @@ fn env_from(inputs: &Inputs) -> Vec<EnvFromSource> {
             ..EnvFromSource::default()
         },
     ]
-}
-
-/// The Secrets for pulling the image, each once: the API server applies no object that names one twice.
-fn pull_secrets(adaptor: &Adaptor) -> Vec<LocalObjectReference> {
-    let mut named = BTreeSet::new();
-    adaptor.image_pull_secrets.iter().filter(|secret| named.insert(&secret.name)).cloned().collect()
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! How the operator itself runs, which is how the webhook runs too.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::{
     apps::v1::{ReplicaSet, ReplicaSetSpec},
@@ -46,7 +46,7 @@ impl Program {
         let public = Self::public(container.image.clone()?);
         Some(Self {
             pull_policy: container.image_pull_policy.clone().unwrap_or(public.pull_policy),
-            pull_secrets: spec.image_pull_secrets.clone().unwrap_or_default(),
+            pull_secrets: named_once(spec.image_pull_secrets.as_deref().unwrap_or_default()),
             ..public
         })
     }
@@ -110,6 +110,12 @@ pub fn replica_set_of(pod: &Pod) -> Option<&str> {
     owners.find(|owner| made_it(&owner.kind, owner.controller)).map(|owner| owner.name.as_str())
 }
 
+/// These Secrets, each name once: the API server applies no object that has one twice, although it creates such an object.
+pub(super) fn named_once(secrets: &[LocalObjectReference]) -> Vec<LocalObjectReference> {
+    let mut named = BTreeSet::new();
+    secrets.iter().filter(|secret| named.insert(&secret.name)).cloned().collect()
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::{Value, json};
@@ -117,7 +123,8 @@ mod tests {
     use super::*;
 
     fn program(containers: &Value) -> Option<Program> {
-        let spec = json!({ "containers": containers, "imagePullSecrets": [{ "name": "pull" }] });
+        let twice = json!([{ "name": "pull" }, { "name": "pull" }]);
+        let spec = json!({ "containers": containers, "imagePullSecrets": twice });
         Program::of(&serde_json::from_value(json!({ "spec": spec })).unwrap())
     }
 

@@ -61,17 +61,19 @@ const GRACE_SECONDS: i64 = SERVES_ON_SECONDS + server::LONGEST_STOP.as_secs().ca
 /// placement.
 pub fn deployment(owner: &Owner, tls: &TlsOptions, program: &Program) -> Deployment {
     let config = owner.config;
+    let admission = &config.spec.admission;
+    let mut labels = admission.pod_labels.clone();
+    labels.extend(Part::Webhook.labels(config));
+    let annotations = Some(admission.pod_annotations.clone()).filter(|it| !it.is_empty());
+    let metadata = Part::Webhook.metadata(owner, Names::of(config).webhook);
     Deployment {
-        metadata: Part::Webhook.metadata(owner, Names::of(config).webhook),
+        metadata: ObjectMeta { labels: Some(labels.clone()), ..metadata },
         spec: DeploymentSpec {
-            replicas: Some(config.spec.admission.replicas),
+            replicas: Some(admission.replicas),
             selector: Part::Webhook.selector(config),
             strategy: Some(own_pods::strategy()),
             template: PodTemplateSpec {
-                metadata: Some(ObjectMeta {
-                    labels: Some(Part::Webhook.labels(config)),
-                    ..ObjectMeta::default()
-                }),
+                metadata: Some(ObjectMeta { labels: Some(labels), annotations, ..ObjectMeta::default() }),
                 spec: Some(pod(owner, tls, program)),
             },
             ..DeploymentSpec::default()

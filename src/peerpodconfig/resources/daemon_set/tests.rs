@@ -166,12 +166,12 @@ fn the_spec_reaches_the_pod_and_cannot_break_the_selector() {
         "adaptor": {
             "image": "mine",
             "imagePullPolicy": "Always",
-            "imagePullSecrets": [{ "name": "pull" }],
+            "imagePullSecrets": [{ "name": "pull" }, { "name": "pull" }],
             "resources": { "limits": { "memory": "1Gi" } },
             "tolerations": [{ "key": "", "operator": "Exists" }],
             "updateStrategy": { "type": "OnDelete" },
             "podLabels": { "azure.workload.identity/use": "true", CONFIG_LABEL: "other", "app.kubernetes.io/name": "x" },
-            "podAnnotations": { "a": "b" },
+            "podAnnotations": { "a": "b", STAYS_ON_NODE: "true" },
         },
     });
     let daemon_set = built(&spec, "azure");
@@ -181,6 +181,7 @@ fn the_spec_reaches_the_pod_and_cannot_break_the_selector() {
     }
     assert_eq!(template["metadata"]["labels"]["azure.workload.identity/use"], "true");
     assert_eq!(template["metadata"]["annotations"]["a"], "b");
+    assert_eq!(template["metadata"]["annotations"][STAYS_ON_NODE], "true");
     assert_eq!(daemon_set["spec"]["updateStrategy"], json!({ "type": "OnDelete" }));
     assert_eq!(template["spec"]["nodeSelector"], json!({ "zone": "a" }));
     assert!(template["spec"]["affinity"]["nodeAffinity"].is_object());

@@ -116,7 +116,11 @@ fn an_authority_is_set_where_it_is_known() {
 
 #[test]
 fn its_pods_match_service_and_budget_and_have_the_configured_arguments() {
-    let admission = json!({ "replicas": 3, "extendedResource": "a.b/c", "sizing": "Sum" });
+    let (pod_labels, pod_annotations) =
+        (json!({ "team": "a", "app.kubernetes.io/name": "x" }), json!({ "b": "c" }));
+    let admission = json!({
+        "replicas": 3, "extendedResource": "a.b/c", "sizing": "Sum", "podLabels": pod_labels, "podAnnotations": pod_annotations,
+    });
     let [deployment, service, budget, _] = built(&admission, None);
     let labels = &deployment["spec"]["template"]["metadata"]["labels"];
     let selectors = [
@@ -129,6 +133,9 @@ fn its_pods_match_service_and_budget_and_have_the_configured_arguments() {
             assert_eq!(&labels[key], value, "{key}");
         }
     }
+    assert_eq!((&labels["team"], &deployment["metadata"]["labels"]["team"]), (&json!("a"), &json!("a")));
+    assert_eq!(deployment["metadata"]["labels"]["app.kubernetes.io/name"], labels["app.kubernetes.io/name"]);
+    assert_eq!(deployment["spec"]["template"]["metadata"]["annotations"], pod_annotations);
     assert_eq!(deployment["spec"]["replicas"], 3);
     let spread = &deployment["spec"]["template"]["spec"]["topologySpreadConstraints"][0];
     assert_eq!(spread["matchLabelKeys"], json!(["pod-template-hash"]), "Pods that are to go do not count");
