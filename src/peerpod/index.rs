@@ -96,7 +96,7 @@ pub(super) struct SiblingVm {
 /// The other PeerPods that name the same VM and may need it.
 #[derive(Debug)]
 pub(super) struct Claimants {
-    /// One that is not being deleted.
+    /// One that is not being deleted, and not of an earlier start of the same Pod that was released.
     pub(super) living: Option<Key>,
     /// For each other Pod, one PeerPod that is being deleted, of as many Pods as the caller asked for.
     pub(super) deleting: Vec<Key>,

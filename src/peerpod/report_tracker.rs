@@ -125,7 +125,12 @@ impl Entry {
     /// Since when the cloud deletes the VM, by this outcome `now` or by an earlier one.
     fn accepted(&mut self, outcome: &Outcome, now: Timestamp) -> Option<Timestamp> {
         match outcome {
-            Outcome::Decided(Decision::Wait(Wait::VmDeletion(_))) => Some(*self.accepted.get_or_insert(now)),
+            Outcome::Decided(Decision::Wait(Wait::VmDeletion(_))) => {
+                if self.accepted.is_none() {
+                    (self.accepted, self.attempts) = (Some(now), 1);
+                }
+                self.accepted
+            }
             Outcome::Decided(Decision::Retry(_)) | Outcome::Failed(_) | Outcome::Parked => self.accepted,
             Outcome::Decided(_) => {
                 self.accepted = None;

@@ -188,7 +188,7 @@ pub struct Claim {
     /// The PeerPod's deletionTimestamp.
     pub deleted: Option<Timestamp>,
     /// Whether another PeerPod that is not being deleted names the same VM, and its Pod's VMs have the same name but for the
-    /// sandbox. Only clouds that [reuse identifiers](Cloud::reuses_ids) are told.
+    /// sandbox. One of an earlier start of the same Pod that cloud-api-adaptor has released does not count. Only clouds that [reuse identifiers](Cloud::reuses_ids) are told.
     pub contested: bool,
 }
 

@@ -156,7 +156,8 @@ impl Links {
     /// The PeerPods that are being deleted and may have waited for a PeerPod that was removed, if it was the last one that a deletion
     /// waits for.
     fn beside_removed_claim(&self, pod_vm: PodVm) -> impl Iterator<Item = &Key> {
-        let is_claimed = self.relatives.living(pod_vm.vm, same_stem(pod_vm.pod)).next().is_some();
+        // One without the finalizer may be of an earlier start of the Pod that waits, and claims nothing then.
+        let is_claimed = self.relatives.recording(pod_vm.vm, same_stem(pod_vm.pod)).next().is_some();
         let waiting = (!is_claimed).then(move || self.relatives.waiting(pod_vm));
         waiting.into_iter().flatten()
     }

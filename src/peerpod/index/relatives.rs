@@ -217,6 +217,11 @@ impl Relatives {
         keys(self.members_of_one(pod_vm, Role::Record))
     }
 
+    /// Those of these Pods that record the VM.
+    pub(super) fn recording(&self, vm: Option<NonZeroU64>, pods: Pods) -> impl Iterator<Item = &Key> {
+        keys(self.members_of(vm, Role::Record, pods))
+    }
+
     /// Those of these Pods that name the VM and are not being deleted.
     pub(super) fn living(&self, vm: Option<NonZeroU64>, pods: Pods) -> impl Iterator<Item = &Key> {
         let roles = [Role::Record, Role::WithoutFinalizer].into_iter();

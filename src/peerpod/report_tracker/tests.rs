@@ -111,13 +111,18 @@ fn a_deletion_of_a_peerpod_that_was_replaced_is_slow_from_its_acceptance_on() {
         let ended = Ended { outcome: &outcome, deleted: None, again: AGAIN, now: at(second) };
         watched.tracker.ended(&key(), ended).unwrap()
     };
+    assert_eq!(ended(900, &Decision::Wait(Wait::Start)).condition, None);
     assert_eq!(ended(1000, &ACCEPTED).condition, None);
     assert_eq!(ended(1300, &ACCEPTED).condition, None);
     assert_eq!(
         ended(1299, &failed(ErrorClass::Transient)).condition.unwrap().reason,
         Reason::CloudUnavailable
     );
-    assert!(message(&ended(1301, &ACCEPTED)).contains("1970-01-01T00:16:40Z"), "it does not say since when");
+    let slow = ended(1301, &ACCEPTED);
+    assert!(
+        message(&slow).contains("1970-01-01T00:16:40Z") && message(&slow).contains(": 4 attempts"),
+        "{slow:?}"
+    );
     // The next one begins anew.
     ended(1302, &Decision::Wait(Wait::Start));
     assert_eq!(ended(1303, &ACCEPTED).condition, None);

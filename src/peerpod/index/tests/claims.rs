@@ -66,6 +66,20 @@ fn an_earlier_start_of_the_same_pod_that_was_released_claims_no_vm() {
     assert!(living().is_some(), "so many starts do not fail");
 }
 
+#[test]
+fn the_end_of_the_last_claim_requeues_what_waits_although_an_earlier_start_was_released() {
+    let index = Index::default();
+    let apply = |peerpod| drop(index.apply(&Event::Apply(peerpod)));
+    apply(deleted(made("own", "pod", UUID, 10)));
+    apply(without_finalizer(made("failed", "pod", UUID, 0)));
+    let other = made("other", "another", UUID, 5);
+    apply(other.clone());
+    assert_eq!(requeued(&index, &Event::Delete(other)), ["own"]);
+    let late = made("late", "pod", UUID, 0);
+    apply(late.clone());
+    assert_eq!(requeued(&index, &Event::Apply(without_finalizer(late))), ["own"]);
+}
+
 /// Of a Pod of another name.
 fn named(mut peerpod: PeerPod, pod: &str) -> PeerPod {
     peerpod.metadata.owner_references.as_mut().unwrap()[0].name = pod.into();
