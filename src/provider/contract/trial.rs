@@ -151,10 +151,9 @@ impl Trial<'_> {
 
     /// Deletes what earlier deletions may have left.
     pub(super) async fn finish(&self, vm: &Example, pod: &str) -> Result<(), Cannot> {
-        match self.settled(vm).await? {
-            Err(gone) if gone.class == ErrorClass::NotFound => self.nothing_is_left(vm).await,
-            Err(error) => Err(error.into()),
-            Ok(left) => {
+        match self.until_gone(vm, |_| true).await? {
+            None => self.nothing_is_left(vm).await,
+            Some(left) => {
                 let own = ownership::verify(left, pod, self.peer.cloud().name_limit)?;
                 self.delete_once_more(&own).await?;
                 self.ends(vm, pod).await
@@ -167,19 +166,28 @@ impl Trial<'_> {
         self.until_gone(vm, |_| false).await.map(drop)
     }
 
-    /// Waits until it counts as absent, or until what is left of it is `enough`. Gives what is left.
+    /// Waits until it counts as absent, or until what is left of it is `enough`. Gives what is left. In the middle of a deletion a cloud
+    /// may be unable to answer.
     async fn until_gone(&self, vm: &Example, enough: fn(&Vm) -> bool) -> Result<Option<Vm>, Cannot> {
+        let mut problem = None;
         let gone = async {
             loop {
                 match self.settled(vm).await? {
                     Err(Error { class: ErrorClass::NotFound, .. }) => return Ok(None),
+                    Err(error) if error.class == ErrorClass::Transient => {
+                        problem = Some(error);
+                        sleep(PAUSE).await;
+                    }
                     Err(error) => return Err(Cannot::from(error)),
                     Ok(seen) if enough(&seen) => return Ok(Some(seen)),
                     Ok(_) => sleep(PAUSE).await,
                 }
             }
         };
-        timeout(PATIENCE, gone).await.unwrap_or_else(|_| Err(format!("{} is still there", vm.name).into()))
+        if let Ok(outcome) = timeout(PATIENCE, gone).await {
+            return outcome;
+        }
+        Err(problem.map_or_else(|| format!("{} is still there", vm.name).into(), Cannot::from))
     }
 
     async fn nothing_is_left(&self, vm: &Example) -> Result<(), Cannot> {
