@@ -71,8 +71,9 @@ reasons! {
     /// an hour before the PeerPod.
     NotThisPodsVM => Stalled, Warning;
     /// Another PeerPod names the same VM, its Pod's VMs have the same name, and it is not being deleted or its Pod may still run
-    /// on the VM. One of an earlier start of the same Pod that cloud-api-adaptor has released does not count. With byom also: another Pod of the same name may have the machine, which is not recorded for it; or the pool gave
-    /// the machine to this Pod again after it was available, and such a PeerPod of a Pod of any name names it.
+    /// on the VM. One of an earlier start of the same Pod that cloud-api-adaptor has released does not count. With byom also:
+    /// another Pod of the same name may have the machine, which is not recorded for it; or the pool gave the machine to this Pod
+    /// again after it was available, and such a PeerPod of a Pod of any name names it.
     ClaimedByAnother => Stalled, Warning;
     /// The Pod has several PeerPods, and the operator cannot tell which of their VMs the Pod runs on. It keeps all of
     /// them until the Pod ends, or until a PeerPod that is made later replaces them.

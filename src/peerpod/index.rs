@@ -202,7 +202,7 @@ impl Index {
         let mut deleting = relatives.deleting_of_other_pods(pod_vm, pods.clone()).cloned();
         // After a start that failed, cloud-api-adaptor released the PeerPod, and the Pod may have got the same VM again.
         let is_of_earlier_start =
-            |key: &&Key| entries.get(*key).is_some_and(|it| it.was_released_before(pod_vm, made));
+            |key: &&Key| entries.get(*key).is_some_and(|it| it.was_released_before(pod_vm.pod, made));
         let mut living = relatives.living(pod_vm.vm, pods).filter(|key| ***key != own);
         let first = living.by_ref().take(MOST_EARLIER_STARTS).find(|key| !is_of_earlier_start(key));
         Claimants {

@@ -114,9 +114,8 @@ impl Entry {
             self.reported = None;
             outcome.update()
         };
-        if let Outcome::Decided(decision) = outcome
-            && decision.keeps_vm()
-        {
+        let reason = update.as_ref().and_then(|it| it.condition.as_ref()).map(|it| it.reason);
+        if reason.is_some_and(Reason::keeps_vm) {
             (self.kept_until, self.attempts) = (Some(now), 0);
         }
         update

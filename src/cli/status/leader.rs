@@ -119,7 +119,7 @@ mod tests {
     #[tokio::test]
     async fn an_unusable_answer_of_the_leader_is_an_error() {
         for (answer, expected) in [
-            ("HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n", "with the status 404"),
+            ("HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n", "it answered /sweep with the status 404"),
             ("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n[]", "not the report of an operator"),
             ("HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n[]", ""),
             ("", ""),

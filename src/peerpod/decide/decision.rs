@@ -82,19 +82,6 @@ impl Decision {
             _ => None,
         }
     }
-
-    /// Whether the VM is to stay for now, although its PeerPod is being deleted: for its Pod, for what cloud-api-adaptor may still do
-    /// with it, or for a developer.
-    pub(in crate::peerpod) const fn keeps_vm(&self) -> bool {
-        match self {
-            Self::Wait(wait) => match wait {
-                Wait::PodRuns | Wait::PodEnds(_) | Wait::CleanUp(_) => true,
-                Wait::Start | Wait::VmDeletion(_) => false,
-            },
-            Self::Refuse(Blocked::DeveloperMode) => true,
-            _ => false,
-        }
-    }
 }
 
 /// What the operator waits for.

@@ -10,7 +10,7 @@ use kube::runtime::reflector::ObjectRef;
 
 use super::{
     Key,
-    hashes::{PodVm, same_stem},
+    hashes::{PodHash, PodVm, same_stem},
     relatives::{MOST_PODS, MOST_RELATIVES, RecordedVm, Relatives, Role},
 };
 use crate::{
@@ -250,10 +250,10 @@ impl Links {
 }
 
 impl Entry {
-    /// Whether it is a PeerPod of the same Pod for the same VM that was made before that second, and that has no finalizer any more.
-    pub(super) fn was_released_before(&self, PodVm { pod, vm }: PodVm, second: i64) -> bool {
-        let is_same = pod.is_some() && self.pod_vm.pod == pod && self.pod_vm.vm == vm;
-        is_same && self.role == Role::WithoutFinalizer && self.created < second
+    /// Whether it is a PeerPod of this Pod that was made before that second, and that has no finalizer any more.
+    pub(super) fn was_released_before(&self, pod: Option<PodHash>, second: i64) -> bool {
+        let is_of_pod = pod.is_some() && self.pod_vm.pod == pod;
+        is_of_pod && self.role == Role::WithoutFinalizer && self.created < second
     }
 
     /// The second since when it should be deleted.

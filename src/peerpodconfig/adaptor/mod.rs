@@ -39,7 +39,7 @@ use kube::{
 use operator_kit::Permission;
 
 use self::{
-    observe::{Lists, Observer},
+    observe::Observer,
     preconditions::{Consequence, Running},
 };
 use super::{
@@ -88,13 +88,7 @@ impl Adaptor {
     ) {
         let (daemon_sets, writer) = reflector::store();
         let namespace = options.namespace.clone();
-        let observer = Observer {
-            client: client.clone(),
-            namespace: namespace.clone(),
-            daemon_sets,
-            nodes,
-            lists: Lists::default(),
-        };
+        let observer = Observer::new(client.clone(), namespace.clone(), daemon_sets, nodes);
         let adaptor = Self { observer, objects, options };
         let (own, elsewhere) = daemon_sets::watch(client, writer, namespace);
         (adaptor, own, elsewhere)

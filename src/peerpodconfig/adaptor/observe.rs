@@ -33,6 +33,18 @@ pub(super) struct Observer {
     pub(super) lists: Lists,
 }
 
+impl Observer {
+    /// One that has listed nothing yet.
+    pub(super) fn new(
+        client: Client,
+        namespace: String,
+        daemon_sets: Store<DaemonSet>,
+        nodes: Nodes,
+    ) -> Self {
+        Self { client, namespace, daemon_sets, nodes, lists: Lists::default() }
+    }
+}
+
 /// What was last listed of the Pods of each configuration's cloud-api-adaptor.
 #[derive(Default)]
 pub(super) struct Lists {
@@ -191,13 +203,7 @@ mod tests {
         let server =
             ApiServer::expecting([Call::get("/api/v1/namespaces/ns/pods").answer(Answer::json(200, &list))]);
         let (daemon_sets, _writer) = reflector::store();
-        let observer = Observer {
-            client: server.client(),
-            namespace: "ns".to_owned(),
-            daemon_sets,
-            nodes: Nodes::default(),
-            lists: Lists::default(),
-        };
+        let observer = Observer::new(server.client(), "ns".to_owned(), daemon_sets, Nodes::default());
         let config = serde_json::from_value(json!({
             "apiVersion": "confidentialcontainers.org/v1alpha1", "kind": "PeerPodConfig",
             "metadata": { "name": "config", "namespace": "ns" }, "spec": {},

@@ -172,10 +172,7 @@ mod tests {
     use serde_json::json;
 
     use super::{
-        super::{
-            super::{capacity::Nodes, sources::tests::sources},
-            observe::Lists,
-        },
+        super::super::{capacity::Nodes, sources::tests::sources},
         *,
     };
 
@@ -245,13 +242,7 @@ mod tests {
     async fn nothing_is_requested_of_nodes_before_all_daemon_sets_are_listed() {
         let server = ApiServer::expecting([]);
         let (daemon_sets, _writer) = reflector::store();
-        let observer = Observer {
-            client: server.client(),
-            namespace: "ns".to_owned(),
-            daemon_sets,
-            nodes: Nodes::default(),
-            lists: Lists::default(),
-        };
+        let observer = Observer::new(server.client(), "ns".to_owned(), daemon_sets, Nodes::default());
         assert!(node_requests(&observer, None, &[]).await.is_none());
     }
 }

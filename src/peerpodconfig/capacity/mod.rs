@@ -256,6 +256,15 @@ mod tests {
         })
     }
 
+    /// The request of a configuration with this limit.
+    fn limited(limit: u32) -> NodeRequest {
+        let config = serde_json::from_value(json!({
+            "apiVersion": "confidentialcontainers.org/v1alpha1", "kind": "PeerPodConfig",
+            "metadata": { "name": "config" }, "spec": { "limit": limit },
+        }));
+        NodeRequest::of(&config.unwrap())
+    }
+
     #[tokio::test(start_paused = true)]
     async fn all_nodes_that_may_have_shares_are_counted_once_after_another_process_may_have_written_to_them()
     {
@@ -272,11 +281,7 @@ mod tests {
             let server = ApiServer::expecting(calls);
             let (capacity, changes) = Capacity::watch(&server.client());
             pin!(changes).next().await.unwrap();
-            let config = serde_json::from_value(json!({
-                "apiVersion": "confidentialcontainers.org/v1alpha1", "kind": "PeerPodConfig",
-                "metadata": { "name": "config" }, "spec": { "limit": nodes },
-            }));
-            let requests = [NodeRequest::of(&config.unwrap())];
+            let requests = [limited(nodes)];
             for _ in 0..2 {
                 for again in [Some(Duration::from_secs(5)), None, None] {
                     let pass = capacity.pass(&requests).await.unwrap().unwrap();
@@ -300,11 +305,7 @@ mod tests {
         let server = ApiServer::expecting(calls);
         let (capacity, changes) = Capacity::watch(&server.client());
         pin!(changes).next().await.unwrap();
-        let config = serde_json::from_value(json!({
-            "apiVersion": "confidentialcontainers.org/v1alpha1", "kind": "PeerPodConfig",
-            "metadata": { "name": "config" }, "spec": { "limit": 1 },
-        }));
-        let requests = [NodeRequest::of(&config.unwrap())];
+        let requests = [limited(1)];
         for _ in 0..8 {
             let pass = tokio::time::timeout(Duration::from_secs(1), capacity.pass(&requests)).await;
             assert!(pass.is_err(), "it waits for the API server, and for nothing else: {pass:?}");
@@ -331,11 +332,7 @@ mod tests {
         let server = ApiServer::expecting(calls);
         let (capacity, changes) = Capacity::watch(&server.client());
         pin!(changes).next().await.unwrap();
-        let config = serde_json::from_value(json!({
-            "apiVersion": "confidentialcontainers.org/v1alpha1", "kind": "PeerPodConfig",
-            "metadata": { "name": "config" }, "spec": { "limit": 1 },
-        }));
-        let requests = [NodeRequest::of(&config.unwrap())];
+        let requests = [limited(1)];
         // A node is also counted soon after the first pass of a term, and after its share was lowered.
         for (again, reached) in [(5, 0), (60, 0), (5, 1)] {
             let pass = capacity.pass(&requests).await.unwrap().unwrap();

@@ -26,18 +26,21 @@ pub(in crate::provider) fn is_safe(url: &str) -> bool {
     let host = uri.host().unwrap_or_default().trim_matches(['[', ']']);
     let is_loopback = host.parse().is_ok_and(|address: IpAddr| address.is_loopback());
     let is_safe = uri.scheme_str() == Some("https") || is_loopback && uri.scheme_str() == Some("http");
-    let has_user = uri.authority().is_some_and(|authority| authority.as_str().contains('@'));
-    is_safe && !host.is_empty() && !has_user && uri.query().is_none()
+    is_safe && !host.is_empty() && !has_user(&uri) && uri.query().is_none()
+}
+
+/// Whether a URL has a user or a password.
+fn has_user(uri: &Uri) -> bool {
+    uri.authority().is_some_and(|authority| authority.as_str().contains('@'))
 }
 
 /// Whether a URL leads to the host and port of another one, and by the same scheme: what may be sent to one may be sent to the other.
 pub(in crate::provider) fn has_origin_of(url: &str, other: &str) -> bool {
     let origin = |url: &str| {
-        let uri = url.parse::<Uri>().ok()?;
+        let uri = url.parse::<Uri>().ok().filter(|uri| !has_user(uri))?;
         let scheme = uri.scheme_str()?.to_owned();
-        let authority = uri.authority().filter(|authority| !authority.as_str().contains('@'))?;
-        let port = authority.port_u16().unwrap_or(if scheme == "https" { 443 } else { 80 });
-        Some((scheme, authority.host().to_ascii_lowercase(), port))
+        let port = uri.port_u16().unwrap_or(if scheme == "https" { 443 } else { 80 });
+        Some((scheme, uri.host()?.to_ascii_lowercase(), port))
     };
     origin(url).is_some_and(|it| Some(it) == origin(other))
 }

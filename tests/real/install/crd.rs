@@ -24,6 +24,13 @@ async fn refused(scene: &Scene<'_>, arguments: &[&str], words: &str) -> Result<(
     Ok(())
 }
 
+fn configuration(name: &str, spec: &serde_json::Value) -> serde_json::Value {
+    json!({
+        "apiVersion": "confidentialcontainers.org/v1alpha1", "kind": "PeerPodConfig",
+        "metadata": { "name": name }, "spec": spec,
+    })
+}
+
 #[test]
 fn an_object_of_cloud_api_adaptor_is_accepted_with_every_field() -> Result<()> {
     beside_others(async |scene| {
@@ -77,10 +84,7 @@ fn the_record_of_a_machine_cannot_be_changed_or_be_nonsense() -> Result<()> {
 #[test]
 fn the_extended_resource_of_a_configuration_cannot_be_changed() -> Result<()> {
     beside_others(async |scene| {
-        let config = json!({
-            "apiVersion": "confidentialcontainers.org/v1alpha1", "kind": "PeerPodConfig",
-            "metadata": { "name": "config" }, "spec": { "limit": 1 },
-        });
+        let config = configuration("config", &json!({ "limit": 1 }));
         let dir = tempfile::tempdir()?;
         let file = dir.path().join("config.json");
         fs::write(&file, config.to_string())?;
@@ -108,11 +112,8 @@ fn a_number_of_a_rolling_update_that_the_operator_cannot_read_is_refused() -> Re
         for field in ["maxSurge", "maxUnavailable"] {
             let write = |amount: serde_json::Value| {
                 let strategy = json!({ "rollingUpdate": { (field): amount } });
-                let config = json!({
-                    "apiVersion": "confidentialcontainers.org/v1alpha1", "kind": "PeerPodConfig",
-                    "metadata": { "name": "config" }, "spec": { "adaptor": { "updateStrategy": strategy } },
-                });
-                fs::write(&file, config.to_string())
+                let spec = json!({ "adaptor": { "updateStrategy": strategy } });
+                fs::write(&file, configuration("config", &spec).to_string())
             };
             for good in [json!(0), json!(i32::MAX), json!("10%")] {
                 write(good)?;
@@ -133,13 +134,8 @@ fn what_the_objects_of_a_configuration_could_not_have_is_refused_in_it() -> Resu
         let dir = tempfile::tempdir()?;
         let file = dir.path().join("config.json");
         let create = ["create", "--dry-run=server", "-f", file.to_str().context("UTF-8")?];
-        let write = |name: &str, spec: serde_json::Value| {
-            let config = json!({
-                "apiVersion": "confidentialcontainers.org/v1alpha1", "kind": "PeerPodConfig",
-                "metadata": { "name": name }, "spec": spec,
-            });
-            fs::write(&file, config.to_string())
-        };
+        let write =
+            |name: &str, spec: serde_json::Value| fs::write(&file, configuration(name, &spec).to_string());
         let resources = |amount: &serde_json::Value| json!({ "limits": { "memory": amount }, "requests": { "cpu": "10m" } });
         for good in [json!("1Gi"), json!("1.5G"), json!("1e9"), json!("+.5Gi"), json!(1_000_000)] {
             let spec = json!({ "adaptor": { "resources": resources(&good) }, "admission": { "resources": resources(&good) } });
@@ -163,12 +159,9 @@ fn the_labels_of_two_appliers_do_not_mix_in_a_selector() -> Result<()> {
         let dir = tempfile::tempdir()?;
         let file = dir.path().join("config.json");
         for (applier, label) in [("first", "a"), ("second", "b")] {
-            let config = json!({
-                "apiVersion": "confidentialcontainers.org/v1alpha1", "kind": "PeerPodConfig",
-                "metadata": { "name": "mixed" },
-                "spec": { "nodeSelector": { (label): "" }, "labelSelector": { "matchLabels": { (label): "" } } },
-            });
-            fs::write(&file, config.to_string())?;
+            let labels = json!({ (label): "" });
+            let spec = json!({ "nodeSelector": labels, "labelSelector": { "matchLabels": labels } });
+            fs::write(&file, configuration("mixed", &spec).to_string())?;
             let manager = format!("--field-manager={applier}");
             let apply = ["apply", "--server-side", "--force-conflicts", &manager, "-f"];
             scene.kubectl(&[&apply[..], &[file.to_str().context("UTF-8")?]].concat()).await?;
@@ -263,11 +256,7 @@ fn a_definition_that_is_not_installed_is_named_and_waited_for() -> Result<()> {
         cluster.kubectl(&["create", "-f", old.to_str().context("UTF-8")?]).await?;
         cluster.kubectl(&["wait", "--for=condition=Established", "--timeout=60s", "crd", &names[1]]).await?;
         let (config, name) = (dir.path().join("config.json"), "a".repeat(41));
-        let object = json!({
-            "apiVersion": "confidentialcontainers.org/v1alpha1", "kind": "PeerPodConfig",
-            "metadata": { "name": name, "namespace": "default" }, "spec": {},
-        });
-        fs::write(&config, object.to_string())?;
+        fs::write(&config, configuration(&name, &json!({})).to_string())?;
         cluster.kubectl(&["create", "-f", config.to_str().context("UTF-8")?]).await?;
         testbed.install_objects().await?;
         let change = ["annotate", "--namespace=default", "peerpodconfig", &name, "changed=yes"];
