@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use clap::Args;
+use clap::{Args, builder::NonEmptyStringValueParser};
 use k8s_openapi::api::apps::v1::Deployment;
 use kube::{
     Api, Resource,
@@ -68,7 +68,13 @@ pub struct ApplyArgs {
     pub after_rollout: Option<String>,
 
     /// The namespace of the PeerPodConfig, if the file names none
-    #[arg(long, value_name = "NS", env = "PEERPOD_OPERATOR_NAMESPACE", default_value = crate::NAMESPACE)]
+    #[arg(
+        long,
+        value_name = "NS",
+        env = "PEERPOD_OPERATOR_NAMESPACE",
+        default_value = crate::NAMESPACE,
+        value_parser = NonEmptyStringValueParser::new()
+    )]
     pub namespace: String,
 }
 

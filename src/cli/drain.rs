@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use clap::Args;
+use clap::{Args, builder::NonEmptyStringValueParser};
 use futures::StreamExt;
 use k8s_openapi::api::{
     apps::v1::Deployment,
@@ -48,7 +48,7 @@ static OWNED: Projection = Projection { metadata: &[("ownerReferences", Part::Al
 /// For `--help`.
 pub(super) const EXIT_CODES: &str = "\
 Exit codes:
-  0  the operator can be removed: there are no PeerPods and no PeerPodConfigs
+  0  the operator can be removed: there are no PeerPods, and in --namespace no PeerPodConfigs
   1  some exist, or the API server could not be asked
   2  the arguments are invalid";
 
@@ -79,7 +79,13 @@ pub struct DrainArgs {
     pub timeout: Duration,
 
     /// The operator's namespace
-    #[arg(long, value_name = "NS", env = "PEERPOD_OPERATOR_NAMESPACE", default_value = crate::NAMESPACE)]
+    #[arg(
+        long,
+        value_name = "NS",
+        env = "PEERPOD_OPERATOR_NAMESPACE",
+        default_value = crate::NAMESPACE,
+        value_parser = NonEmptyStringValueParser::new()
+    )]
     pub namespace: String,
 
     /// Also stop the operator: scale its Deployment to 0
@@ -107,7 +113,7 @@ async fn prepare(args: &DrainArgs) -> Result<(), String> {
         .map_err(|problem| format!("{problem}. Drain removed nothing"))?;
     print_progress("There are no PeerPods.");
     drain.delete_configurations(deadline).await?;
-    print_progress("There are no PeerPodConfigs.");
+    print_progress(&format!("There are no PeerPodConfigs in the namespace {}.", args.namespace));
     // A peer pod may have been created meanwhile.
     drain.wait_until_no_peerpods(deadline).await.map_err(|problem| {
         format!("{problem}. Drain has already removed the PeerPodConfigs, and cloud-api-adaptor with them")
@@ -143,6 +149,10 @@ impl Drain {
         if scaled.map_err(|problem| format!("scaling the Deployment {OPERATOR} failed: {problem}"))?.is_none()
         {
             // Without this Deployment, the program that runs the operators must stop them.
+            print_progress(&format!(
+                "There is no Deployment {OPERATOR} in the namespace {}: drain stopped nothing.",
+                self.namespace
+            ));
             return Ok(());
         }
         let pods: Api<Metadata<Pod>> = Api::namespaced(self.client.clone(), &self.namespace);

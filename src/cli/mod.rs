@@ -23,6 +23,7 @@ use std::{
 
 use clap::{Args, Parser, Subcommand};
 use jiff::SignedDuration;
+use operator_kit::shutdown;
 
 pub use apply::{ApplyArgs, PERMISSION as APPLY_PERMISSION, ROLLOUT_PERMISSION};
 pub use check::{CheckArgs, OutputFormat};
@@ -56,8 +57,8 @@ enum Command {
     Webhook(Box<WebhookArgs>),
     /// Check what `run` would use: each setting, the connection to the cloud, and the rights there.
     ///
-    /// It changes nothing. It reads from Kubernetes only for the clouds that need it: byom has its pool there, and ibmcloud may take its
-    /// region from the nodes.
+    /// It changes nothing. It reads from Kubernetes only where it must: byom has its pool there, ibmcloud may take its region from the
+    /// nodes, and settings that say of which cluster the VMs are, such as TAGS, are compared with this cluster.
     #[command(after_help = check::EXIT_CODES)]
     Check(CheckArgs),
     /// Show PeerPods, VMs, capacity and the operator, the worst first.
@@ -149,6 +150,10 @@ impl Cli {
     /// Runs the command and returns its exit code: 0, 1 if something failed, 2 if the arguments are invalid; `check` has codes of
     /// its own.
     pub fn execute(self) -> ExitCode {
+        let ends_in_order = matches!(self.command, Command::Run(_) | Command::Webhook(_));
+        if !ends_in_order && let Err(problem) = shutdown::exit_on_signals_in_container() {
+            terminal::problem("signals", &problem.to_string());
+        }
         match self.command {
             Command::Run(args) => run::run(*args),
             Command::Webhook(args) => webhook::webhook(*args),

@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use clap::{Args, ValueEnum};
+use clap::{Args, ValueEnum, builder::NonEmptyStringValueParser};
 use jiff::{SignedDuration, Timestamp};
 use operator_kit::client;
 use prometheus_client::registry::Registry;
@@ -43,15 +43,21 @@ pub struct SweepArgs {
     pub folders: FolderArgs,
 
     /// The operator's namespace
-    #[arg(long, value_name = "NS", env = "PEERPOD_OPERATOR_NAMESPACE", default_value = crate::NAMESPACE)]
+    #[arg(
+        long,
+        value_name = "NS",
+        env = "PEERPOD_OPERATOR_NAMESPACE",
+        default_value = crate::NAMESPACE,
+        value_parser = NonEmptyStringValueParser::new()
+    )]
     pub namespace: String,
 
     /// Delete nothing
     #[arg(long, env = "PEERPOD_OPERATOR_DRY_RUN")]
     pub dry_run: bool,
 
-    /// Leave out what is younger by the cloud's clock. A cloud without such a clock (libvirt) counts from the first listing: there,
-    /// give a shorter time. From 1s to 24h
+    /// Leave out what is younger by the cloud's clock. Without such a clock (libvirt; addresses and interfaces of aws) it counts from
+    /// the first listing: there, give a shorter time. From 1s to 24h
     #[arg(long, value_name = "DURATION", env = "PEERPOD_OPERATOR_GRACE", default_value = "30m", value_parser = patience)]
     pub grace: Duration,
 

@@ -86,7 +86,13 @@ pub struct WebhookArgs {
     pub configurations: String,
 
     /// The webhook's namespace, with its Secret and its lease
-    #[arg(long, value_name = "NS", env = "PEERPOD_OPERATOR_NAMESPACE", default_value = crate::NAMESPACE)]
+    #[arg(
+        long,
+        value_name = "NS",
+        env = "PEERPOD_OPERATOR_NAMESPACE",
+        default_value = crate::NAMESPACE,
+        value_parser = NonEmptyStringValueParser::new()
+    )]
     pub namespace: String,
 
     /// Lowest TLS version: `VersionTLS12` or `VersionTLS13` [default: `VersionTLS12`]

@@ -38,7 +38,8 @@ reasons! {
     /// Why a PeerPod is not simply alive or gone. The texts are the documentation of the conditions.
     pub enum Reason of ConditionType;
 
-    /// The PeerPod is being deleted and its Pod still runs or ends. The operator keeps the VM until the Pod has ended.
+    /// The PeerPod is being deleted and its Pod still runs or ends. The operator keeps the VM until the Pod has ended;
+    /// with byom also as long as cloud-api-adaptor may still return the machine.
     WaitingForPod => Reconciling, Normal;
     /// The deletion takes longer than `--slow-after`. The message says what the operator waits for.
     DeletionSlow => Reconciling, Warning;
@@ -71,7 +72,8 @@ reasons! {
     /// an hour before the PeerPod.
     NotThisPodsVM => Stalled, Warning;
     /// Another PeerPod names the same VM, its Pod's VMs have the same name, and it is not being deleted or its Pod may still run
-    /// on the VM. One of an earlier start of the same Pod that cloud-api-adaptor has released does not count. With byom also:
+    /// on the VM. One of an earlier start of the same Pod that cloud-api-adaptor has released does not count. If aws or
+    /// alibabacloud has only a part of the VM left, a PeerPod of a Pod of any name or of none counts. With byom also:
     /// another Pod of the same name may have the machine, which is not recorded for it; or the pool gave the machine to this Pod
     /// again after it was available, and such a PeerPod of a Pod of any name names it.
     ClaimedByAnother => Stalled, Warning;
@@ -177,8 +179,8 @@ pub const KEPT_FOR_POD: &str = "KeptForPod";
 pub const POD_IS_OLDER: &str = "PodIsOlder";
 
 /// What [`KEPT_FOR_POD`] means, for documentation.
-pub const KEPT_FOR_POD_DOC: &str = "The Pod was in its sandbox already when a newer PeerPod of it was recorded, so it may run on this \
-     VM. No newer PeerPod replaces this one as long as the Pod lives. Nothing is to be done.";
+pub const KEPT_FOR_POD_DOC: &str = "The Pod was in its sandbox already when a newer PeerPod of it was recorded, or the cloud made or \
+     started this VM after that of the newer PeerPod, so the Pod may run on this VM. No newer PeerPod replaces this one as long as the Pod lives. Nothing is to be done.";
 
 /// The condition that reports one decision.
 #[derive(Clone, Debug, PartialEq, Eq)]

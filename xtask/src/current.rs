@@ -2,6 +2,7 @@
 
 use std::{
     env, fs,
+    os::unix::process::CommandExt as _,
     path::{Path, PathBuf},
     process::{Command, Stdio},
 };
@@ -53,8 +54,9 @@ pub(crate) struct Deploy {
 
 /// Applies the CRDs and waits until the API server has their kinds. Perhaps runs the operator.
 pub(crate) fn install(task: &Install) -> Result<()> {
-    kubectl(&["apply", "--server-side", "-f", CRDS])?;
-    kubectl(&["wait", "--for=condition=Established", "--timeout=60s", "-f", CRDS])?;
+    let crds = of_repository(CRDS);
+    kubectl(&["apply", "--server-side", "-f", &crds])?;
+    kubectl(&["wait", "--for=condition=Established", "--timeout=60s", "-f", &crds])?;
     match &task.then {
         Some(Then::Run(task)) => run(task),
         None => Ok(()),
@@ -76,14 +78,16 @@ pub(crate) fn uninstall() -> Result<()> {
         "{count} PeerPodConfigs are left, and only the operator can undo what it did for them; delete them while it runs: \
          kubectl delete peerpodconfigs --all --all-namespaces"
     );
-    kubectl(&["annotate", "--overwrite", "-f", CRDS, ALLOW_REMOVAL])?;
-    kubectl(&["delete", "--ignore-not-found", "-f", CRDS])
+    let crds = of_repository(CRDS);
+    kubectl(&["annotate", "--overwrite", "-f", &crds, ALLOW_REMOVAL])?;
+    kubectl(&["delete", "--ignore-not-found", "-f", &crds])
 }
 
 /// Runs the operator on this machine, until it is stopped.
 pub(crate) fn run(task: &Run) -> Result<()> {
     let mut operator = developers("peerpod-operator")?;
-    ended(operator.args(&task.arguments), "the operator")
+    // It replaces this process, and so gets its signals.
+    Err(operator.args(&task.arguments).exec()).context("running the operator")
 }
 
 /// An operator for this machine, built if need be. A developer's operator has no competitor, and should not wait for the lease of one that
@@ -116,17 +120,19 @@ pub(crate) fn undeploy(task: &Deploy) -> Result<()> {
 
 /// Applies a PeerPodConfig and a peer pod.
 pub(crate) fn samples() -> Result<()> {
-    kubectl(&["apply", "-f", SAMPLES])
+    kubectl(&["apply", "-f", &of_repository(SAMPLES)])
 }
 
 /// A kustomization of the provider's overlay with the image.
 fn kustomization(task: &Deploy) -> Result<PathBuf> {
     let root = repository::root();
     let overlay = Path::new("kustomize/overlays").join(&task.provider);
+    // An empty one, as of a variable that is not set, would be the folder of all overlays.
+    let is_name = !task.provider.is_empty() && !task.provider.contains(['/', '.']);
     ensure!(
-        root.join(&overlay).is_dir(),
-        "there is no overlay {}; see kustomize/overlays",
-        overlay.display()
+        is_name && root.join(&overlay).is_dir(),
+        "there is no overlay for the provider {:?}; see kustomize/overlays",
+        task.provider
     );
     let folder = root.join("target/deploy");
     fs::create_dir_all(&folder).with_context(|| format!("creating {}", folder.display()))?;
@@ -152,12 +158,18 @@ fn split(image: &str) -> (&str, String) {
     }
 }
 
+/// A path of the repository. kubectl runs in the caller's folder, to which the paths in `KUBECONFIG` may be relative.
+fn of_repository(path: &str) -> String {
+    repository::root().join(path).display().to_string()
+}
+
 fn kubectl(arguments: &[&str]) -> Result<()> {
-    ended(command().args(arguments), "kubectl")
+    ended(Command::new("kubectl").args(arguments), "kubectl")
 }
 
 fn output(arguments: &[&str]) -> Result<String> {
-    let output = command().args(arguments).stderr(Stdio::piped()).output().context(NO_KUBECTL)?;
+    let output =
+        Command::new("kubectl").args(arguments).stderr(Stdio::piped()).output().context(NO_KUBECTL)?;
     let problem = String::from_utf8_lossy(&output.stderr);
     // Without the definition there are no such objects.
     if problem.contains("the server doesn't have a resource type") {
@@ -169,12 +181,6 @@ fn output(arguments: &[&str]) -> Result<String> {
 
 const NO_KUBECTL: &str =
     "running kubectl; put it on the PATH, or start a cluster that brings it: cargo xtask cluster up";
-
-fn command() -> Command {
-    let mut command = Command::new("kubectl");
-    command.current_dir(repository::root());
-    command
-}
 
 /// Runs a program to its end. Fails unless it succeeds.
 pub(crate) fn ended(command: &mut Command, name: &str) -> Result<()> {

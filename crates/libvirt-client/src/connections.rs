@@ -31,8 +31,8 @@ const OPENING: u32 = 8;
 /// every client from here, even one with good credentials.
 const REFUSED_FOR: Duration = Duration::from_secs(10);
 
-/// The default of [`Options::connect_timeout`].
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// The default of [`Options::connect_timeout`]. A nameserver that does not answer takes 5 s of it, until the next one is asked.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 const SSH_CONNECT_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// An attempt to connect, and its outcome once it has ended.

@@ -2,9 +2,11 @@
 
 use std::io;
 use std::panic;
-use std::process::exit;
+use std::process::{self, exit};
+use std::thread;
 
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::runtime;
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
@@ -32,25 +34,67 @@ pub fn exit_on_panic() {
 ///
 /// Outside of a Tokio runtime.
 pub fn on_signals() -> io::Result<CancellationToken> {
-    let mut terminate = signal(SignalKind::terminate())?;
-    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut signals = Signals::caught()?;
     let token = CancellationToken::new();
     let cancelled = token.clone();
     tokio::spawn(async move {
         loop {
-            let (name, kind) = tokio::select! {
-                _ = terminate.recv() => ("SIGTERM", SignalKind::terminate()),
-                _ = interrupt.recv() => ("SIGINT", SignalKind::interrupt()),
-            };
+            let (name, kind) = signals.next().await;
             if cancelled.is_cancelled() {
                 warn!(signal = name, "exiting immediately");
-                exit(128 + kind.as_raw_value());
+                exit(status(kind));
             }
             info!(signal = name, "stopping; a second signal exits immediately");
             cancelled.cancel();
         }
     });
     Ok(token)
+}
+
+/// Ends this process at the first SIGTERM or SIGINT if it is the first one of a container, with the status that a shell gives for
+/// that signal. The kernel drops a signal for such a process that does not handle it. Any other process ends by itself.
+///
+/// For commands of which nothing must end in order.
+pub fn exit_on_signals_in_container() -> io::Result<()> {
+    if process::id() != 1 {
+        return Ok(());
+    }
+    let runtime = runtime::Builder::new_current_thread().enable_io().build()?;
+    let mut signals = {
+        let _entered = runtime.enter();
+        Signals::caught()?
+    };
+    // The command may block its own thread.
+    thread::spawn(move || {
+        let (_, kind) = runtime.block_on(signals.next());
+        exit(status(kind));
+    });
+    Ok(())
+}
+
+/// The signals that ask a process to end.
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Signals {
+    /// Those that come from now on, for the rest of the process's life.
+    fn caught() -> io::Result<Self> {
+        Ok(Self { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
+    }
+
+    async fn next(&mut self) -> (&'static str, SignalKind) {
+        tokio::select! {
+            _ = self.terminate.recv() => ("SIGTERM", SignalKind::terminate()),
+            _ = self.interrupt.recv() => ("SIGINT", SignalKind::interrupt()),
+        }
+    }
+}
+
+/// The status that a shell gives for this signal.
+fn status(kind: SignalKind) -> i32 {
+    128 + kind.as_raw_value()
 }
 
 #[cfg(test)]

@@ -2,6 +2,8 @@
 
 use std::{error::Error, fmt::Write as _};
 
+use crate::client::credentials;
+
 /// The beginning of a text, of at most `limit` bytes. It is cut between characters.
 pub fn cut(text: &str, limit: usize) -> String {
     let end = (0..=text.len().min(limit)).rev().find(|&end| text.is_char_boundary(end)).unwrap_or_default();
@@ -14,7 +16,12 @@ pub fn non_empty<T: AsRef<str>>(text: Option<T>) -> Option<T> {
 }
 
 /// An error with its causes, each once: the texts of many errors end with that of their cause, and others leave it out.
+///
+/// Of a kubeconfig's exec plugin that failed it repeats neither the command nor the standard output: secrets may be in both.
 pub fn causes(error: &(dyn Error + 'static)) -> String {
+    if let Some(problem) = credentials::problem(error) {
+        return problem;
+    }
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {

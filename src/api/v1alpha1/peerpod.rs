@@ -91,12 +91,13 @@ impl From<StoredPeerPod> for PeerPod {
     }
 }
 
-/// What delays a PeerPod's deletion. Absent if nothing ever did.
+/// What the operator waits for, or what is wrong. Absent if nothing ever was.
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PeerPodStatus {
     /// `Reconciling`: True while the operator waits and no person needs to act. `Stalled`: True while a person needs to
-    /// act. The reason and the message say why.
+    /// act. `KeptForPod`: True if no newer PeerPod replaces this one as long as its Pod lives. The reason and the message say
+    /// why.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]
     pub conditions: Vec<Condition>,

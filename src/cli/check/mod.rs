@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use clap::{Args, ValueEnum};
+use clap::{Args, ValueEnum, builder::NonEmptyStringValueParser};
 use kube::Client;
 use operator_kit::{
     Message,
@@ -47,7 +47,13 @@ pub struct CheckArgs {
     pub folders: FolderArgs,
 
     /// The operator's namespace
-    #[arg(long, value_name = "NS", env = "PEERPOD_OPERATOR_NAMESPACE", default_value = crate::NAMESPACE)]
+    #[arg(
+        long,
+        value_name = "NS",
+        env = "PEERPOD_OPERATOR_NAMESPACE",
+        default_value = crate::NAMESPACE,
+        value_parser = NonEmptyStringValueParser::new()
+    )]
     pub namespace: String,
 
     /// Format of the report

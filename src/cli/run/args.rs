@@ -40,7 +40,13 @@ pub struct RunArgs {
     pub providers: Vec<ProviderArg>,
 
     /// The operator's namespace
-    #[arg(long, value_name = "NS", env = "PEERPOD_OPERATOR_NAMESPACE", default_value = crate::NAMESPACE)]
+    #[arg(
+        long,
+        value_name = "NS",
+        env = "PEERPOD_OPERATOR_NAMESPACE",
+        default_value = crate::NAMESPACE,
+        value_parser = NonEmptyStringValueParser::new()
+    )]
     pub namespace: String,
 
     /// Act only while holding the lease. If false, run only one replica

@@ -34,8 +34,8 @@ const COUNT_INTERVAL: Duration = Duration::from_secs(300);
 /// A count is repeated only after this many times its duration: counting takes at most a hundredth of the time.
 const REST: u32 = 100;
 
-/// The longest time without a count, after one that failed.
-const LONGEST_WITHOUT: Duration = Duration::from_secs(3600);
+/// The longest rest after a count, however long it took.
+const LONGEST_REST: Duration = Duration::from_secs(3600);
 
 impl Capacity {
     /// Shows in the metrics, while this process leads, which configurations are ready, what their nodes advertise and what peer pods
@@ -97,12 +97,12 @@ impl Counts {
         let counted = count::count(pods, &nodes, false, &resources, &mut in_use).await;
         let took = start.elapsed();
         (self.latest, self.rest) = match counted {
-            Ok(()) => (Some(in_use), took * REST),
+            Ok(()) => (Some(in_use), (took * REST).min(LONGEST_REST)),
             Err(error) => {
                 debug!(%error, "counting the peer pods for the metrics failed; the operator tries again");
                 // An answer that did not come took long, but cost nothing.
                 let rest = took.saturating_sub(DEADLINE) * REST;
-                (None, rest.min(LONGEST_WITHOUT))
+                (None, rest.min(LONGEST_REST))
             }
         };
         self.at = Some(Instant::now());

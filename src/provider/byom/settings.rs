@@ -23,7 +23,8 @@ settings! {
         public_key: String = SSH_PUB_KEY_PATH.default("/root/.ssh/id_rsa.pub"),
         /// File with the private key.
         private_key: String = SSH_PRIV_KEY_PATH.default("/root/.ssh/id_rsa").concerns_deletion(),
-        /// How long connecting to a machine may take, in seconds. The operator waits 30 s at most.
+        /// How long connecting to a machine may take, in seconds. The operator waits 30 s at most,
+        /// and 40 s for the login and the restart together.
         timeout: String = SSH_TIMEOUT.default("30").concerns_deletion(),
         /// Folder with the trusted host keys, in files `*.pub`: /etc/byom/ssh-host-keys for the Secret byom-ssh-host-keys, or
         /// /etc/ssh-allowlist for the Secret ssh-host-key-allowlist. If empty, every host key is trusted.

@@ -29,7 +29,10 @@ use tokio_rustls::rustls::{
 };
 use tower::{BoxError, Service, ServiceExt as _};
 
-use super::{Options, pinned::Pinned};
+use super::{
+    Options,
+    pinned::{Fingerprint, Pinned},
+};
 use crate::provider::{Error, ErrorClass};
 
 /// Connects, and encrypts requests to `https:`.
@@ -54,26 +57,31 @@ pub(super) fn pool(connector: &Connector, idle: usize) -> Pool {
 
 /// A connector with these proxies, authorities and this deadline.
 pub(super) fn connector(options: &Options) -> Result<Connector, Error> {
-    let tls = Arc::new(tls(options)?);
     let mut tcp = HttpConnector::new();
     tcp.enforce_http(false);
     tcp.set_nodelay(true);
-    let direct = HttpsConnector::from((tcp.clone(), Arc::clone(&tls)));
-    let route = Route { tcp, to_proxy: direct, proxy: options.proxy.clone() };
-    let mut connector = TimeoutConnector::new(HttpsConnector::from((route, tls)));
+    // The addresses of a host share it. Without it, one that is dead takes all the time, and the next one is not tried.
+    tcp.set_connect_timeout(Some(options.connect * 3 / 4));
+    let to_cloud = Arc::new(tls(options, options.pinned.as_ref())?);
+    // No proxy has the pinned certificate.
+    let is_apart = options.proxy.is_some() && options.pinned.is_some();
+    let to_proxy = if is_apart { Arc::new(tls(options, None)?) } else { Arc::clone(&to_cloud) };
+    let to_proxy = HttpsConnector::from((tcp.clone(), to_proxy));
+    let route = Route { tcp, to_proxy, proxy: options.proxy.clone() };
+    let mut connector = TimeoutConnector::new(HttpsConnector::from((route, to_cloud)));
     connector.set_connect_timeout(Some(options.connect));
     Ok(connector)
 }
 
 /// Trusts the pinned certificate alone, if there is one. Else trusts what the machine trusts, and `authorities`. `SSL_CERT_FILE` and `SSL_CERT_DIR` name other certificates, as for every Go program.
-fn tls(options: &Options) -> Result<ClientConfig, Error> {
+fn tls(options: &Options, pinned: Option<&Fingerprint>) -> Result<ClientConfig, Error> {
     let provider = Arc::new(ring::default_provider());
     let builder = ClientConfig::builder_with_provider(Arc::clone(&provider));
     let builder = builder.with_safe_default_protocol_versions().map_err(|error| {
         let full = format!("TLS cannot be set up: {error}");
         Error::new(ErrorClass::Invalid, Message::new("TLS cannot be set up", full))
     })?;
-    let builder = match &options.pinned {
+    let builder = match pinned {
         Some(fingerprint) => {
             let pinned = Pinned { fingerprint: fingerprint.clone(), provider };
             builder.dangerous().with_custom_certificate_verifier(Arc::new(pinned))
@@ -134,20 +142,39 @@ impl Service<Uri> for Route {
             if let Some(login) = proxy.basic_auth() {
                 tunnel = tunnel.with_auth(login.clone());
             }
-            return Box::pin(async move { Ok(tunnel.oneshot(to).await?) });
+            let host = proxy.uri().host().unwrap_or_default().to_owned();
+            return Box::pin(async move {
+                tunnel.oneshot(to).await.map_err(|error| ByProxy { host, error: error.into() }.into())
+            });
         }
         let tcp = self.tcp.clone();
         Box::pin(async move { Ok(MaybeHttpsStream::Http(tcp.oneshot(to).await?)) })
     }
 }
 
+/// A proxy that could not be reached, or made no tunnel.
+#[derive(Debug, thiserror::Error)]
+#[error("by the proxy {host}")]
+struct ByProxy {
+    host: String,
+    #[source]
+    error: BoxError,
+}
+
 /// What a missing answer means, and a text for a status.
 pub(super) fn meaning(error: &(dyn error::Error + 'static)) -> (ErrorClass, &'static str) {
     let mut cause = Some(error);
+    let mut by_proxy = false;
     while let Some(error) = cause {
+        by_proxy |= error.is::<ByProxy>();
         match error.downcast_ref() {
             Some(rustls::Error::InvalidCertificate(CertificateError::ApplicationVerificationFailure)) => {
                 let public = "the certificate of the cloud's endpoint is not the one whose fingerprint the settings name";
+                return (ErrorClass::Invalid, public);
+            }
+            Some(rustls::Error::InvalidCertificate(_)) if by_proxy => {
+                let public = "the certificate of the proxy is not trusted; \
+                              put a private authority's into SSL_CERT_FILE, then restart the operator";
                 return (ErrorClass::Invalid, public);
             }
             Some(rustls::Error::InvalidCertificate(_)) => {
@@ -155,7 +182,7 @@ pub(super) fn meaning(error: &(dyn error::Error + 'static)) -> (ErrorClass, &'st
                               put a private authority's into SSL_CERT_FILE, then restart the operator";
                 return (ErrorClass::Invalid, public);
             }
-            Some(rustls::Error::AlertReceived(alert)) if refuses_certificate(*alert) => {
+            Some(rustls::Error::AlertReceived(alert)) if !by_proxy && refuses_certificate(*alert) => {
                 return (
                     ErrorClass::Unauthorized,
                     "the cloud's endpoint refuses the operator's own certificate",
@@ -167,7 +194,9 @@ pub(super) fn meaning(error: &(dyn error::Error + 'static)) -> (ErrorClass, &'st
         let inside = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
         cause = inside.map_or(error.source(), |inside| Some(inside));
     }
-    (ErrorClass::Transient, "the cloud cannot be reached")
+    let public =
+        if by_proxy { "the cloud cannot be reached by the proxy" } else { "the cloud cannot be reached" };
+    (ErrorClass::Transient, public)
 }
 
 /// Whether the server's alert says that it does not accept our certificate.

@@ -52,7 +52,7 @@ use hyper::{
     header::{AUTHORIZATION, HeaderValue},
 };
 use hyper_util::client::proxy::matcher::Matcher;
-use operator_kit::{Message, text::causes};
+use operator_kit::{Message, client::Proxies, text::causes};
 use secrecy::{ExposeSecret as _, SecretString};
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore},
@@ -119,7 +119,7 @@ pub(super) struct Options {
     pub body: usize,
     /// How many idle connections to one host are kept.
     pub idle: usize,
-    /// The proxies. `None`: hosts are reached directly (metadata servers). The client never sends `http:` by a proxy.
+    /// The proxies. `None`: hosts are reached directly. The client never sends `http:` by a proxy.
     pub proxy: Option<Arc<Matcher>>,
     /// Authorities that are trusted beside the machine's.
     pub authorities: Vec<CertificateDer<'static>>,
@@ -141,16 +141,22 @@ pub(super) struct Identity {
 impl Default for Options {
     fn default() -> Self {
         Self {
-            connect: Duration::from_secs(5),
+            // A nameserver that does not answer takes 5 s of it, until the next one is asked.
+            connect: Duration::from_secs(10),
             total: Duration::from_secs(20),
             body: 4 << 20,
             idle: IDLE_CONNECTIONS,
-            proxy: Some(Arc::new(Matcher::from_env())),
+            proxy: proxy(Proxies::of_environment()),
             authorities: Vec::new(),
             pinned: None,
             identity: None,
         }
     }
+}
+
+/// Which proxy leads to an encrypted host, if there is one.
+fn proxy(variables: Proxies) -> Option<Arc<Matcher>> {
+    Some(Arc::new(Matcher::builder().https(variables.https?).no(variables.exempt).build()))
 }
 
 impl Options {

@@ -112,12 +112,23 @@ impl Keeper {
                 Some(object) = objects.next() => term.take(object, &self.name),
                 Ok(()) = settings.changed() => {}
                 () = self.settings.until_reported(|_| true) => {}
-                () = self.identity_changed.notified() => {
-                    term.doubt.get_or_insert_with(|| Instant::now() + self.doubts.failed(&()));
-                }
+                () = self.identity_changed.notified() => self.doubt(&mut term),
                 () = sleep(pause) => term.waited(&self.name),
             }
         }
+    }
+
+    /// Notes that it must be asked again who answers: soon, or later and later while others answer in turn.
+    fn doubt(&self, term: &mut TermState) {
+        if term.doubt.is_some() {
+            return;
+        }
+        let now = Instant::now();
+        if term.last_doubt.is_none_or(|last| now - last > 2 * LONGEST_DOUBT) {
+            self.doubts.succeeded(&());
+        }
+        term.last_doubt = Some(now);
+        term.doubt = Some(now + self.doubts.failed(&()));
     }
 
     /// Does the next step. Returns when to look again if nothing changes.

@@ -28,6 +28,8 @@ pub(super) struct TermState {
     pub(super) unreadable: Option<Error>,
     /// When to ask for the identity again: it may be another one than is recorded.
     pub(super) doubt: Option<Instant>,
+    /// When that was last noted.
+    pub(super) last_doubt: Option<Instant>,
     /// Where VMs may be by settings that were mounted in this term, or that were reported as cloud-api-adaptor's, until that is recorded:
     /// the settings may be set back before.
     ///

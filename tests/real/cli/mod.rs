@@ -3,4 +3,5 @@
 pub mod apply;
 mod check;
 mod drain;
+mod signals;
 mod status;

@@ -198,6 +198,23 @@ async fn https_requests_use_the_proxy_unless_their_host_is_exempt() {
 }
 
 #[tokio::test]
+async fn the_proxy_is_trusted_by_its_authority_and_the_cloud_by_its_fingerprint() {
+    let (server, certificate) = Server::encrypted(whole("200 OK", "", "")).await;
+    let (proxy, authority) = Server::encrypted(Answer::Tunnel).await;
+    let through = |authorities| {
+        let matcher = Matcher::builder().all(proxy.uri("")).build();
+        let digest = ring::digest::digest(&ring::digest::SHA256, &certificate);
+        let pinned = Fingerprint::parse(&operator_kit::text::hex(digest.as_ref()));
+        Client::new(Options { proxy: Some(Arc::new(matcher)), pinned, authorities, ..options() }).unwrap()
+    };
+    assert!(through(vec![authority]).send(get(&server.uri("/"))).await.is_ok());
+    let error = through(Vec::new()).send(get(&server.uri("/"))).await.unwrap_err();
+    assert_eq!(error.class, ErrorClass::Invalid);
+    assert!(error.message.for_status().contains("the certificate of the proxy is not trusted"), "{error:?}");
+    assert!(error.message.for_log().contains("by the proxy 127.0.0.1"), "{error:?}");
+}
+
+#[tokio::test]
 async fn an_unreachable_host_is_a_transient_error() {
     let dead = Server::start(Answer::Silence).await;
     let uri = dead.uri("/");

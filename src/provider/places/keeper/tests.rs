@@ -162,6 +162,26 @@ async fn a_doubted_identity_is_asked_for_again_after_a_pause_if_the_cloud_does_n
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_move_after_a_long_time_is_noticed_as_soon_as_the_first_one() {
+    let server = ApiServer::expecting([]);
+    let stage = Stage::new(&server, docker("tcp://10.0.0.1:2375"));
+    let mut term = TermState::default();
+    let mut doubt = async |after| {
+        sleep(after).await;
+        term.doubt = None;
+        stage.keeper.doubt(&mut term);
+        term.doubt.unwrap() - Instant::now()
+    };
+    let second = Duration::from_secs(1);
+    let mut longest = Duration::ZERO;
+    for _ in 0..20 {
+        longest = longest.max(doubt(second).await);
+    }
+    assert!(longest > 60 * second, "addresses that several hosts share are asked less and less: {longest:?}");
+    assert!(doubt(3 * LONGEST_DOUBT).await <= second);
+}
+
 #[tokio::test]
 async fn what_a_failing_watch_should_bring_is_not_waited_for() {
     let server = ApiServer::expecting([Call::patch(RECORD).answer(Reply::as_sent())]);

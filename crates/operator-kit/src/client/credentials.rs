@@ -1,0 +1,52 @@
+//! Why the credentials of a kubeconfig cannot be used.
+
+use std::{error::Error, iter::successors};
+
+use kube::client::AuthError;
+
+/// The text for an error that credentials caused; `None` for any other error. kube's own texts quote the exec plugin's command, of
+/// which the arguments and the environment may be secrets, and all that it printed, which may be a token.
+pub(crate) fn problem(error: &(dyn Error + 'static)) -> Option<String> {
+    let cause =
+        successors(Some(error), |&error| error.source()).find_map(|it| it.downcast_ref::<AuthError>())?;
+    Some(match cause {
+        AuthError::AuthExecParse(_) => "the output of the kubeconfig's exec plugin cannot be read".to_owned(),
+        AuthError::AuthExecStart(why) => format!("the kubeconfig's exec plugin cannot be started: {why}"),
+        AuthError::AuthExecRun { out, .. } => {
+            let said = String::from_utf8_lossy(&out.stderr);
+            format!("the kubeconfig's exec plugin failed ({}): {}", out.status, said.trim())
+        }
+        other => other.to_string(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+    use crate::api_call;
+
+    fn failed() -> AuthError {
+        let mut plugin = Command::new("sh");
+        plugin.args(["-c", "echo a-secret; echo expired >&2; exit 3", "--password=a-secret"]);
+        plugin.env("CLIENT_SECRET", "a-secret");
+        let out = plugin.output().unwrap();
+        AuthError::AuthExecRun { cmd: format!("{plugin:?}"), out: Box::new(out) }
+    }
+
+    #[test]
+    fn a_plugins_command_and_standard_output_are_not_repeated() {
+        let expected = "the kubeconfig's exec plugin failed (exit status: 3): expired";
+        // The first is at the start, the second when the credentials are renewed.
+        for error in [kube::Error::Auth(failed()), kube::Error::Service(failed().into())] {
+            assert!(error.to_string().contains("a-secret"), "kube quotes it: {error}");
+            assert_eq!(api_call::text(&error), expected);
+        }
+    }
+
+    #[test]
+    fn other_errors_are_none_of_the_credentials() {
+        assert_eq!(problem(&kube::Error::Service("connection refused".into())), None);
+    }
+}
