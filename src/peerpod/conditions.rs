@@ -270,6 +270,12 @@ fn developer_mode() -> (Reason, Message) {
     (Reason::DeveloperMode, Message::public(message))
 }
 
+const NO_OWNER: &str = "no Pod owns this PeerPod, so nothing proves which Pod the VM belongs to";
+
+/// What else a PeerPod without an owner may be.
+const COPIED: &str =
+    "If the PeerPod comes from a backup, the VM may be another cluster's, whose Pods do not show here";
+
 fn kept(kept: Kept) -> (Reason, Message) {
     match kept {
         Kept::Ambiguous => (
@@ -280,6 +286,12 @@ fn kept(kept: Kept) -> (Reason, Message) {
         ),
         Kept::DeveloperMode => developer_mode(),
         Kept::Lost(state) => (state.reason(), state.text().into()),
+        Kept::NoOwner => (
+            Reason::NoOwner,
+            Message::public(format!(
+                "{NO_OWNER}, and nothing deletes the PeerPod; if no Pod uses the VM, delete the PeerPod, then the VM by hand. {COPIED}"
+            )),
+        ),
     }
 }
 
@@ -289,7 +301,7 @@ fn blocked(blocked: &Blocked) -> (Reason, Message) {
         Blocked::NoOwner => (
             Reason::NoOwner,
             Message::public(format!(
-                "no Pod owns this PeerPod, so nothing proves which Pod the VM belongs to; if no Pod uses the VM, delete it by hand; {give_up}"
+                "{NO_OWNER}; if no Pod uses the VM, delete it by hand; {give_up}. {COPIED}"
             )),
         ),
         Blocked::UnreadFinalizers => (

@@ -83,7 +83,11 @@ fn deleting(facts: Facts) -> Decision {
 
 /// Decides on a VM that is there and that its Pod does not need any more.
 fn delete(vm: Vm, facts: Facts) -> Decision {
-    let Some(pod) = facts.pod else { return Decision::Refuse(Blocked::NoOwner) };
+    let Some(pod) = facts.pod else {
+        // It may be a copy from another cluster, whose Pods do not show here that they use the VM.
+        let older = ownership::ensure_not_older(&vm, facts.recorded).err();
+        return Decision::Refuse(older.map_or(Blocked::NoOwner, Blocked::NotOwn));
+    };
     if let Some(claimant) = facts.claimed_by {
         return Decision::Refuse(Blocked::Claimed(claimant));
     }
@@ -168,6 +172,9 @@ pub fn must_keep_for_pod(facts: &Facts) -> bool {
 /// Decides on a PeerPod that is not being deleted. Its siblings matter, whether its VM is lost, and whether its Pod has ended and
 /// cloud-api-adaptor had time to release it. A lost VM is only reported here: a kubelet or a person must end the Pod.
 fn live(facts: Facts) -> Decision {
+    if facts.pod.is_none() {
+        return Decision::Keep(Kept::NoOwner);
+    }
     let has_ended = is_left_by_an_ended_pod(&facts);
     match sibling_order(&facts) {
         order if (has_ended || order == SiblingOrder::Superseded) && facts.developer_mode => {

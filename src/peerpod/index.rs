@@ -285,14 +285,16 @@ impl Index {
 
     fn entry(&self, peerpod: &PeerPod) -> Entry {
         let deleted = deleted_at(peerpod);
-        let needs_resync = deleted.is_some() || has_clearable_condition(peerpod);
         let role = match (deleted, has_finalizer(peerpod)) {
             (Some(_), _) => Role::Deleting,
             (None, true) => Role::Record,
             (None, false) => Role::WithoutFinalizer,
         };
+        let pod_vm = self.pod_vm(peerpod);
+        let is_ownerless = role == Role::Record && pod_vm.pod.is_none();
+        let needs_resync = deleted.is_some() || has_clearable_condition(peerpod) || is_ownerless;
         Entry {
-            pod_vm: self.pod_vm(peerpod),
+            pod_vm,
             role,
             created: created(peerpod).as_second(),
             cloud: cloud_label(peerpod.cloud_provider()),

@@ -126,7 +126,8 @@ impl RequeuePolicy {
             | Decision::Supersede
             | Decision::Retire
             | Decision::Tidy
-            | Decision::Release(_) => {
+            | Decision::Release(_)
+            | Decision::Keep(Kept::NoOwner) => {
                 self.forget(key);
                 return None;
             }

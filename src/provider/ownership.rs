@@ -106,11 +106,15 @@ pub fn verify(vm: Vm, pod: &str, name_limit: usize) -> Result<OwnVm, NotOwn> {
 /// Fails for a VM that was there long before it was recorded. Then another record may be the right one: the PeerPod was restored from
 /// a backup, or copied from the cluster that has the VM.
 pub fn verify_age(own: OwnVm, recorded: Timestamp) -> Result<OwnVm, NotOwn> {
-    let OwnVm(vm) = &own;
+    ensure_not_older(&own.0, recorded).map(|()| own)
+}
+
+/// See [`verify_age`].
+pub fn ensure_not_older(vm: &Vm, recorded: Timestamp) -> Result<(), NotOwn> {
     if vm.created.is_some_and(|created| recorded.duration_since(created) > RECORDED_BY) {
         return Err(NotOwn::Older { id: vm.id.to_string(), name: vm.name.clone() });
     }
-    Ok(own)
+    Ok(())
 }
 
 /// Proves that `vm`, as the cloud describes it, is what a list showed, and by `proof` that it is this cluster's. The caller must

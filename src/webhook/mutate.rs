@@ -9,7 +9,7 @@ use operator_kit::quantity::InvalidQuantity;
 
 use super::{
     marker::{COUNTED, Counted},
-    sizing::{ANNOTATIONS, Demand, FIELDS, GPU, GPUS, Role, is_ignored, size},
+    sizing::{ANNOTATIONS, Demand, FIELDS, GPU, GPUS, INSTANCE_TYPE, Role, is_ignored, size},
 };
 use crate::api::v1alpha1::Sizing;
 pub use patch::Patch;
@@ -263,7 +263,7 @@ impl<'p> Mutation<'p> {
             changed.insert(key, size[place].map(|number| number.to_string()));
         }
         let will_be = |key: &str| changed.get(key).map_or(current(key).is_some(), Option::is_some);
-        if is_ignored(ANNOTATIONS.map(will_be)) {
+        if is_ignored(ANNOTATIONS.map(will_be)) && current(INSTANCE_TYPE).is_none_or(str::is_empty) {
             self.warnings.push(ONE_ALONE.to_owned());
         }
         changed.insert(COUNTED, Some(after.to_string()));

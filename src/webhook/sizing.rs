@@ -83,6 +83,9 @@ pub struct Size {
     pub gpus: Option<u64>,
 }
 
+/// By this annotation a user names the instance type. Then the size does not matter.
+pub(super) const INSTANCE_TYPE: &str = "io.katacontainers.config.hypervisor.machine_type";
+
 impl Size {
     /// Its parts, in the order of the [`ANNOTATIONS`].
     pub const fn parts(self) -> [Option<u64>; ANNOTATIONS.len()] {

@@ -85,9 +85,27 @@ pub(crate) fn uninstall() -> Result<()> {
 
 /// Runs the operator on this machine, until it is stopped.
 pub(crate) fn run(task: &Run) -> Result<()> {
+    if !task.arguments.iter().any(|it| it.starts_with("--leader-elect")) {
+        ensure_none_runs()?;
+    }
     let mut operator = developers("peerpod-operator")?;
     // It replaces this process, and so gets its signals.
     Err(operator.args(&task.arguments).exec()).context("running the operator")
+}
+
+/// Fails if the cluster has an operator: without leader election both would act.
+fn ensure_none_runs() -> Result<()> {
+    const REPLICAS: &str = "--output=jsonpath={.spec.replicas}";
+    let namespace = peerpod_operator::NAMESPACE;
+    let query =
+        ["get", "deployment", "peerpod-operator", "--namespace", namespace, "--ignore-not-found", REPLICAS];
+    let replicas = output(&query)?;
+    ensure!(
+        matches!(&*replicas, "" | "0"),
+        "the cluster runs an operator already, and both would act at once; stop it first: kubectl --namespace {namespace} scale \
+         deployment peerpod-operator --replicas=0"
+    );
+    Ok(())
 }
 
 /// An operator for this machine, built if need be. A developer's operator has no competitor, and should not wait for the lease of one that

@@ -128,6 +128,8 @@ pub enum Kept {
     DeveloperMode,
     /// The Pod runs and the VM does not.
     Lost(LostState),
+    /// No Pod owns the PeerPod: no event deletes it, and its VM does not count as untracked.
+    NoOwner,
 }
 
 /// Why the operator does nothing, so that the condition can say what to do.

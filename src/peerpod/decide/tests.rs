@@ -184,7 +184,16 @@ fn a_live_peerpod_is_retired_after_its_pod_ended_and_a_sweep_saw_it() {
 fn without_an_owner_nothing_is_deleted_and_absence_releases() {
     let ownerless = Facts { pod: None, ..dangling() };
     assert_eq!(decide(ownerless.clone()), Decision::Refuse(Blocked::NoOwner));
+    let older = Facts { vm: present(Some(-2 * 3600)), ..ownerless.clone() };
+    assert!(matches!(decide(older), Decision::Refuse(Blocked::NotOwn(ownership::NotOwn::Older { .. }))));
     assert_eq!(decide(Facts { vm: VmState::Absent, ..ownerless }), Decision::Release(Release::Absent));
+}
+
+#[test]
+fn a_live_peerpod_without_an_owner_is_reported_and_no_sibling_replaces_it() {
+    let ownerless = Facts { pod: None, siblings: vec![sibling(1, None)], ..live_one() };
+    assert_eq!(decide(ownerless.clone()), Decision::Keep(Kept::NoOwner));
+    assert_eq!(decide(Facts { finalizer: false, ..ownerless }), Decision::Nothing);
 }
 
 #[test]

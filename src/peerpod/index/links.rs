@@ -64,8 +64,8 @@ pub(super) struct Entry {
     pub(super) counted_as: CountedAs,
     /// A hash of all that decisions read from the object itself, except its status.
     pub(super) content: u64,
-    /// Whether it is being deleted, or its status has a condition that a reconcile may have to remove. Any other PeerPod needs a
-    /// reconcile only if it has newer siblings.
+    /// Whether it is being deleted, its status has a condition that a reconcile may have to remove, or it has no owner, which is
+    /// reported. Any other PeerPod needs a reconcile only if it has newer siblings.
     pub(super) needs_resync: bool,
 }
 

@@ -8,7 +8,10 @@ use serde::{
 };
 
 use super::LISTS;
-use crate::webhook::{marker::COUNTED, sizing::ANNOTATIONS};
+use crate::webhook::{
+    marker::COUNTED,
+    sizing::{ANNOTATIONS, INSTANCE_TYPE},
+};
 
 /// The most containers, and init containers, of a Pod.
 pub const MOST_CONTAINERS: usize = 500;
@@ -133,7 +136,9 @@ impl<'de: 'a, 'a> Visitor<'de> for Reader<Annotations<'a>> {
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Annotations<'a>, A::Error> {
         let mut annotations = BTreeMap::new();
         while let Some(key) = map.next_key::<Text>()? {
-            if let Some(key) = ANNOTATIONS.into_iter().chain([COUNTED]).find(|ours| **ours == *key) {
+            if let Some(key) =
+                ANNOTATIONS.into_iter().chain([COUNTED, INSTANCE_TYPE]).find(|ours| **ours == *key)
+            {
                 annotations.insert(key, map.next_value()?);
             } else {
                 map.next_value::<IgnoredAny>()?;

@@ -365,6 +365,8 @@ fn a_pod_with_cpu_or_memory_alone_gets_a_warning() {
         (json!({ "cpu": "1" }), json!({ MEMORY: "512" }), false),
         (json!({}), json!({ MEMORY: "512" }), true),
         (json!({ "cpu": "1" }), json!({ GPUS: "1" }), false),
+        (json!({ "cpu": "1" }), json!({ INSTANCE_TYPE: "c6a.large" }), false),
+        (json!({ "cpu": "1" }), json!({ INSTANCE_TYPE: "" }), true),
     ] {
         assert_eq!(warned(asked.clone(), annotations.clone()), expected, "{asked} {annotations}");
     }

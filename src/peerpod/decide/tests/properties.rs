@@ -161,6 +161,10 @@ proptest! {
         let facts = Facts { deleted: None, finalizer: true, ..facts };
         let decision = decide(facts.clone());
         prop_assert!(!matches!(decision, Decision::Delete(_) | Decision::Tidy | Decision::Release(_) | Decision::Wait(Wait::PodRuns | Wait::PodEnds(_) | Wait::CleanUp(_) | Wait::VmDeletion(_))));
+        if facts.pod.is_none() {
+            prop_assert_eq!(decision, Decision::Keep(Kept::NoOwner));
+            return Ok(());
+        }
         let has_ended = facts.finding == Some(PeerPodFinding::Ended) && facts.owner == Owner::Finished;
         let goes = match facts.developer_mode {
             true => Decision::Keep(Kept::DeveloperMode),

@@ -37,6 +37,22 @@ fn a_vm_stays_kept_for_its_pod_while_any_peerpod_records_it_for_that_pod() {
 }
 
 #[test]
+fn a_live_peerpod_without_an_owner_is_looked_at_once() {
+    let index = Index::default();
+    let mut one = peerpod("a", "pod-1", UUID);
+    assert!(!index.apply(&Event::Apply(one.clone())).matters);
+    one.metadata.owner_references = None;
+    assert!(index.apply(&Event::Apply(one.clone())).matters);
+    one.metadata.resource_version = Some("2".into());
+    assert!(!index.apply(&Event::Apply(one.clone())).matters);
+    index.apply(&Event::Delete(one.clone()));
+    index.apply(&Event::Init);
+    index.apply(&Event::InitApply(one.clone()));
+    let looked_at: Vec<_> = index.apply(&Event::InitDone).others;
+    assert_eq!(looked_at.len(), 1, "also after a new list");
+}
+
+#[test]
 fn a_written_status_is_no_change_and_everything_that_decisions_read_is() {
     let index = Index::default();
     index.apply(&Event::Apply(made("sibling", "pod-1", &vm(1), 10)));
