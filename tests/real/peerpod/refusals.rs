@@ -155,6 +155,8 @@ fn without_an_owner_a_machine_stays_and_an_absent_one_is_released() -> Result<()
         let stuck = scene.caa.create(ownerless(scene, &domain.uuid.to_string())?).await?;
         let absent = scene.caa.create(ownerless(scene, "0dd2f0c5-6a3d-44a7-9b5e-2f7a6c2f9a11")?).await?;
         for peerpod in [&stuck, &absent] {
+            let reported = scene.held(&peerpod.name_any(), "NoOwner").await?;
+            assert!(reported.message.contains("nothing deletes the PeerPod"), "{}", reported.message);
             scene.kubectl(&["delete", "peerpod", &peerpod.name_any(), "--wait=false"]).await?;
         }
         scene.released(&absent.name_any()).await?;
