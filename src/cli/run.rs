@@ -62,7 +62,7 @@ async fn serve(args: RunArgs) -> Result<(), Box<dyn std::error::Error>> {
     };
     let servers = endpoints.serve(&shutdown)?;
 
-    let sources = watch_settings(&args, &metrics, &readiness, &shutdown).await?;
+    let sources = watch_settings(&args, &metrics, &readiness, &published, &shutdown).await?;
     let client = client::infer().await?;
     info!(version = env!("CARGO_PKG_VERSION"), namespace = args.namespace, "started");
 
@@ -184,6 +184,7 @@ async fn watch_settings(
     args: &RunArgs,
     metrics: &Metrics,
     readiness: &http::Readiness,
+    published: &Published,
     shutdown: &CancellationToken,
 ) -> Result<Vec<CloudSettings>, String> {
     let mut sources = Vec::new();
@@ -192,7 +193,8 @@ async fn watch_settings(
     for (cloud, folders) in named {
         let name = cloud.map_or(DEFAULT_SETTINGS, Cloud::name);
         let reload_metrics = metrics.clone();
-        let shown = readiness.shows(cloud.map_or("settings".to_owned(), |it| format!("settings of {it}")));
+        let label = cloud.map_or("settings".to_owned(), |it| format!("settings of {it}"));
+        let (shown, published) = (readiness.shows(label.clone()), published.clone());
         let deletes = args.controllers.contains(&ControllerName::PeerPod);
         let of = cloud.map_or_else(|| ServedCloud::any_but(others.clone()), ServedCloud::only);
         let checked = of.clone();
@@ -204,7 +206,9 @@ async fn watch_settings(
             }
             let usable = state.usable().map(|usable| usable && conflict.is_none());
             reload_metrics.settings_usable(name, usable.filter(|_| deletes));
-            match state.problem().or(conflict) {
+            let problem = state.problem().or(conflict);
+            published.show_settings(&label, problem.as_deref());
+            match problem {
                 None => shown.met(),
                 Some(problem) => shown.unmet(problem),
             }

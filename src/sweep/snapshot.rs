@@ -1,6 +1,6 @@
 //! What the last sweep found, as `status` shows it *(no client)*.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use jiff::Timestamp;
 use parking_lot::Mutex;
@@ -20,6 +20,9 @@ pub struct Snapshot {
     pub leads: bool,
     /// Each cloud of the settings.
     pub clouds: Vec<CloudSnapshot>,
+    /// What is wrong with the mounted settings, by the name that `/readyz` has for them.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub settings: BTreeMap<String, String>,
 }
 
 /// What is known of one cloud.
@@ -195,7 +198,18 @@ impl Published {
 
     /// This process begins to lead, or does not lead. It knows no cloud yet.
     pub(super) fn begin(&self, leads: bool) {
-        *self.0.lock() = Snapshot { leads, clouds: Vec::new() };
+        let mut snapshot = self.0.lock();
+        snapshot.leads = leads;
+        snapshot.clouds.clear();
+    }
+
+    /// Replaces what is wrong with the settings of this name.
+    pub(crate) fn show_settings(&self, name: &str, problem: Option<&str>) {
+        let mut snapshot = self.0.lock();
+        match problem {
+            Some(problem) => snapshot.settings.insert(name.to_owned(), problem.to_owned()),
+            None => snapshot.settings.remove(name),
+        };
     }
 
     /// Replaces what is known of a cloud.

@@ -91,6 +91,13 @@ impl Report {
         let nodes = problems.unless(nodes, "nodes").unwrap_or_default();
         problems.0.extend(unread.map(|text| unknown("Pods", text)));
         problems.0.extend(configs.iter().flat_map(capacity::problems));
+        if !configs.is_empty() && configs.iter().all(|it| it.metadata.namespace.as_deref() != Some(operator))
+        {
+            let text = format!(
+                "none is in the namespace {operator} (--operator-namespace), and no other one takes effect"
+            );
+            problems.0.push(unknown("PeerPodConfigs", text));
+        }
         let leader = problems.leader(leader, now);
         let settings = problems.unless(settings, "settings").unwrap_or_default();
         let clouds = problems.clouds(sweep, namespace);
@@ -165,7 +172,10 @@ impl Problems {
         sweep: Result<Snapshot, String>,
         namespace: Option<&str>,
     ) -> Option<Vec<CloudSnapshot>> {
-        let Snapshot { leads, mut clouds } = self.unless(sweep, "clouds")?;
+        let Snapshot { leads, mut clouds, settings } = self.unless(sweep, "clouds")?;
+        for (name, problem) in settings {
+            self.error(&name, format!("{problem}; peerpod-operator check says more, and the operator uses no settings or former ones"));
+        }
         if !leads {
             let text = "the operator has listed no cloud yet, or runs with --sweep=off";
             self.0.push(unknown("clouds", text.to_owned()));

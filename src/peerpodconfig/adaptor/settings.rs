@@ -163,6 +163,11 @@ pub(super) fn older(
              pods, or set adaptor.restartOnSettingsChange"
                 .to_owned()
         }
+        Some(built) if Cloud::named(&built.cloud_name).is_none() => format!(
+            "the DaemonSet was created for CLOUD_PROVIDER {}, which is no provider of this operator, and Pods that start with the new \
+             settings do not fit it; set adaptor.restartOnSettingsChange once no peer pod runs",
+            built.cloud_name
+        ),
         Some(built) => format!(
             "the DaemonSet was created for CLOUD_PROVIDER {} and PROBE_PORT {}, and Pods that start with \
              the new settings do not fit it; set these settings back, or end the peer pods and set \
@@ -188,6 +193,21 @@ mod tests {
     fn message(pods: usize, is_built: bool, misfit: Option<&AdaptorSettings>) -> String {
         let pods: Vec<_> = (0..pods).map(|number| format!("pod-{number}")).collect();
         older(&pods, is_built, misfit, false).message
+    }
+
+    #[test]
+    fn nobody_is_asked_to_set_a_misspelt_provider_back() {
+        let built = |cloud: &str| AdaptorSettings {
+            cloud_name: cloud.to_owned(),
+            ..AdaptorSettings::read(None, None)
+        };
+        let misspelt = message(0, false, Some(&built("libvrt")));
+        assert!(
+            misspelt.contains("libvrt, which is no provider")
+                && !misspelt.contains("set these settings back"),
+            "{misspelt}"
+        );
+        assert!(message(0, false, Some(&built("libvirt"))).contains("set these settings back"));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 use serde_json::json;
 
 use super::*;
-use crate::peerpod::LostState;
+use crate::{peerpod::LostState, sweep::Published};
 
 fn now() -> Timestamp {
     "2026-01-01T12:00:00Z".parse().unwrap()
@@ -25,7 +25,7 @@ fn observed() -> Observed {
         pods: (Usage::new(true), None),
         leader: Ok(Some(leader)),
         settings: Ok(Vec::new()),
-        sweep: Ok(Snapshot { leads: true, clouds: Vec::new() }),
+        sweep: Ok(Snapshot { leads: true, ..Snapshot::default() }),
     }
 }
 
@@ -104,8 +104,10 @@ fn lost_vms_are_those_of_the_namespace_and_a_listing_that_failed_is_an_error() {
         lost: vec![lost("shop"), lost("bank")],
         ..CloudSnapshot::default()
     };
-    let observed =
-        || Observed { sweep: Ok(Snapshot { leads: true, clouds: vec![cloud.clone()] }), ..self::observed() };
+    let observed = || Observed {
+        sweep: Ok(Snapshot { leads: true, clouds: vec![cloud.clone()], ..Snapshot::default() }),
+        ..self::observed()
+    };
     let text = "aws: the newest listing failed: throttled".to_owned();
     assert_eq!(problems(observed()), [(Severity::Error, text)]);
     let namespaces = |namespace| {
@@ -116,6 +118,22 @@ fn lost_vms_are_those_of_the_namespace_and_a_listing_that_failed_is_an_error() {
     assert_eq!(namespaces(Some("bank")), ["bank"]);
     let unknown = Observed { sweep: Ok(Snapshot::default()), ..self::observed() };
     assert!(report(unknown).clouds.is_none(), "it may have any number of VMs");
+}
+
+#[test]
+fn settings_that_the_operator_cannot_use_are_a_problem_also_before_it_leads() {
+    let published = Published::default();
+    published.show_settings("settings", Some("CLOUD_PROVIDER is no provider"));
+    let sweep = Ok(published.current());
+    let shown = problems(Observed { sweep, ..observed() });
+    assert!(
+        shown.iter().any(|(severity, text)| {
+            *severity == Severity::Error && text.starts_with("settings: CLOUD_PROVIDER is no provider; ")
+        }),
+        "{shown:?}"
+    );
+    published.show_settings("settings", None);
+    assert_eq!(published.current(), Snapshot::default());
 }
 
 #[test]

@@ -93,6 +93,10 @@ pub(super) async fn authenticate(
             USUAL_KEYS.join(", ")
         )));
     }
+    if !refused {
+        let (server, problems) = (&ssh.server, problems.join("; "));
+        return Err(Error::Auth(format!("there is no usable key for {user} at {server}: {problems}")));
+    }
     Err(Error::Auth(format!(
         "sshd at {} lets {user} in with none of the keys [{}]; add the public key to its authorized_keys there",
         ssh.server,
