@@ -61,7 +61,8 @@ reasons! {
     InvalidSettings => Stalled, Warning;
     /// This operator does not support the cloud that the PeerPod names, or its settings name another cloud.
     UnknownProvider => Stalled, Warning;
-    /// No Pod owns the PeerPod, so nothing proves which Pod the VM belongs to.
+    /// No Pod owns the PeerPod, so nothing proves which Pod the VM belongs to. A PeerPod that is not being deleted has this reason,
+    /// too.
     NoOwner => Stalled, Warning;
     /// The PeerPod has more than 32 finalizers, or one with a name that is not valid. The operator does not read them, so it
     /// changes nothing. Remove the finalizers of others.
@@ -180,7 +181,8 @@ pub const POD_IS_OLDER: &str = "PodIsOlder";
 
 /// What [`KEPT_FOR_POD`] means, for documentation.
 pub const KEPT_FOR_POD_DOC: &str = "The Pod was in its sandbox already when a newer PeerPod of it was recorded, or the cloud made or \
-     started this VM after that of the newer PeerPod, so the Pod may run on this VM. No newer PeerPod replaces this one as long as the Pod lives. Nothing is to be done.";
+     started this VM after that of the newer PeerPod, so the Pod may run on this VM. No newer PeerPod replaces this one as long as \
+     the Pod lives. Nothing is to be done.";
 
 /// The condition that reports one decision.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -289,7 +291,9 @@ fn kept(kept: Kept) -> (Reason, Message) {
         Kept::NoOwner => (
             Reason::NoOwner,
             Message::public(format!(
-                "{NO_OWNER}, and nothing deletes the PeerPod; if no Pod uses the VM, delete the PeerPod, then the VM by hand. {COPIED}"
+                "{NO_OWNER}, and nothing deletes the PeerPod; if no Pod uses the VM, delete the PeerPod, then the VM by hand. {COPIED}: {}, \
+                 then delete the PeerPod",
+                give_up()
             )),
         ),
     }

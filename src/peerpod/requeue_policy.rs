@@ -126,8 +126,7 @@ impl RequeuePolicy {
             | Decision::Supersede
             | Decision::Retire
             | Decision::Tidy
-            | Decision::Release(_)
-            | Decision::Keep(Kept::NoOwner) => {
+            | Decision::Release(_) => {
                 self.forget(key);
                 return None;
             }
@@ -147,6 +146,8 @@ impl RequeuePolicy {
                 | Blocked::NotSupported(_)
                 | Blocked::DeveloperMode,
             )
+            // If it could not be reported, or if someone removed the report, it is reported then.
+            | Decision::Keep(Kept::NoOwner)
             // Does not occur: its result is an error or a new decision.
             | Decision::Delete(_) => while_stuck(SLOW_RESYNC),
             Decision::Retry(error) => self.after_error(key, error, while_stuck),
@@ -428,6 +429,7 @@ mod tests {
             (Decision::Wait(Wait::CleanUp(Duration::from_secs(330))), 60.0, 75.0),
             (claimed, 60.0, 75.0),
             (Decision::Refuse(Blocked::NoOwner), 300.0, 375.0),
+            (Decision::Keep(Kept::NoOwner), 300.0, 375.0),
             (retry(ErrorClass::Invalid), 300.0, 375.0),
             (retry(ErrorClass::Unauthorized), 30.0, 37.5),
             (retry(ErrorClass::Unsettled { check_again_after: Duration::from_secs(7) }), 7.0, 7.0),

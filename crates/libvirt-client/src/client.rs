@@ -35,7 +35,7 @@ pub struct Options {
     /// The expected host. A connection to any other host is not used: [`Error::OtherHost`]. `None` accepts any host. An open
     /// connection stays with its host, wherever the address leads later: see [`Client::verify_host`].
     pub host: Option<Uuid>,
-    /// The time for opening a connection. `None`: 5 seconds, and 15 over ssh, where the host may look names up and ask other
+    /// The time for opening a connection. `None`: 10 seconds, and 15 over ssh, where the host may look names up and ask other
     /// services before it accepts a client.
     pub connect_timeout: Option<Duration>,
 }

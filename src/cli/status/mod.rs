@@ -17,7 +17,7 @@ mod text;
 
 use std::{path::PathBuf, process::ExitCode, time::Duration};
 
-use clap::{Args, Parser};
+use clap::{Args, Parser, builder::NonEmptyStringValueParser};
 use jiff::Timestamp;
 use kube::Client;
 use operator_kit::client;
@@ -99,7 +99,8 @@ pub struct InstallationArgs {
         long = "operator-namespace",
         value_name = "NS",
         env = "PEERPOD_OPERATOR_NAMESPACE",
-        default_value = crate::NAMESPACE
+        default_value = crate::NAMESPACE,
+        value_parser = NonEmptyStringValueParser::new()
     )]
     pub namespace: String,
 

@@ -59,7 +59,7 @@ labels! {
          this object";
     Decision::Keep(_) => "keep",
         "the operator keeps all VMs: it cannot tell which of them the Pod runs on, or developer mode is on, or the Pod's VM is \
-         gone or off";
+         gone or off, or no Pod owns the PeerPod";
     Decision::Delete(_) => "delete",
         "the operator deletes the VM; it logs each such call, and the same reconcile ends with another decision";
     Decision::Wait(Wait::PodRuns | Wait::Start | Wait::PodEnds(_) | Wait::CleanUp(_)) => "wait_for_pod",

@@ -23,7 +23,7 @@ use hyper_util::{
     rt::{TokioExecutor, TokioIo, TokioTimer},
 };
 use operator_kit::Message;
-use tokio::net::TcpStream;
+use tokio::{net::TcpStream, time::timeout};
 use tokio_rustls::rustls::{
     self, AlertDescription, CertificateError, ClientConfig, RootCertStore, crypto::ring,
 };
@@ -67,7 +67,7 @@ pub(super) fn connector(options: &Options) -> Result<Connector, Error> {
     let is_apart = options.proxy.is_some() && options.pinned.is_some();
     let to_proxy = if is_apart { Arc::new(tls(options, None)?) } else { Arc::clone(&to_cloud) };
     let to_proxy = HttpsConnector::from((tcp.clone(), to_proxy));
-    let route = Route { tcp, to_proxy, proxy: options.proxy.clone() };
+    let route = Route { tcp, to_proxy, proxy: options.proxy.clone(), patience: options.connect * 9 / 10 };
     let mut connector = TimeoutConnector::new(HttpsConnector::from((route, to_cloud)));
     connector.set_connect_timeout(Some(options.connect));
     Ok(connector)
@@ -118,6 +118,8 @@ pub(super) struct Route {
     tcp: HttpConnector,
     to_proxy: HttpsConnector<HttpConnector>,
     proxy: Option<Arc<Matcher>>,
+    /// How long a proxy may take. Less than connecting may take, so that the error says that a proxy was asked.
+    patience: Duration,
 }
 
 impl Route {
@@ -143,8 +145,13 @@ impl Service<Uri> for Route {
                 tunnel = tunnel.with_auth(login.clone());
             }
             let host = proxy.uri().host().unwrap_or_default().to_owned();
+            let patience = self.patience;
             return Box::pin(async move {
-                tunnel.oneshot(to).await.map_err(|error| ByProxy { host, error: error.into() }.into())
+                let made = match timeout(patience, tunnel.oneshot(to)).await {
+                    Ok(made) => made.map_err(BoxError::from),
+                    Err(elapsed) => Err(elapsed.into()),
+                };
+                made.map_err(|error| ByProxy { host, error }.into())
             });
         }
         let tcp = self.tcp.clone();

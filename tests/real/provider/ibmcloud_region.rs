@@ -52,8 +52,7 @@ fn a_vm_is_in_the_region_of_the_nodes_and_nowhere_while_they_are_in_several() ->
         fs::write(&trusted, authority.pem())?;
         let options = OperatorOptions::new(PROGRAM, dir.join("operator"), Settings::ibmcloud_of_nodes(&peer));
         let environment = vec![
-            // The client of the API server ignores this variable.
-            ("ALL_PROXY", format!("http://{}", proxy.address())),
+            ("HTTPS_PROXY", format!("http://{}", proxy.address())),
             ("SSL_CERT_FILE", trusted.display().to_string()),
         ];
         let _ = cloud.set((peer, proxy));

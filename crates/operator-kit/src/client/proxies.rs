@@ -15,6 +15,12 @@ pub struct Proxies {
     pub exempt: String,
 }
 
+/// No proxy leads to it.
+const OWN_HOST: &str = "localhost,127.0.0.0/8,::1";
+
+/// All hosts, by name and by address.
+const ALL: &str = "*,0.0.0.0/0,::/0";
+
 impl Proxies {
     /// The variables, in capitals or else in small letters. An empty one counts as absent.
     #[must_use]
@@ -28,7 +34,8 @@ impl Proxies {
     }
 
     pub(super) fn new(https: Option<String>, exempt: &str) -> Self {
-        Self { https, exempt: exempt.split(',').map(plain).collect::<Vec<_>>().join(",") }
+        let exempt = exempt.split(',').map(plain).chain([OWN_HOST]);
+        Self { https, exempt: exempt.collect::<Vec<_>>().join(",") }
     }
 
     /// Whether this host is reached directly although there is a proxy.
@@ -42,6 +49,9 @@ impl Proxies {
 /// An exempt host, as the matcher understands it: without a port, brackets, and the star before a domain.
 fn plain(exempt: &str) -> &str {
     let exempt = exempt.trim();
+    if exempt == "*" {
+        return ALL;
+    }
     let host = match exempt.rsplit_once(':') {
         // An IPv6 address has several colons, and brackets before a port.
         Some((host, port))
@@ -78,6 +88,11 @@ mod tests {
             ("api.cluster.internal:6443", "api.cluster.internal:6443", true),
             ("api.cluster.internal", "API.Cluster.Internal", true),
             ("api.cluster.internal", "*", true),
+            ("10.0.0.1:6443", "*", true),
+            ("[fd00::1]:6443", "*", true),
+            ("127.0.0.1:6443", "", true),
+            ("localhost:6443", "", true),
+            ("[::1]:6443", "", true),
             ("api.cluster.internal", "localhost,", false),
             ("api.cluster.internal", "*.other.internal", false),
             ("api.cluster.internal", "", false),

@@ -215,6 +215,17 @@ async fn the_proxy_is_trusted_by_its_authority_and_the_cloud_by_its_fingerprint(
 }
 
 #[tokio::test]
+async fn a_proxy_that_does_not_answer_is_named() {
+    let (server, _) = Server::encrypted(whole("200 OK", "", "")).await;
+    let proxy = Server::start(Answer::Silence).await;
+    let matcher = Matcher::builder().all(proxy.uri("")).build();
+    let client = Client::new(Options { proxy: Some(Arc::new(matcher)), ..options() }).unwrap();
+    let error = client.send(get(&server.uri("/"))).await.unwrap_err();
+    assert_eq!(error.class, ErrorClass::Transient);
+    assert!(error.message.for_status().contains("cannot be reached by the proxy"), "{error:?}");
+}
+
+#[tokio::test]
 async fn an_unreachable_host_is_a_transient_error() {
     let dead = Server::start(Answer::Silence).await;
     let uri = dead.uri("/");
