@@ -127,6 +127,24 @@ async fn every_kind_of_key_opens_every_transport() {
 }
 
 #[tokio::test]
+async fn keys_are_exchanged_as_hardened_hosts_do_and_never_with_the_largest_groups() {
+    // In this order the host would choose the slowest.
+    let host = Host::start(
+        "KexAlgorithms diffie-hellman-group18-sha512,diffie-hellman-group-exchange-sha256,ecdh-sha2-nistp384",
+    )
+    .await;
+    client(&host.uri("")).lib_version().await.unwrap();
+    for kex in ["diffie-hellman-group14-sha256", "diffie-hellman-group-exchange-sha256"] {
+        let host = Host::start(&format!("KexAlgorithms {kex}")).await;
+        let version = client(&host.uri("")).lib_version().await;
+        assert!(version.is_ok(), "{kex}: {version:?}");
+    }
+    let host = Host::start("KexAlgorithms diffie-hellman-group18-sha512").await;
+    let error = client(&host.uri("")).lib_version().await.unwrap_err().to_string();
+    assert!(error.to_lowercase().contains("kex"), "{error}");
+}
+
+#[tokio::test]
 async fn a_host_must_show_a_key_that_is_known() {
     let host = Host::start("").await;
     let key = host.sshd.key("ed25519");

@@ -23,6 +23,7 @@ use kube::{
     client::{Body, ConfigExt},
     config::{InferConfigError, KubeConfigOptions, Kubeconfig, KubeconfigError},
 };
+use tokio::task::spawn_blocking;
 use tokio_rustls::rustls::crypto::{CryptoProvider, ring};
 use tower::{BoxError, Service, ServiceBuilder, retry::RetryLayer, service_fn};
 
@@ -99,7 +100,7 @@ fn unquoted(error: &KubeconfigError) -> String {
 /// kube's own client leaves Nagle's algorithm on, which costs the first call of each connection 40 ms. It also retries by itself,
 /// but the controllers have their own backoff: this client retries the later pages of lists alone. The callers set deadlines.
 pub async fn infer() -> Result<Client, ClientError> {
-    connect(Config::infer().await?, &Proxies::of_environment())
+    connected(Config::infer().await?).await
 }
 
 /// Like [`infer`], but with this kubeconfig and this context, if they are given.
@@ -110,7 +111,7 @@ pub async fn for_context(kubeconfig: Option<&Path>, context: Option<&str>) -> Re
     let kubeconfig = kubeconfig.map_or_else(Kubeconfig::read, Kubeconfig::read_from)?;
     let options =
         KubeConfigOptions { context: context.map(ToOwned::to_owned), ..KubeConfigOptions::default() };
-    connect(Config::from_custom_kubeconfig(kubeconfig, &options).await?, &Proxies::of_environment())
+    connected(Config::from_custom_kubeconfig(kubeconfig, &options).await?).await
 }
 
 /// A client like this one with at most this many requests in flight. Further ones wait, and their deadlines run. Each request in
@@ -143,6 +144,12 @@ fn proxy(config: &Config, variables: &Proxies) -> Option<Uri> {
     let is_environments =
         variables.https.as_ref().is_some_and(|it| it.parse::<Uri>().is_ok_and(|it| it == proxy));
     (!(is_environments && variables.exempts(&config.cluster_url))).then_some(proxy)
+}
+
+/// A client with this configuration. kube waits here for a kubeconfig's exec plugin, which may ask a person.
+async fn connected(config: Config) -> Result<Client, ClientError> {
+    let connecting = spawn_blocking(|| connect(config, &Proxies::of_environment()));
+    connecting.await.unwrap_or_else(|failed| Err(ClientError::Credentials(failed.to_string())))
 }
 
 fn connect(config: Config, variables: &Proxies) -> Result<Client, ClientError> {

@@ -29,9 +29,17 @@ pub fn filter_variables(program: &str) -> [String; 2] {
 /// The default directives.
 pub const DEFAULT_FILTER: &str = "info";
 
-/// Applies before the chosen directives. This client warns of an undecodable answer with the whole answer, which may be all
-/// Secrets of a namespace; the error that it returns says what was wrong with it. To see the warning, name this very target.
-const NO_ANSWERS: (&str, LevelFilter) = ("kube_client::client", LevelFilter::ERROR);
+/// Apply before the chosen directives: what these targets log at lower levels holds secrets. To see it, name the very target.
+///
+/// - The client warns of an undecodable answer with the whole answer, which may be all Secrets of a namespace. The error that it returns
+///   says what was wrong with it.
+/// - A kubeconfig that cannot be read is quoted.
+/// - A watch whose credentials cannot be renewed shows the command of the kubeconfig's exec plugin, and what that printed.
+const WITHOUT_SECRETS: [(&str, LevelFilter); 3] = [
+    ("kube_client::client", LevelFilter::ERROR),
+    ("kube_client::config", LevelFilter::INFO),
+    ("kube_runtime::watcher", LevelFilter::INFO),
+];
 
 /// Starts logging to standard error. `program` is the name of the program's crate, for [`filter_variables`]. A host that has
 /// a subscriber already keeps its own.
@@ -57,11 +65,11 @@ fn filter(program: &str, variable: impl Fn(&str) -> Option<String>) -> (Targets,
     let own = directives().filter_map(|directive| directive.strip_prefix(program)?.strip_prefix('='));
     let kit = own.map(|level| format!("{}={level}", env!("CARGO_CRATE_NAME")));
     let all: Vec<_> = kit.chain(directives().map(ToOwned::to_owned)).collect();
-    let (client, level) = NO_ANSWERS;
+    let limits = WITHOUT_SECRETS.map(|(target, level)| format!("{target}={level}"));
     // A directive for spans would be read as the name of a target.
     let parsed = match all.iter().find(|directive| directive.contains('[')) {
         Some(spans) => Err(format!("{spans} is about spans")),
-        None => format!("{client}={level},{}", all.join(","))
+        None => format!("{},{}", limits.join(","), all.join(","))
             .parse()
             .map_err(|error: ParseError| error.to_string()),
     };
@@ -78,10 +86,9 @@ fn filter(program: &str, variable: impl Fn(&str) -> Option<String>) -> (Targets,
 }
 
 fn default_filter() -> Targets {
-    let (client, level) = NO_ANSWERS;
     // A level's name can be read, as a test shows.
     let default = DEFAULT_FILTER.parse().unwrap_or(LevelFilter::INFO);
-    Targets::new().with_default(default).with_target(client, level)
+    Targets::new().with_default(default).with_targets(WITHOUT_SECRETS)
 }
 
 fn subscriber<W>(
@@ -106,7 +113,7 @@ mod tests {
     use std::io::{self, Write};
     use std::sync::{Arc, Mutex};
 
-    use tracing::{debug, info, info_span};
+    use tracing::{debug, info, info_span, trace};
 
     use super::*;
 
@@ -160,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_that_cannot_be_decoded_are_logged_only_if_their_target_is_named() {
+    fn what_may_hold_secrets_is_logged_only_if_its_target_is_named() {
         let shown = |given: &str| {
             let (filter, problem) = filter(PROGRAM, |_| Some(given.to_owned()));
             assert_eq!(problem, None);
@@ -169,16 +176,22 @@ mod tests {
             let subscriber = subscriber(LogFormat::Text, filter, false, move || writer.clone());
             tracing::subscriber::with_default(subscriber, || {
                 warn!(target: "kube_client::client", "a password");
+                trace!(target: "kube_client::config", "a password");
+                debug!(target: "kube_runtime::watcher", "a password");
                 warn!(target: "kube_client::config", "a notice");
             });
             let bytes = sink.0.lock().unwrap().clone();
             let text = String::from_utf8(bytes).unwrap();
             (text.contains("a password"), text.contains("a notice"))
         };
-        for given in ["", "info", "trace", "info,kube_client=debug"] {
+        for given in ["", "info", "trace", "info,kube_client=debug", "debug,kube_runtime=trace"] {
             assert_eq!(shown(given), (false, true), "{given}");
         }
-        assert_eq!(shown("info,kube_client::client=warn"), (true, true));
+        for given in
+            ["info,kube_client::client=warn", "kube_client::config=trace", "info,kube_runtime::watcher=debug"]
+        {
+            assert_eq!(shown(given), (true, true), "{given}");
+        }
     }
 
     #[test]
@@ -199,7 +212,8 @@ mod tests {
             });
             (filter.to_string(), problem)
         };
-        let with = |level: &str| format!("kube_client::client=error,{level}");
+        let limits = WITHOUT_SECRETS.map(|(target, level)| format!("{target}={level},"));
+        let with = |level: &str| format!("{}{level}", limits.iter().rev().cloned().collect::<String>());
         assert_eq!(filter_of("debug", "trace"), (with("debug"), None));
         assert_eq!(filter_of("", "trace"), (with("trace"), None));
         assert_eq!(filter_of("", " "), (with("info"), None));

@@ -93,8 +93,7 @@ impl Access {
             None => None,
         };
         let (tether, stream) = ssh_login::tie(TcpStream::connect((address, PORT)).await?);
-        let preferred = ssh_login::preferring(trusted.as_deref().unwrap_or_default());
-        let config = client::Config { preferred, ..client::Config::default() };
+        let config = ssh_login::config(trusted.as_deref().unwrap_or_default());
         let connected =
             client::connect_stream(Arc::new(config), stream, ClientHandler(Trusted(trusted))).await;
         let mut handle = connected.map_err(|error| match error {

@@ -31,12 +31,7 @@ const MESSAGES: usize = 16;
 /// Connects to libvirt through the sshd behind `stream`.
 pub(super) async fn connect(endpoint: &Endpoint, ssh: &Ssh, stream: TcpStream) -> Result<Session, Error> {
     let host_keys = HostKeys::load(ssh).await?;
-    let config = client::Config {
-        window_size: WINDOW,
-        channel_buffer_size: MESSAGES,
-        preferred: host_keys.preferred(),
-        ..client::Config::default()
-    };
+    let config = client::Config { window_size: WINDOW, channel_buffer_size: MESSAGES, ..host_keys.config() };
     let (tether, stream) = ssh_login::tie(stream);
     let mut handle = match client::connect_stream(Arc::new(config), stream, ClientHandler(host_keys)).await {
         Ok(handle) => handle,

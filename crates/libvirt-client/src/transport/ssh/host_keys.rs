@@ -4,7 +4,7 @@ use std::io;
 use std::path::PathBuf;
 
 use ring::hmac;
-use russh::Preferred;
+use russh::client::Config;
 use russh::keys::ssh_key::known_hosts::{Entry, HostPatterns, KnownHosts, Marker};
 use russh::keys::{HashAlg, PublicKey, PublicKeyOrCertificate};
 use ssh_login::HostKeyCheck;
@@ -72,8 +72,8 @@ impl HostKeys {
     }
 
     /// What is negotiated.
-    pub(super) fn preferred(&self) -> Preferred {
-        ssh_login::preferring(&self.known)
+    pub(super) fn config(&self) -> Config {
+        ssh_login::config(&self.known)
     }
 
     /// What is wrong with this host's key, if anything.

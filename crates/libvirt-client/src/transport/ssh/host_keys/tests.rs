@@ -83,6 +83,6 @@ fn a_line_is_for_the_hosts_that_it_names() {
 #[test]
 fn a_host_is_asked_for_a_key_that_is_known() {
     let keys = keys("host", 22, Trust::Known, &format!("host {ECDSA}\n"));
-    assert!(matches!(keys.preferred().key[0], russh::keys::Algorithm::Ecdsa { .. }));
-    assert_eq!(keys.preferred().key.len(), Preferred::DEFAULT.key.len());
+    assert!(matches!(keys.config().preferred.key[0], russh::keys::Algorithm::Ecdsa { .. }));
+    assert_eq!(keys.config().preferred.key.len(), russh::Preferred::DEFAULT.key.len());
 }
