@@ -50,7 +50,10 @@ async fn serve(args: RunArgs) -> Result<(), Box<dyn std::error::Error>> {
     process::register(&mut registry);
     let metrics = Metrics::new(&mut registry);
     let readiness = http::Readiness::default();
-    let secure = args.serving.secure(&TlsOptions::default(), None, &shutdown).await?;
+    // A kubeconfig's exec plugin may ask a person, and take any time.
+    let tls = TlsOptions::default();
+    let secure = args.serving.secure(&tls, None, &shutdown);
+    let Some(secure) = shutdown.run_until_cancelled(secure).await.transpose()? else { return Ok(()) };
     let (secure_metrics, published) = (secure.is_some(), Published::default());
     let endpoints = http::Endpoints {
         health: args.serving.health(),
@@ -63,7 +66,9 @@ async fn serve(args: RunArgs) -> Result<(), Box<dyn std::error::Error>> {
     let servers = endpoints.serve(&shutdown)?;
 
     let sources = watch_settings(&args, &metrics, &readiness, &published, &shutdown).await?;
-    let client = client::infer().await?;
+    let Some(client) = shutdown.run_until_cancelled(client::infer()).await.transpose()? else {
+        return Ok(());
+    };
     info!(version = env!("CARGO_PKG_VERSION"), namespace = args.namespace, "started");
 
     let election = election(&args, &client, &metrics);
@@ -167,7 +172,7 @@ impl Controllers<'_> {
     }
 }
 
-/// What the sweep last found, for `status`.
+/// What the sweep last found, and what is wrong with the settings, for `status`.
 fn sweep_page(at: ListenAt, published: Published) -> http::Page {
     // It consists of texts, numbers and times, which can always be serialized.
     let content = move || serde_json::to_string(&published.current()).unwrap_or_default();
@@ -207,7 +212,7 @@ async fn watch_settings(
             let usable = state.usable().map(|usable| usable && conflict.is_none());
             reload_metrics.settings_usable(name, usable.filter(|_| deletes));
             let problem = state.problem().or(conflict);
-            published.show_settings(&label, problem.as_deref());
+            published.show_settings(&label, problem.as_deref().filter(|_| deletes));
             match problem {
                 None => shown.met(),
                 Some(problem) => shown.unmet(problem),

@@ -203,8 +203,8 @@ impl Published {
         snapshot.clouds.clear();
     }
 
-    /// Replaces what is wrong with the settings of this name.
-    pub(crate) fn show_settings(&self, name: &str, problem: Option<&str>) {
+    /// Replaces what is wrong with the settings of this name. The text is shown to everyone who may read the answer.
+    pub fn show_settings(&self, name: &str, problem: Option<&str>) {
         let mut snapshot = self.0.lock();
         match problem {
             Some(problem) => snapshot.settings.insert(name.to_owned(), problem.to_owned()),

@@ -65,13 +65,10 @@ fn filter(program: &str, variable: impl Fn(&str) -> Option<String>) -> (Targets,
     let own = directives().filter_map(|directive| directive.strip_prefix(program)?.strip_prefix('='));
     let kit = own.map(|level| format!("{}={level}", env!("CARGO_CRATE_NAME")));
     let all: Vec<_> = kit.chain(directives().map(ToOwned::to_owned)).collect();
-    let limits = WITHOUT_SECRETS.map(|(target, level)| format!("{target}={level}"));
     // A directive for spans would be read as the name of a target.
     let parsed = match all.iter().find(|directive| directive.contains('[')) {
         Some(spans) => Err(format!("{spans} is about spans")),
-        None => format!("{},{}", limits.join(","), all.join(","))
-            .parse()
-            .map_err(|error: ParseError| error.to_string()),
+        None => all.join(",").parse().map_err(|error: ParseError| error.to_string()),
     };
     parsed.map_or_else(
         |problem| {
@@ -81,14 +78,27 @@ fn filter(program: &str, variable: impl Fn(&str) -> Option<String>) -> (Targets,
             );
             (default_filter(), Some(problem))
         },
-        |filter| (filter, None),
+        |filter| (limited(filter), None),
     )
+}
+
+/// These directives with the limits of targets that they do not name themselves.
+fn limited(chosen: Targets) -> Targets {
+    let level = |target: &str| {
+        let named = chosen.iter().filter(|(prefix, _)| target.starts_with(prefix));
+        let longest = named.max_by_key(|(prefix, _)| prefix.len());
+        longest.map_or(chosen.default_level().unwrap_or(LevelFilter::OFF), |(_, level)| level)
+    };
+    let is_named = |target: &str| chosen.iter().any(|(named, _)| named == target);
+    let limits = WITHOUT_SECRETS.into_iter().filter(|(target, _)| !is_named(target));
+    let limits: Vec<_> = limits.map(|(target, limit)| (target, limit.min(level(target)))).collect();
+    chosen.with_targets(limits)
 }
 
 fn default_filter() -> Targets {
     // A level's name can be read, as a test shows.
     let default = DEFAULT_FILTER.parse().unwrap_or(LevelFilter::INFO);
-    Targets::new().with_default(default).with_targets(WITHOUT_SECRETS)
+    limited(Targets::new().with_default(default))
 }
 
 fn subscriber<W>(

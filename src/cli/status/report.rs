@@ -174,7 +174,10 @@ impl Problems {
     ) -> Option<Vec<CloudSnapshot>> {
         let Snapshot { leads, mut clouds, settings } = self.unless(sweep, "clouds")?;
         for (name, problem) in settings {
-            self.error(&name, format!("{problem}; peerpod-operator check says more, and the operator uses no settings or former ones"));
+            self.error(
+                &name,
+                format!("{problem}; until this is corrected, deletions wait, or use the last good settings"),
+            );
         }
         if !leads {
             let text = "the operator has listed no cloud yet, or runs with --sweep=off";

@@ -172,7 +172,7 @@ impl Adaptor {
         findings.all.extend(findings::overruled_annotations(config, configs));
         let deployed = found.get(&Names::of(config).adaptor);
         findings.add(self.rollout(&inputs, deployed.as_ref(), summary, &sources.missing).await?);
-        let misfit = sources.settings.shape_differs(&in_force).then_some(&in_force);
+        let misfit = sources.settings.shape_differs(&in_force).then_some((&in_force, &sources.settings));
         if !older.is_empty() || misfit.is_some() {
             let is_built = in_force.hash == sources.settings.hash;
             findings.all.push(settings::older(&older, is_built, misfit, is_elsewhere));

@@ -139,11 +139,12 @@ pub(super) fn record(hash: &str, since: Option<Timestamp>) -> impl Iterator<Item
 ///
 /// Settings that were set back are those of Pods that started before the first change. The operator does not know when that was, so
 /// it names all Pods from before the last change, and does not say that it replaces them: the DaemonSet's template is theirs.
+/// `misfit`: the settings that the template was built from, and the present ones, if they do not fit.
 /// `is_elsewhere`: whether the present settings point to another place than the operator's files.
 pub(super) fn older(
     pods: &[String],
     is_built: bool,
-    misfit: Option<&AdaptorSettings>,
+    misfit: Option<(&AdaptorSettings, &AdaptorSettings)>,
     is_elsewhere: bool,
 ) -> Finding {
     let named = match pods {
@@ -163,12 +164,13 @@ pub(super) fn older(
              pods, or set adaptor.restartOnSettingsChange"
                 .to_owned()
         }
-        Some(built) if Cloud::named(&built.cloud_name).is_none() => format!(
+        Some((built, now)) if Cloud::named(&built.cloud_name).is_none() && built.probe_port == now.probe_port => {
+            format!(
             "the DaemonSet was created for CLOUD_PROVIDER {}, which is no provider of this operator, and Pods that start with the new \
              settings do not fit it; set adaptor.restartOnSettingsChange once no peer pod runs",
             built.cloud_name
-        ),
-        Some(built) => format!(
+        )}
+        Some((built, _)) => format!(
             "the DaemonSet was created for CLOUD_PROVIDER {} and PROBE_PORT {}, and Pods that start with \
              the new settings do not fit it; set these settings back, or end the peer pods and set \
              adaptor.restartOnSettingsChange",
@@ -192,7 +194,8 @@ mod tests {
 
     fn message(pods: usize, is_built: bool, misfit: Option<&AdaptorSettings>) -> String {
         let pods: Vec<_> = (0..pods).map(|number| format!("pod-{number}")).collect();
-        older(&pods, is_built, misfit, false).message
+        let now = AdaptorSettings::read(None, None);
+        older(&pods, is_built, misfit.map(|built| (built, &now)), false).message
     }
 
     #[test]
@@ -208,6 +211,9 @@ mod tests {
             "{misspelt}"
         );
         assert!(message(0, false, Some(&built("libvirt"))).contains("set these settings back"));
+        // Its provider may come from a plugin.
+        let plugin = AdaptorSettings { probe_port: 8001, ..built("mine") };
+        assert!(message(0, false, Some(&plugin)).contains("set these settings back"));
     }
 
     #[test]
