@@ -149,8 +149,8 @@ fn kustomization(task: &Deploy) -> Result<PathBuf> {
     let is_name = !task.provider.is_empty() && !task.provider.contains(['/', '.']);
     ensure!(
         is_name && root.join(&overlay).is_dir(),
-        "there is no overlay for the provider {:?}; see kustomize/overlays",
-        task.provider
+        "there is no overlay {}; see kustomize/overlays",
+        overlay.display()
     );
     let folder = root.join("target/deploy");
     fs::create_dir_all(&folder).with_context(|| format!("creating {}", folder.display()))?;

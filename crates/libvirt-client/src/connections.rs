@@ -31,7 +31,7 @@ const OPENING: u32 = 8;
 /// every client from here, even one with good credentials.
 const REFUSED_FOR: Duration = Duration::from_secs(10);
 
-/// The default of [`Options::connect_timeout`]. A nameserver that does not answer takes 5 s of it, until the next one is asked.
+/// The default of [`Options::connect_timeout`]. For each name that is asked for, a nameserver that does not answer takes 5 s of it.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 const SSH_CONNECT_TIMEOUT: Duration = Duration::from_secs(15);
 

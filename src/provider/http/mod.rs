@@ -141,7 +141,7 @@ pub(super) struct Identity {
 impl Default for Options {
     fn default() -> Self {
         Self {
-            // A nameserver that does not answer takes 5 s of it, until the next one is asked.
+            // For each name that is asked for, a nameserver that does not answer takes 5 s of it.
             connect: Duration::from_secs(10),
             total: Duration::from_secs(20),
             body: 4 << 20,
