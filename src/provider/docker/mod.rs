@@ -27,7 +27,7 @@ use super::{
     cloud::{AdaptorVolume, Cloud, Opening, RecordedPlace, VolumeSource},
     cluster_proof::cluster_uid,
     finding::look_up,
-    http::{Call, Client, Reply, encoded},
+    http::{Call, Client, Reply, encoded, is_untrusted},
 };
 use crate::settings::Values;
 
@@ -165,7 +165,7 @@ impl Docker {
     async fn call(&self, doing: &'static str, method: Method, path: &str) -> Result<Reply, Error> {
         let call = Call::to(doing, method, &format!("{}/{path}", self.base))?;
         self.client.send(call).await.map_err(|error| match error.class {
-            ErrorClass::Invalid => {
+            ErrorClass::Invalid if is_untrusted(&error) => {
                 error.advising("or put it into ca.pem in DOCKER_CERT_PATH, then restart the operator")
             }
             ErrorClass::Unauthorized => {

@@ -73,7 +73,7 @@ pub(super) fn connector(options: &Options) -> Result<Connector, Error> {
     Ok(connector)
 }
 
-/// Trusts the pinned certificate alone, if there is one. Else trusts what the machine trusts, and `authorities`. `SSL_CERT_FILE` and `SSL_CERT_DIR` name other certificates, as for every Go program.
+/// Trusts the pinned certificate alone, if there is one. Else trusts what the machine trusts, and `authorities`. `SSL_CERT_FILE` and `SSL_CERT_DIR` name other certificates, instead, as for OpenSSL.
 fn tls(options: &Options, pinned: Option<&Fingerprint>) -> Result<ClientConfig, Error> {
     let provider = Arc::new(ring::default_provider());
     let builder = ClientConfig::builder_with_provider(Arc::clone(&provider));
@@ -91,7 +91,8 @@ fn tls(options: &Options, pinned: Option<&Fingerprint>) -> Result<ClientConfig, 
     let Some(identity) = &options.identity else { return Ok(builder.with_no_client_auth()) };
     let with_own = builder.with_client_auth_cert(identity.chain.clone(), identity.key.clone_key());
     with_own.map_err(|error| {
-        let public = "the operator's own certificate and its key cannot be used";
+        let public = "the operator's own certificate and its key cannot be used; the key must be of ECDSA (P-256 or P-384), of Ed25519, or of RSA \
+                      with 2048 to 4096 bits";
         Error::new(ErrorClass::Invalid, Message::new(public, format!("{public}: {error}")))
     })
 }
@@ -169,31 +170,28 @@ struct ByProxy {
 }
 
 /// What a missing answer means, and a text for a status.
-pub(super) fn meaning(error: &(dyn error::Error + 'static)) -> (ErrorClass, &'static str) {
+pub(super) fn meaning(error: &(dyn error::Error + 'static)) -> (ErrorClass, String) {
     let mut cause = Some(error);
     let mut by_proxy = false;
     while let Some(error) = cause {
         by_proxy |= error.is::<ByProxy>();
         match error.downcast_ref() {
-            Some(rustls::Error::InvalidCertificate(CertificateError::ApplicationVerificationFailure)) => {
-                let public = "the certificate of the cloud's endpoint is not the one whose fingerprint the settings name";
-                return (ErrorClass::Invalid, public);
+            Some(rustls::Error::InvalidCertificate(problem)) => {
+                let whose = if by_proxy { "the proxy" } else { "the cloud's endpoint" };
+                return (
+                    ErrorClass::Invalid,
+                    format!("the certificate of {whose} {}", problem_of_certificate(problem)),
+                );
             }
-            Some(rustls::Error::InvalidCertificate(_)) if by_proxy => {
-                let public = "the certificate of the proxy is not trusted; \
-                              put a private authority's into SSL_CERT_FILE, then restart the operator";
-                return (ErrorClass::Invalid, public);
+            Some(rustls::Error::PeerIncompatible(_)) => {
+                return (ErrorClass::Invalid, NOTHING_IN_COMMON.to_owned());
             }
-            Some(rustls::Error::InvalidCertificate(_)) => {
-                let public = "the certificate of the cloud's endpoint is not trusted; \
-                              put a private authority's into SSL_CERT_FILE, then restart the operator";
-                return (ErrorClass::Invalid, public);
+            Some(rustls::Error::AlertReceived(alert)) if is_incompatible(*alert) => {
+                return (ErrorClass::Invalid, NOTHING_IN_COMMON.to_owned());
             }
             Some(rustls::Error::AlertReceived(alert)) if !by_proxy && refuses_certificate(*alert) => {
-                return (
-                    ErrorClass::Unauthorized,
-                    "the cloud's endpoint refuses the operator's own certificate",
-                );
+                let public = "the cloud's endpoint refuses the operator's own certificate";
+                return (ErrorClass::Unauthorized, public.to_owned());
             }
             _ => {}
         }
@@ -203,7 +201,50 @@ pub(super) fn meaning(error: &(dyn error::Error + 'static)) -> (ErrorClass, &'st
     }
     let public =
         if by_proxy { "the cloud cannot be reached by the proxy" } else { "the cloud cannot be reached" };
-    (ErrorClass::Transient, public)
+    (ErrorClass::Transient, public.to_owned())
+}
+
+/// In the text about a certificate of an unknown authority, and in no other one.
+pub(super) const UNTRUSTED: &str = "is not trusted";
+
+const NOTHING_IN_COMMON: &str =
+    "the server and the operator have no TLS version, no cipher or no kind of certificate in common";
+
+fn problem_of_certificate(problem: &CertificateError) -> String {
+    use CertificateError as Problem;
+    let text = match problem {
+        Problem::ApplicationVerificationFailure => "is not the one whose fingerprint the settings name",
+        Problem::NotValidForName | Problem::NotValidForNameContext { .. } => {
+            "is for another host: the address in the settings must be in its subjectAltName"
+        }
+        Problem::Expired | Problem::ExpiredContext { .. } => "has expired",
+        Problem::NotValidYet | Problem::NotValidYetContext { .. } => "is not valid yet",
+        Problem::UnsupportedSignatureAlgorithmContext { .. }
+        | Problem::UnsupportedSignatureAlgorithmForPublicKeyContext { .. } => {
+            "is signed, or an authority's is, in a way that the operator does not know: use ECDSA with P-256 or P-384 and SHA-256 or \
+             SHA-384, Ed25519, or RSA with 2048 bits or more"
+        }
+        Problem::UnknownIssuer | Problem::BadSignature => {
+            return format!(
+                "{UNTRUSTED}; put a private authority's, beside the public ones, into SSL_CERT_FILE, then restart the operator"
+            );
+        }
+        Problem::Other(other) if other.to_string().contains("CaUsedAsEndEntity") => {
+            "is an authority's (CA:TRUE): make one for the server with CA:FALSE"
+        }
+        _ => "cannot be used: the log says why",
+    };
+    text.to_owned()
+}
+
+/// Whether the server's alert says that it found nothing to agree on.
+fn is_incompatible(alert: AlertDescription) -> bool {
+    matches!(
+        alert,
+        AlertDescription::HandshakeFailure
+            | AlertDescription::InsufficientSecurity
+            | AlertDescription::ProtocolVersion
+    )
 }
 
 /// Whether the server's alert says that it does not accept our certificate.

@@ -154,6 +154,11 @@ impl Default for Options {
     }
 }
 
+/// Whether the authority of the server's certificate is not known.
+pub(super) fn is_untrusted(error: &Error) -> bool {
+    error.message.for_status().contains(connect::UNTRUSTED)
+}
+
 /// Which proxy leads to an encrypted host, if there is one.
 fn proxy(variables: Proxies) -> Option<Arc<Matcher>> {
     Some(Arc::new(Matcher::builder().https(variables.https?).no(variables.exempt).build()))
@@ -215,7 +220,7 @@ impl Client {
             }
             Ok(Err(NoAnswer::Failed(error))) => {
                 let (class, public) = connect::meaning(&*error);
-                return Err(failed(class, public, &causes(&*error)));
+                return Err(failed(class, &public, &causes(&*error)));
             }
             Ok(Ok(answer)) => answer,
         };

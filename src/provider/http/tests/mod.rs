@@ -215,6 +215,27 @@ async fn the_proxy_is_trusted_by_its_authority_and_the_cloud_by_its_fingerprint(
 }
 
 #[tokio::test]
+async fn each_problem_of_a_certificate_has_its_own_advice() {
+    use tokio_rustls::rustls::{self, AlertDescription, CertificateError, Error as Tls};
+    let meaning = |error: Tls| connect::meaning(&std::io::Error::other(error));
+    let certificate = |problem| meaning(Tls::InvalidCertificate(problem)).1;
+    assert!(certificate(CertificateError::UnknownIssuer).contains("into SSL_CERT_FILE"));
+    for (problem, words) in [
+        (CertificateError::NotValidForName, "subjectAltName"),
+        (CertificateError::Expired, "has expired"),
+        (CertificateError::NotValidYet, "not valid yet"),
+        (CertificateError::BadEncoding, "the log says why"),
+    ] {
+        let text = certificate(problem);
+        assert!(text.contains(words) && !text.contains("SSL_CERT_FILE"), "{text}");
+    }
+    let (class, text) = meaning(rustls::Error::AlertReceived(AlertDescription::HandshakeFailure));
+    assert!(class == ErrorClass::Invalid && text.contains("no TLS version, no cipher"), "{text}");
+    let (class, _) = meaning(rustls::Error::AlertReceived(AlertDescription::InternalError));
+    assert_eq!(class, ErrorClass::Transient);
+}
+
+#[tokio::test]
 async fn a_proxy_that_does_not_answer_is_named() {
     let (server, _) = Server::encrypted(whole("200 OK", "", "")).await;
     let proxy = Server::start(Answer::Silence).await;

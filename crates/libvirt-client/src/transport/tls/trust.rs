@@ -39,7 +39,11 @@ pub(super) fn verifier(
         // A revocation list covers the authority that made it. libvirt requires none.
         .allow_unknown_revocation_status()
         .build()
-        .map_err(|error| unusable(error.to_string()))?;
+        // The authorities are good by now.
+        .map_err(|error| {
+            let lists = credentials.authority_file.with_file_name("cacrl.pem");
+            Error::Auth(format!("cannot use {}: {error}", lists.display()))
+        })?;
     Ok(verifier)
 }
 
