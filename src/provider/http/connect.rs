@@ -177,11 +177,8 @@ pub(super) fn meaning(error: &(dyn error::Error + 'static)) -> (ErrorClass, Stri
         by_proxy |= error.is::<ByProxy>();
         match error.downcast_ref() {
             Some(rustls::Error::InvalidCertificate(problem)) => {
-                let whose = if by_proxy { "the proxy" } else { "the cloud's endpoint" };
-                return (
-                    ErrorClass::Invalid,
-                    format!("the certificate of {whose} {}", problem_of_certificate(problem)),
-                );
+                let certificate = if by_proxy { "the certificate of the proxy" } else { CERTIFICATE };
+                return (ErrorClass::Invalid, format!("{certificate} {}", problem_of_certificate(problem)));
             }
             Some(rustls::Error::PeerIncompatible(_)) => {
                 return (ErrorClass::Invalid, NOTHING_IN_COMMON.to_owned());
@@ -203,6 +200,9 @@ pub(super) fn meaning(error: &(dyn error::Error + 'static)) -> (ErrorClass, Stri
         if by_proxy { "the cloud cannot be reached by the proxy" } else { "the cloud cannot be reached" };
     (ErrorClass::Transient, public.to_owned())
 }
+
+/// In the texts about the certificate of a cloud, and in no other ones.
+pub(super) const CERTIFICATE: &str = "the certificate of the cloud's endpoint";
 
 /// In the text about a certificate of an unknown authority, and in no other one.
 pub(super) const UNTRUSTED: &str = "is not trusted";

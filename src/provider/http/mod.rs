@@ -154,6 +154,11 @@ impl Default for Options {
     }
 }
 
+/// Whether the server's certificate was refused, for whatever reason.
+pub(super) fn is_about_certificate(error: &Error) -> bool {
+    error.message.for_status().contains(connect::CERTIFICATE)
+}
+
 /// Whether the authority of the server's certificate is not known.
 pub(super) fn is_untrusted(error: &Error) -> bool {
     error.message.for_status().contains(connect::UNTRUSTED)

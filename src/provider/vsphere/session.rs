@@ -33,7 +33,7 @@ use crate::provider::{
     Error, ErrorClass,
     account::Account,
     cloud::Opening,
-    http::{Call, Client, Failure, Fresh, Options, Pace, Tokens, is_untrusted, xml::Node},
+    http::{Call, Client, Failure, Fresh, Options, Pace, Tokens, is_about_certificate, xml::Node},
 };
 
 /// How long a session is kept. vCenter ends it when it is not used for a while, and says so in its next answer. One with another vCenter
@@ -236,7 +236,7 @@ impl Login {
         let request = self.request(FIRST_ACTION, None, "RetrieveServiceContent", &this)?;
         let reply =
             client.send(Call::new(doing, Pace::Read, request)).await.map_err(|error| match error.class {
-                ErrorClass::Invalid if !self.is_pinned && is_untrusted(&error) => {
+                ErrorClass::Invalid if !self.is_pinned && is_about_certificate(&error) => {
                     error.advising("or set GOVC_THUMBPRINT")
                 }
                 _ => error,
