@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use clap::{Args, builder::NonEmptyStringValueParser};
+use clap::Args;
 use futures::StreamExt;
 use k8s_openapi::api::{
     apps::v1::Deployment,
@@ -35,7 +35,7 @@ use serde::de::DeserializeOwned;
 use serde_json::json;
 use tokio::time::{Instant, timeout_at};
 
-use super::{patience, retry::Retry, serving::block_on, terminal};
+use super::{NamespaceArgs, patience, retry::Retry, serving::block_on, terminal};
 use crate::{
     api::v1alpha1::{CRDS, PeerPod, PeerPodConfig},
     names::{COMPONENT_LABEL, NAME_LABEL, OPERATOR, OPERATOR_COMPONENT, PLACES},
@@ -78,15 +78,9 @@ pub struct DrainArgs {
     )]
     pub timeout: Duration,
 
-    /// The operator's namespace
-    #[arg(
-        long,
-        value_name = "NS",
-        env = "PEERPOD_OPERATOR_NAMESPACE",
-        default_value = crate::NAMESPACE,
-        value_parser = NonEmptyStringValueParser::new()
-    )]
-    pub namespace: String,
+    /// The operator, by its namespace.
+    #[command(flatten)]
+    pub operator: NamespaceArgs,
 
     /// Also stop the operator: scale its Deployment to 0
     #[arg(long, env = "PEERPOD_OPERATOR_STOP")]
@@ -106,14 +100,14 @@ async fn prepare(args: &DrainArgs) -> Result<(), String> {
     let deadline = Instant::now() + args.timeout;
     let client = client::infer().await.map_err(|problem| problem.to_string())?;
     let retry = Retry::new(|problem| terminal::problem("drain", problem));
-    let mut drain = Drain { client, namespace: args.namespace.clone(), retry };
+    let mut drain = Drain { client, namespace: args.operator.namespace.clone(), retry };
     drain
         .wait_until_no_peerpods(deadline)
         .await
         .map_err(|problem| format!("{problem}. Drain removed nothing"))?;
     print_progress("There are no PeerPods.");
     drain.delete_configurations(deadline).await?;
-    print_progress(&format!("There are no PeerPodConfigs in the namespace {}.", args.namespace));
+    print_progress(&format!("There are no PeerPodConfigs in the namespace {}.", args.operator.namespace));
     // A peer pod may have been created meanwhile.
     drain.wait_until_no_peerpods(deadline).await.map_err(|problem| {
         format!("{problem}. Drain has already removed the PeerPodConfigs, and cloud-api-adaptor with them")

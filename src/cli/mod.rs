@@ -21,7 +21,7 @@ use std::{
     time::Duration,
 };
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, builder::NonEmptyStringValueParser};
 use jiff::SignedDuration;
 use operator_kit::shutdown;
 
@@ -101,6 +101,20 @@ pub struct FolderArgs {
     /// Folder with the provider's credentials: the mounted Secret `peer-pods-secret`, one file per key
     #[arg(long, value_name = "DIR", env = "PEERPOD_OPERATOR_CREDENTIALS_DIR", default_value = CREDENTIALS_DIR)]
     pub credentials_dir: PathBuf,
+}
+
+/// Where the operator is: the same for all subcommands that act in its place.
+#[derive(Clone, Debug, Args)]
+pub struct NamespaceArgs {
+    /// The operator's namespace
+    #[arg(
+        long,
+        value_name = "NS",
+        env = "PEERPOD_OPERATOR_NAMESPACE",
+        default_value = crate::NAMESPACE,
+        value_parser = NonEmptyStringValueParser::new()
+    )]
+    pub namespace: String,
 }
 
 impl From<FolderArgs> for Folders {

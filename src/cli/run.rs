@@ -69,7 +69,7 @@ async fn serve(args: RunArgs) -> Result<(), Box<dyn std::error::Error>> {
     let Some(client) = shutdown.run_until_cancelled(client::infer()).await.transpose()? else {
         return Ok(());
     };
-    info!(version = env!("CARGO_PKG_VERSION"), namespace = args.namespace, "started");
+    info!(version = env!("CARGO_PKG_VERSION"), namespace = args.operator.namespace, "started");
 
     let election = election(&args, &client, &metrics);
     let leadership = election.as_ref().map_or_else(Leadership::unlimited, Election::leadership);
@@ -99,7 +99,7 @@ fn election(args: &RunArgs, client: &Client, metrics: &Metrics) -> Option<Electi
     let election = args.leader_elect.then(|| {
         let metrics = metrics.clone();
         let leads = move |leads| metrics.leader(leads);
-        let namespace = args.lease_namespace.as_ref().unwrap_or(&args.namespace);
+        let namespace = args.lease_namespace.as_ref().unwrap_or(&args.operator.namespace);
         Election::new(client.clone(), namespace, &args.lease_name, &process::name())
             .with_namespace_flag("--lease-namespace")
             .with_metrics(leads)
@@ -132,7 +132,7 @@ impl Controllers<'_> {
             return;
         }
         let options = peerpod::Options {
-            namespace: args.namespace.clone(),
+            namespace: args.operator.namespace.clone(),
             concurrency: args.concurrency,
             slow_after: args.slow_after,
         };
@@ -157,7 +157,7 @@ impl Controllers<'_> {
             return;
         }
         let options = peerpodconfig::Options {
-            namespace: args.namespace.clone(),
+            namespace: args.operator.namespace.clone(),
             pod: non_empty(args.pod_name.clone()),
             image: non_empty(args.image.clone()),
             adaptor_image: args.adaptor_image(),

@@ -6,14 +6,14 @@ use std::{
     time::Duration,
 };
 
-use clap::{Args, ValueEnum, builder::NonEmptyStringValueParser};
+use clap::{Args, ValueEnum};
 use jiff::{SignedDuration, Timestamp};
 use operator_kit::client;
 use prometheus_client::registry::Registry;
 use tokio::time::sleep;
 
 use super::{
-    FolderArgs, patience,
+    FolderArgs, NamespaceArgs, patience,
     serving::block_on,
     table::{Cell, Table},
     terminal::{self, json},
@@ -42,15 +42,9 @@ pub struct SweepArgs {
     #[command(flatten)]
     pub folders: FolderArgs,
 
-    /// The operator's namespace
-    #[arg(
-        long,
-        value_name = "NS",
-        env = "PEERPOD_OPERATOR_NAMESPACE",
-        default_value = crate::NAMESPACE,
-        value_parser = NonEmptyStringValueParser::new()
-    )]
-    pub namespace: String,
+    /// The operator, by its namespace.
+    #[command(flatten)]
+    pub operator: NamespaceArgs,
 
     /// Delete nothing
     #[arg(long, env = "PEERPOD_OPERATOR_DRY_RUN")]
@@ -96,7 +90,7 @@ pub(super) fn sweep(args: SweepArgs) -> ExitCode {
 
 async fn search(args: SweepArgs) -> Result<(), String> {
     let client = client::infer().await.map_err(|problem| problem.to_string())?;
-    let openers = Openers::default().in_cluster(client.clone(), &args.namespace);
+    let openers = Openers::default().in_cluster(client.clone(), &args.operator.namespace);
     let metrics = Metrics::new(&mut Registry::default());
     let target = target(&args.folders.into(), &openers, metrics.clone())?;
     let search = Search::new(client, metrics);

@@ -160,7 +160,8 @@ impl Clouds {
         }
         let served: Vec<_> = self.0.iter().filter_map(Source::cloud).collect();
         let message = format!(
-            "the PeerPod is on {wanted}, but this operator's settings are for {} (CLOUD_PROVIDER); it deletes the VM if its settings are for {wanted} again, or also (--provider)",
+            "the PeerPod is on {wanted}, but this operator's settings are for {} (CLOUD_PROVIDER); it deletes \
+             the VM if its settings are for {wanted} again, or also (--provider)",
             served.join(", ")
         );
         Err(Error::new(ErrorClass::NotSupported, Message::public(message)))

@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use clap::{Args, ValueEnum, builder::NonEmptyStringValueParser};
+use clap::{Args, ValueEnum};
 use kube::Client;
 use operator_kit::{
     Message,
@@ -23,7 +23,7 @@ use self::{
     document::{Cloud, Document, Outcome},
     redaction::Redaction,
 };
-use super::{FolderArgs, terminal};
+use super::{FolderArgs, NamespaceArgs, terminal};
 use crate::{
     cluster::read_uid,
     provider::{self, CATALOGUE, Error, ErrorClass, Openers, Opening, Provider, Tagging},
@@ -46,15 +46,9 @@ pub struct CheckArgs {
     #[command(flatten)]
     pub folders: FolderArgs,
 
-    /// The operator's namespace
-    #[arg(
-        long,
-        value_name = "NS",
-        env = "PEERPOD_OPERATOR_NAMESPACE",
-        default_value = crate::NAMESPACE,
-        value_parser = NonEmptyStringValueParser::new()
-    )]
-    pub namespace: String,
+    /// The operator, by its namespace.
+    #[command(flatten)]
+    pub operator: NamespaceArgs,
 
     /// Format of the report
     #[arg(
@@ -87,7 +81,8 @@ const CALLS: usize = 10;
 const CLUSTER: &str = "cluster of the VMs";
 
 pub(super) fn check(args: CheckArgs) -> ExitCode {
-    let document = examine(&args.folders.into(), &args.namespace).map_err(|problem| problem.to_string());
+    let document =
+        examine(&args.folders.into(), &args.operator.namespace).map_err(|problem| problem.to_string());
     let outcome = document.and_then(|document| {
         terminal::reported(print(&document, args.output))?;
         Ok(document.result)

@@ -12,7 +12,7 @@ use operator_kit::ListenAt;
 
 use super::{provider_arg::ProviderArg, sweep_flags::SweepFlags};
 use crate::{
-    cli::{FolderArgs, ServingArgs, patience},
+    cli::{FolderArgs, NamespaceArgs, ServingArgs, patience},
     peerpod, peerpodconfig,
     provider::{Cloud, CloudSettings},
     settings::Folders,
@@ -39,15 +39,9 @@ pub struct RunArgs {
     #[arg(long = "provider", value_name = ProviderArg::FORM, env = "PEERPOD_OPERATOR_PROVIDER", value_delimiter = ';')]
     pub providers: Vec<ProviderArg>,
 
-    /// The operator's namespace
-    #[arg(
-        long,
-        value_name = "NS",
-        env = "PEERPOD_OPERATOR_NAMESPACE",
-        default_value = crate::NAMESPACE,
-        value_parser = NonEmptyStringValueParser::new()
-    )]
-    pub namespace: String,
+    /// The operator, by its namespace.
+    #[command(flatten)]
+    pub operator: NamespaceArgs,
 
     /// Act only while holding the lease. If false, run only one replica
     #[arg(
@@ -243,7 +237,7 @@ mod tests {
         let Command::Run(args) = Cli::try_parse_from(["peerpod-operator", "run"]).unwrap().command else {
             panic!("not run")
         };
-        let options = Options::new(&args.namespace);
+        let options = Options::new(&args.operator.namespace);
         assert_eq!((options.concurrency, options.slow_after), (args.concurrency, args.slow_after));
     }
 

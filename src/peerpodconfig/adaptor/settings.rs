@@ -166,10 +166,12 @@ pub(super) fn older(
         }
         Some((built, now)) if Cloud::named(&built.cloud_name).is_none() && built.probe_port == now.probe_port => {
             format!(
-            "the DaemonSet was created for CLOUD_PROVIDER {}, which is no provider of this operator, and Pods that start with the new \
-             settings do not fit it; set adaptor.restartOnSettingsChange once no peer pod runs",
-            built.cloud_name
-        )}
+                "the DaemonSet was created for CLOUD_PROVIDER {}, which is no provider of this operator, and \
+                 Pods that start with the new settings do not fit it; set adaptor.restartOnSettingsChange once \
+                 no peer pod runs",
+                built.cloud_name
+            )
+        }
         Some((built, _)) => format!(
             "the DaemonSet was created for CLOUD_PROVIDER {} and PROBE_PORT {}, and Pods that start with \
              the new settings do not fit it; set these settings back, or end the peer pods and set \

@@ -73,7 +73,8 @@ pub(super) fn connector(options: &Options) -> Result<Connector, Error> {
     Ok(connector)
 }
 
-/// Trusts the pinned certificate alone, if there is one. Else trusts what the machine trusts, and `authorities`. `SSL_CERT_FILE` and `SSL_CERT_DIR` name other certificates, instead, as for OpenSSL.
+/// Trusts the pinned certificate alone, if there is one. Else trusts what the machine trusts, and `authorities`. `SSL_CERT_FILE` and
+/// `SSL_CERT_DIR` name what to trust instead of the machine's authorities, as for OpenSSL.
 fn tls(options: &Options, pinned: Option<&Fingerprint>) -> Result<ClientConfig, Error> {
     let provider = Arc::new(ring::default_provider());
     let builder = ClientConfig::builder_with_provider(Arc::clone(&provider));

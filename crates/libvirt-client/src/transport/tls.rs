@@ -52,8 +52,10 @@ fn configure(tls: &Tls, credentials: Credentials) -> Result<ClientConfig, Error>
         .with_custom_certificate_verifier(verifier);
     match credentials.client {
         Some((chain, key)) => builder.with_client_auth_cert(chain, key).map_err(|error| {
-            Error::Auth(format!("the client's certificate and its key are of no use: {error} (the key must be of ECDSA with P-256 or P-384, of Ed25519, or of \
-                 RSA with 2048 to 4096 bits)"))
+            Error::Auth(format!(
+                "the client's certificate and its key are of no use: {error} (the key must be of ECDSA with P-256 \
+                 or P-384, of Ed25519, or of RSA with 2048 to 4096 bits)"
+            ))
         }),
         None => Ok(builder.with_no_client_auth()),
     }
@@ -73,13 +75,16 @@ fn explain(endpoint: &Endpoint, error: io::Error) -> Error {
             CertificateError::UnsupportedSignatureAlgorithmContext { .. }
             | CertificateError::UnsupportedSignatureAlgorithmForPublicKeyContext { .. },
         )) => Error::Auth(
-            "the server's certificate, or an authority's, is signed in a way that this client does not know; use ECDSA with P-256 or P-384 \
-             and SHA-256 or SHA-384, Ed25519, or RSA with 2048 bits or more"
+            "the server's certificate, or an authority's, is signed in a way that this client does not know; use \
+             ECDSA with P-256 or P-384 and SHA-256 or SHA-384, Ed25519, or RSA with 2048 bits or more"
                 .to_owned(),
         ),
-        Some(TlsError::InvalidCertificate(problem)) if format!("{problem:?}").contains("UnsupportedCertVersion") => {
+        Some(TlsError::InvalidCertificate(CertificateError::Other(other)))
+            if other.to_string().contains("UnsupportedCertVersion") =>
+        {
             Error::Auth(
-                "the server's certificate is of X.509 version 1, as openssl makes it without extensions; make one with a subjectAltName"
+                "the server's certificate is of X.509 version 1, as openssl makes it without extensions; make one \
+                 with a subjectAltName"
                     .to_owned(),
             )
         }
@@ -102,8 +107,9 @@ fn explain(endpoint: &Endpoint, error: io::Error) -> Error {
             | AlertDescription::InsufficientSecurity
             | AlertDescription::ProtocolVersion),
         )) => Error::Auth(format!(
-            "the server and this client have no TLS version, no cipher or no kind of certificate in common ({alert:?}); the server's key must \
-             be of ECDSA with P-256 or P-384, of Ed25519, or of RSA with 2048 bits or more"
+            "the server and this client have no TLS version, no cipher or no kind of certificate in common \
+             ({alert:?}); the server's key must be of ECDSA with P-256 or P-384, of Ed25519, or of RSA with 2048 \
+             bits or more"
         )),
         _ => ConnectError::io(endpoint, error).into(),
     }
