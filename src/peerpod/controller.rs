@@ -24,7 +24,6 @@ use tokio_util::sync::CancellationToken;
 use tracing::{Instrument, info, info_span};
 
 use super::{
-    conditions::Reason,
     decide::Decision,
     findings::PeerPodFindings,
     grace_periods::GracePeriods,
@@ -35,6 +34,7 @@ use super::{
     parking::Parking,
     pod,
     pod_watch::PodWatch,
+    reasons::Reason,
     report::{MOST_REPORTS, Reporter},
     report_tracker::ReportTracker,
     requeue::Requeues,

@@ -19,9 +19,10 @@ use std::{cmp::Ordering, time::Duration};
 use jiff::{SignedDuration, Timestamp};
 
 pub use self::{
-    decision::{Blocked, Decision, Kept, Release, Wait},
-    facts::{Facts, InSandbox, LostState, Owner, PeerPodFinding, SLACK, Sibling, VmState},
+    decision::{Decision, Release, Wait},
+    facts::{Facts, InSandbox, Owner, PeerPodFinding, SLACK, Sibling, VmState},
 };
+use super::reasons::{Blocked, Kept};
 use crate::provider::{Error, ErrorClass, Stage, Vm, ownership};
 
 /// The time after which the kubelet gives up the start of a sandbox: twice the default of its `runtimeRequestTimeout`. It does so

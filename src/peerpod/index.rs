@@ -40,8 +40,9 @@ use self::{
     relatives::Role,
 };
 use super::{
-    conditions::{Reason, has_clearable_condition, has_reason, is_kept_for_pod},
+    conditions::{has_clearable_condition, has_reason, is_kept_for_pod},
     object::{created, delayed_since, deleted_at, has_finalizer, key, owner},
+    reasons::Reason,
 };
 use crate::{
     api::v1alpha1::PeerPod,

@@ -18,6 +18,7 @@
 //! | `decide.rs` | every rule (pure) |
 //! | `apply.rs` | the two writes to PeerPods |
 //! | `outcome.rs` | what the log and the status say of the end of a reconcile |
+//! | `reasons.rs` | why a person has to know of a PeerPod, and what the condition says |
 //! | `conditions.rs`, `report.rs` | conditions and events |
 //! | `parking.rs`, `queue.rs` | how many PeerPods the operator works on at once at each cloud, and which wait for their turn |
 //! | `report_tracker.rs` | which deletions are slow, and what was reported about each PeerPod |
@@ -47,6 +48,7 @@ mod parking;
 pub(crate) mod pod;
 mod pod_watch;
 mod queue;
+pub mod reasons;
 mod reconcile;
 mod relations;
 mod report;
@@ -59,7 +61,8 @@ pub(crate) mod trim;
 pub(crate) use self::controller::{PEERPOD, Shared};
 pub use self::{
     controller::{NAME, PERMISSIONS, PeerPods},
-    decide::{LostState, PeerPodFinding},
+    decide::PeerPodFinding,
     findings::PeerPodFindings,
     options::{MOST_CONCURRENT, Options},
+    reasons::LostState,
 };

@@ -10,9 +10,10 @@ use parking_lot::Mutex;
 use tracing::{debug, warn};
 
 use super::{
-    conditions::{ConditionUpdate, Reason, slow},
+    conditions::{ConditionUpdate, slow},
     decide::{Decision, Wait},
     outcome::{Outcome, StatusUpdate},
+    reasons::Reason,
 };
 use crate::{api::v1alpha1::PeerPod, metrics::Metrics};
 

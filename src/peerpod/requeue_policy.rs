@@ -9,7 +9,7 @@ use operator_kit::{Backoff, backoff};
 use parking_lot::Mutex;
 
 use self::stuck::{Stuck, VMS_A_SECOND};
-use super::decide::{Blocked, Decision, Kept, Wait};
+use super::decide::{Decision, Wait};
 use crate::{
     api::v1alpha1::PeerPod,
     provider::{Error, ErrorClass},
@@ -79,6 +79,11 @@ pub fn doc(class: ErrorClass) -> String {
     }
 }
 
+/// How often a PeerPod that needs a person's help is reconciled.
+const fn resync(may_end_with_pod: bool) -> Duration {
+    if may_end_with_pod { POD_RESYNC } else { SLOW_RESYNC }
+}
+
 fn growing_pauses() -> String {
     format!("with pauses from {} to {}", in_words(backoff::BASE), in_words(backoff::CAP))
 }
@@ -131,25 +136,10 @@ impl RequeuePolicy {
                 return None;
             }
             Decision::Wait(wait) => self.while_waiting(key, wait, while_stuck),
-            // The claimant may be the Pod of another deleted PeerPod. The Pod of a kept PeerPod may end, and only its kubelet shows
-            // where it runs. All of this changes without an event here.
-            Decision::Refuse(Blocked::Claimed(_))
-            | Decision::Keep(Kept::Ambiguous | Kept::DeveloperMode | Kept::Lost(_)) => {
-                while_stuck(POD_RESYNC)
-            }
-            // A person corrects these, often at the cloud, where no watch shows it.
-            Decision::Refuse(
-                Blocked::NoOwner
-                | Blocked::UnreadFinalizers
-                | Blocked::BadInstance(_)
-                | Blocked::NotOwn(_)
-                | Blocked::NotSupported(_)
-                | Blocked::DeveloperMode,
-            )
-            // If it could not be reported, or if someone removed the report, it is reported then.
-            | Decision::Keep(Kept::NoOwner)
+            Decision::Keep(kept) => while_stuck(resync(kept.may_end_with_pod())),
+            Decision::Refuse(blocked) => while_stuck(resync(blocked.may_end_with_pod())),
             // Does not occur: its result is an error or a new decision.
-            | Decision::Delete(_) => while_stuck(SLOW_RESYNC),
+            Decision::Delete(_) => while_stuck(SLOW_RESYNC),
             Decision::Retry(error) => self.after_error(key, error, while_stuck),
         })
     }
@@ -256,7 +246,10 @@ impl RequeuePolicy {
 mod tests {
     use std::{cmp::Reverse, collections::BinaryHeap};
 
-    use super::*;
+    use super::{
+        super::reasons::{Blocked, Kept},
+        *,
+    };
 
     fn key() -> ObjectRef<PeerPod> {
         ObjectRef::new("web").within("shop")

@@ -1,4 +1,4 @@
-//! What the rest of the operator asks about a cloud, and the registry of clouds.
+//! What the rest of the operator asks about a cloud.
 //!
 //! A cloud is plain data and a few functions, declared once in its folder. A caller asks the [`Cloud`] and never compares names.
 
@@ -8,25 +8,8 @@ use kube::Client;
 use operator_kit::Permission;
 use tokio::sync::Notify;
 
-use super::{
-    Error, IdProblem, ParsedId, Provider, Shared, alibabacloud, aws, azure, byom, docker, gcp, ibmcloud,
-    ibmcloud_powervs, libvirt, vsphere,
-};
+use super::{CLOUDS, Error, IdProblem, ParsedId, Provider, Shared};
 use crate::settings::{Catalogue, Check, Endpoint, Key, Malformed, Schema, Values};
-
-/// The clouds of cloud-api-adaptor.
-pub const CLOUDS: [&Cloud; 10] = [
-    &libvirt::CLOUD,
-    &aws::CLOUD,
-    &azure::CLOUD,
-    &gcp::CLOUD,
-    &ibmcloud::CLOUD,
-    &ibmcloud_powervs::CLOUD,
-    &alibabacloud::CLOUD,
-    &byom::CLOUD,
-    &docker::CLOUD,
-    &vsphere::CLOUD,
-];
 
 /// The settings of [`CLOUDS`].
 pub const CATALOGUE: Catalogue = Catalogue::new(&SCHEMAS);

@@ -36,7 +36,7 @@
 //!
 //! # Where a cloud is
 //!
-//! A cloud is one folder and one line in [`CLOUDS`]. Its [`Cloud`] says all that the rest of the operator asks about it: no other
+//! A cloud is one folder, and in this file its `mod` and a line in [`CLOUDS`]. Its [`Cloud`] says all that the rest of the operator asks about it: no other
 //! module compares names of clouds.
 //!
 //! [`settings`](crate::settings) depends on nothing here. It is given the catalogue, and keeps a cloud's values as text. The cloud
@@ -46,7 +46,7 @@
 //!
 //! | file | what it does |
 //! |---|---|
-//! | `cloud.rs` | the type [`Cloud`]: a schema, and what else differs from cloud to cloud; [`CLOUDS`], and their [`CATALOGUE`] |
+//! | `cloud.rs` | the type [`Cloud`]: a schema, and what else differs from cloud to cloud; the [`CATALOGUE`] of [`CLOUDS`] |
 //! | `cloud_settings.rs` | the settings of one cloud, as they are in force |
 //! | `openers.rs` | opens the provider of a snapshot of settings: by its [`Cloud`], or by what an embedding program brings |
 //! | `registry.rs` | the provider of the settings in force, within its limits |
@@ -106,7 +106,7 @@ mod single_flight;
 mod tagging;
 pub mod vsphere;
 
-pub use cloud::{CATALOGUE, CLOUDS, Cloud, NAME_LIMIT, Opening};
+pub use cloud::{CATALOGUE, Cloud, NAME_LIMIT, Opening};
 pub(crate) use cloud_settings::{CloudEndpoint, named_by};
 pub use cloud_settings::{CloudSettings, ServedCloud};
 pub(crate) use cluster_proof::ensure_this_cluster;
@@ -128,6 +128,20 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use jiff::Timestamp;
+
+/// The registry of clouds: all of cloud-api-adaptor.
+pub const CLOUDS: [&Cloud; 10] = [
+    &libvirt::CLOUD,
+    &aws::CLOUD,
+    &azure::CLOUD,
+    &gcp::CLOUD,
+    &ibmcloud::CLOUD,
+    &ibmcloud_powervs::CLOUD,
+    &alibabacloud::CLOUD,
+    &byom::CLOUD,
+    &docker::CLOUD,
+    &vsphere::CLOUD,
+];
 
 /// A VM as its cloud describes it, or what remains of it.
 #[derive(Clone, Debug, PartialEq, Eq)]

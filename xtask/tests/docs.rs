@@ -9,7 +9,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, ensure};
-use peerpod_operator::{peerpod::conditions::Reason, provider::CLOUDS};
+use peerpod_operator::{peerpod::reasons::Reason, provider::CLOUDS};
 use pulldown_cmark::{Event, Options, Parser, Tag, TagEnd};
 use testbed::docs;
 

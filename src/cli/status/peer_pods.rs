@@ -11,8 +11,8 @@ use uuid::Uuid;
 use crate::{
     api::v1alpha1::PeerPod,
     peerpod::{
-        conditions::{ConditionType, Reason},
         object::{created, owner},
+        reasons::{ConditionType, Reason},
     },
 };
 

@@ -1,6 +1,6 @@
 //! What to wake people for.
 
-use crate::peerpod::conditions::Reason;
+use crate::peerpod::reasons::Reason;
 
 /// Something to be woken for.
 #[derive(Clone, Debug, PartialEq, Eq)]

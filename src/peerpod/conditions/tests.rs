@@ -2,7 +2,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::*;
 use crate::{
-    peerpod::decide::Release,
+    peerpod::{decide::Release, reasons::Blocked},
     provider::{Error, InstanceId, NAME_LIMIT, Vm, ownership},
 };
 

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use operator_kit::Message;
-
-use super::facts::LostState;
-use crate::provider::{Error, ErrorClass, IdProblem, OwnVm, ownership};
+use crate::{
+    peerpod::reasons::{Blocked, Kept},
+    provider::{Error, ErrorClass, OwnVm},
+};
 
 /// What to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -58,8 +58,7 @@ labels! {
         "cloud-api-adaptor released this PeerPod, its VM is absent, and its Pod has a younger one; the operator deletes \
          this object";
     Decision::Keep(_) => "keep",
-        "the operator keeps all VMs: it cannot tell which of them the Pod runs on, or developer mode is on, or the Pod's VM is \
-         gone or off, or no Pod owns the PeerPod";
+        "the operator keeps all VMs of the Pod; the condition says why";
     Decision::Delete(_) => "delete",
         "the operator deletes the VM; it logs each such call, and the same reconcile ends with another decision";
     Decision::Wait(Wait::PodRuns | Wait::Start | Wait::PodEnds(_) | Wait::CleanUp(_)) => "wait_for_pod",
@@ -117,36 +116,4 @@ impl Release {
             Self::Abandoned => "abandoned",
         }
     }
-}
-
-/// Why the operator keeps the VMs of a PeerPod that is not being deleted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kept {
-    /// It is unknown which of several VMs the Pod runs on.
-    Ambiguous,
-    /// The settings turn on developer mode. Without it, the operator would delete the PeerPod.
-    DeveloperMode,
-    /// The Pod runs and the VM does not.
-    Lost(LostState),
-    /// No Pod owns the PeerPod: no event deletes it, and its VM does not count as untracked.
-    NoOwner,
-}
-
-/// Why the operator does nothing, so that the condition can say what to do.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Blocked {
-    /// No Pod owns the PeerPod, so nothing proves which Pod the VM belongs to.
-    NoOwner,
-    /// It has more finalizers than the operator reads, or longer ones, so the operator does not know whether its own is there.
-    UnreadFinalizers,
-    /// The identifier names no VM.
-    BadInstance(IdProblem),
-    /// The VM is not this Pod's.
-    NotOwn(ownership::NotOwn),
-    /// Another PeerPod, or another Pod of the same name, may need the same VM. It says which.
-    Claimed(Message),
-    /// This operator does not support that cloud.
-    NotSupported(Message),
-    /// The settings turn on developer mode.
-    DeveloperMode,
 }

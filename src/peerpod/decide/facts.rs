@@ -4,10 +4,12 @@ use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 use operator_kit::Message;
-use serde::{Deserialize, Serialize};
 
 use super::decision::Wait;
-use crate::provider::{Error, IdProblem, InstanceId, Vm};
+use crate::{
+    peerpod::reasons::LostState,
+    provider::{Error, IdProblem, InstanceId, Vm},
+};
 
 /// How long the operator keeps a VM after its Pod's grace period.
 pub const SLACK: Duration = Duration::from_secs(30);
@@ -132,23 +134,6 @@ pub enum PeerPodFinding {
     NoVm,
     /// Its Pod has ended, and cloud-api-adaptor has not released it.
     Ended,
-}
-
-/// What became of the VM of a Pod that runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub enum LostState {
-    /// It is gone.
-    Gone,
-    /// It is off.
-    Stopped,
-}
-
-operator_kit::labels! {
-    /// How `status` and the metrics name it.
-    pub LostState {
-        Gone => "Gone",
-        Stopped => "Stopped",
-    }
 }
 
 /// What is known about a VM.

@@ -1,7 +1,7 @@
 mod properties;
 mod siblings;
 
-use super::*;
+use super::{super::reasons::LostState, *};
 use crate::provider::{Bears, IdProblem, InstanceId, NAME_LIMIT};
 use operator_kit::Message;
 

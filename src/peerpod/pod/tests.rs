@@ -3,9 +3,12 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::{
-    super::decide::{
-        Decision, Facts, InSandbox, Kept, Sibling, VmState, Wait, decide, must_keep_for_pod,
-        tests::{dangling, own_vm},
+    super::{
+        decide::{
+            Decision, Facts, InSandbox, Sibling, VmState, Wait, decide, must_keep_for_pod,
+            tests::{dangling, own_vm},
+        },
+        reasons::Kept,
     },
     *,
 };

@@ -10,14 +10,14 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use super::{
-    decide::{Blocked, tests::dangling},
+    decide::tests::dangling,
     observe::tests::{answers, failing},
     *,
 };
 use crate::{
     api::v1alpha1::{RELEASE_ABANDON, RELEASE_ANNOTATION},
     metrics::Metrics,
-    peerpod::Options,
+    peerpod::{Options, reasons::Blocked},
     provider::{
         Claim, Clouds, Finding, InstanceId, NAME_LIMIT, Pages, Vm, clouds_in_memory, clouds_under,
         contract::{Behavior, Example, Kind, Peer, memory::Memory},

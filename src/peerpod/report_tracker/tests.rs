@@ -1,7 +1,10 @@
 use operator_kit::api_call::ApiError;
 use prometheus_client::{encoding::text::encode, registry::Registry};
 
-use super::{super::decide::Blocked, *};
+use super::{
+    super::reasons::{Blocked, Kept},
+    *,
+};
 use crate::provider::{Error, ErrorClass};
 
 const AGAIN: Duration = Duration::from_secs(7);
@@ -162,7 +165,7 @@ fn a_condition_omits_api_server_messages_about_other_objects() {
 #[test]
 fn a_live_peerpod_is_never_slow_and_leaves_no_entry() {
     let watched = Watched::new();
-    let ambiguous = Decision::Keep(crate::peerpod::decide::Kept::Ambiguous);
+    let ambiguous = Decision::Keep(Kept::Ambiguous);
     let ended = |decision: &Decision| {
         let outcome = &Outcome::Decided(decision);
         let ended = Ended { outcome, deleted: None, again: AGAIN, now: at(5000) };

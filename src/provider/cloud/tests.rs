@@ -14,7 +14,7 @@ use crate::{
 const SOURCES: [&str; 2] = ["src", "xtask/src/manifests"];
 
 /// The registry.
-const REGISTRY: &str = "src/provider/cloud.rs";
+const REGISTRY: &str = "src/provider/mod.rs";
 
 #[test]
 fn names_are_found_and_are_spelled_exactly() {

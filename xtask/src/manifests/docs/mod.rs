@@ -16,11 +16,7 @@ use peerpod_operator::{
     api::v1alpha1::{AdmissionMode, PeerPodConfigSpec, Sizing},
     install::monitoring::{self, Alert},
     metrics::Metrics,
-    peerpod::{
-        conditions::{self, Reason},
-        decide::Decision,
-        requeue_policy,
-    },
+    peerpod::{conditions, decide::Decision, reasons::Reason, requeue_policy},
     peerpodconfig::{
         self,
         resources::policy::{Unsupported, unsupported},
