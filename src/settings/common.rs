@@ -46,8 +46,9 @@ settings! {
         cloud_config_verify: bool = CLOUD_CONFIG_VERIFY.default("false"),
         /// Whether pod VMs get encrypted scratch space.
         enable_scratch_space: bool = ENABLE_SCRATCH_SPACE.default("false"),
-        /// Whether a Pod's traffic to the outside leaves from its VM instead of the worker node.
-        external_network_via_podvm: bool = EXTERNAL_NETWORK_VIA_PODVM.default("false"),
+        /// Whether a Pod's traffic to the outside leaves from its VM instead of the worker node. Leave it empty for no: releases of
+        /// cloud-api-adaptor up to v0.17.0 take any text as yes on aws and alibabacloud.
+        external_network_via_podvm: bool = EXTERNAL_NETWORK_VIA_PODVM,
         /// The cluster's pod networks as comma-separated CIDRs, used with external network through the pod VM.
         pod_subnet_cidrs: Option<String> = POD_SUBNET_CIDRS,
         /// UID of the namespace kube-system of the cluster that SWEEP_TAG and SWEEP_EXCLUSIVE are for. Without it, and in any other
@@ -66,8 +67,9 @@ settings! {
         cert_file: Option<String> = CERT_FILE,
         /// File with the client certificate's private key.
         cert_key: Option<String> = CERT_KEY,
-        /// Whether the certificate of the pod VM's agent is not verified.
-        tls_skip_verify: bool = TLS_SKIP_VERIFY.default("false"),
+        /// Whether the certificate of the pod VM's agent is not verified. Leave it empty for no: releases of cloud-api-adaptor up to
+        /// v0.17.0 take any text as yes, and then start no peer pod.
+        tls_skip_verify: bool = TLS_SKIP_VERIFY,
         /// Lowest TLS version that cloud-api-adaptor accepts. Releases before v0.22.0 ignore it.
         tls_min_version: Option<String> = TLS_MIN_VERSION,
         /// TLS cipher suites that cloud-api-adaptor offers, separated by commas. Releases before v0.22.0 ignore it.

@@ -52,8 +52,9 @@ settings! {
         key_pair: Option<String> = SSH_KP_NAME,
         /// Whether pod VMs are created from a launch template.
         use_launch_template: bool = USE_PODVM_LAUNCHTEMPLATE.default("false"),
-        /// Name of the launch template.
-        launch_template: String = PODVM_LAUNCHTEMPLATE_NAME.default("kata"),
+        /// Name of the launch template. If empty, `kata`. Releases of cloud-api-adaptor up to v0.17.0 use a launch template exactly if
+        /// this is not empty, and then ignore PODVM_AMI_ID.
+        launch_template: Option<String> = PODVM_LAUNCHTEMPLATE_NAME,
         /// Whether pod VMs get a public address, which cloud-api-adaptor uses.
         use_public_ip: bool = USE_PUBLIC_IP.default("false"),
         /// Size of the root volume in GiB.

@@ -33,6 +33,9 @@ fn the_settings_of_every_cloud_are_checked() {
     }
 }
 
+/// Releases of cloud-api-adaptor up to v0.17.0 take any text of these as yes. So no file that users copy may set them.
+const YES_IF_SET: [&str; 3] = ["EXTERNAL_NETWORK_VIA_PODVM", "PODVM_LAUNCHTEMPLATE_NAME", "TLS_SKIP_VERIFY"];
+
 #[test]
 fn every_setting_is_described_once_for_each_provider() {
     for cloud in CLOUDS {
@@ -46,8 +49,10 @@ fn every_setting_is_described_once_for_each_provider() {
             );
             assert!(doc.ends_with('.') && !doc.contains("  "), "{name}: {doc}");
             assert!(*kind != Kind::Secret || default.is_empty(), "{name} is a secret with a default");
-            let is_switch = ["true", "false"].contains(default);
+            let is_switch = ["true", "false"].contains(default)
+                || YES_IF_SET.contains(name) && doc.contains("empty for no");
             assert_eq!(*kind == Kind::Boolean, is_switch, "{name} is a switch if its default is one");
+            assert!(!YES_IF_SET.contains(name) || default.is_empty(), "{name} would turn itself on");
         }
     }
 }

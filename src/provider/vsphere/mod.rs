@@ -62,7 +62,7 @@ use crate::settings::Values;
 
 /// What differs from other clouds.
 pub static CLOUD: Cloud = Cloud {
-    caveat: Some("cloud-api-adaptor supports vsphere up to v0.17.0."),
+    caveat: Some("cloud-api-adaptor supports vsphere in its releases up to v0.17.0: name such a tag."),
     settles_late: false,
     // A list has the VMs of one folder that the user may see. A VM may be in another folder, and vCenter may show the path of its
     // file as its name.

@@ -23,7 +23,7 @@ pub(super) struct AdaptorImage {
     name: String,
     /// The tag, which a digest may follow: `v0.22.0@sha256:…`. If empty, `latest`, which changes over time: name a release to keep one
     /// version. libvirt needs a development image, `latest` or a tag with `dev` in it: released images do not support libvirt. docker needs
-    /// one up to `v0.21.1-dev`.
+    /// one up to `v0.21.1-dev`. vsphere needs a release up to `v0.17.0`.
     tag: String,
 }
 
