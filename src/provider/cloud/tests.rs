@@ -34,7 +34,8 @@ fn the_settings_of_every_cloud_are_checked() {
 }
 
 /// Releases of cloud-api-adaptor up to v0.17.0 take any text of these as yes. So no file that users copy may set them.
-const YES_IF_SET: [&str; 3] = ["EXTERNAL_NETWORK_VIA_PODVM", "PODVM_LAUNCHTEMPLATE_NAME", "TLS_SKIP_VERIFY"];
+const YES_IF_SET: [&str; 4] =
+    ["DOCKER_TLS_VERIFY", "EXTERNAL_NETWORK_VIA_PODVM", "PODVM_LAUNCHTEMPLATE_NAME", "TLS_SKIP_VERIFY"];
 
 #[test]
 fn every_setting_is_described_once_for_each_provider() {

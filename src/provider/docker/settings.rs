@@ -24,8 +24,9 @@ settings! {
         host: String = DOCKER_HOST.default("unix:///var/run/docker.sock").concerns_deletion(),
         /// Version of Docker's API.
         version: String = DOCKER_API_VERSION.default("1.44").concerns_deletion(),
-        /// Whether cloud-api-adaptor verifies the daemon's certificate. The operator always does.
-        verify: bool = DOCKER_TLS_VERIFY.default("false"),
+        /// Whether cloud-api-adaptor verifies the daemon's certificate. Leave it empty for no: any text counts as yes, and releases
+        /// up to v0.17.0 then ignore DOCKER_PODVM_IMAGE and DOCKER_NETWORK_NAME. The operator always verifies it.
+        verify: bool = DOCKER_TLS_VERIFY,
         /// Folder with ca.pem, cert.pem and key.pem for a daemon with TLS. If empty, the connection is not encrypted.
         certificates: Option<String> = DOCKER_CERT_PATH.concerns_deletion(),
         /// Image of the containers that are used instead of VMs.

@@ -41,7 +41,8 @@ settings! {
         subnet: Option<String> = IBMCLOUD_VPC_SUBNET_ID,
         /// Key for logging in to pod VMs.
         ssh_key: Option<String> = IBMCLOUD_SSH_KEY_ID,
-        /// Additional security groups of the pod VMs, separated by commas.
+        /// Additional security groups of the pod VMs, separated by commas. Releases of cloud-api-adaptor before v0.18.0 ignore it, and
+        /// read one group from IBMCLOUD_VPC_SG_ID.
         security_groups: Option<String> = IBMCLOUD_SECURITY_GROUP_IDS,
         /// Dedicated hosts for pod VMs, separated by commas: one for each zone.
         dedicated_hosts: Option<String> = IBMCLOUD_DEDICATED_HOST_IDS,

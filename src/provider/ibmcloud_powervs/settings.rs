@@ -31,14 +31,14 @@ settings! {
         network: Option<String> = POWERVS_NETWORK_ID.required(),
         /// Image of pod VMs.
         image: Option<String> = POWERVS_IMAGE_ID.required(),
-        /// Key for logging in to pod VMs.
+        /// Key for logging in to pod VMs. Releases of cloud-api-adaptor up to v0.12.0 need it.
         ssh_key: Option<String> = POWERVS_SSH_KEY_NAME,
         /// How processors are assigned: shared, capped or dedicated.
         processor_type: String = POWERVS_PROCESSOR_TYPE.default("shared"),
         /// Kind of machine that hosts pod VMs.
         system_type: String = POWERVS_SYSTEM_TYPE.default("s922"),
-        /// Memory of a pod VM in GB.
-        memory: String = POWERVS_MEMORY.default("2"),
+        /// Memory of a pod VM in GB. If empty, 2. Releases of cloud-api-adaptor up to v0.12.0 also take it as the number of processors.
+        memory: Option<String> = POWERVS_MEMORY,
         /// Number of processors of a pod VM; fractions are allowed.
         processors: String = POWERVS_PROCESSORS.default("0.5"),
         /// How long the creation of a pod VM may take, as a Go duration.
