@@ -276,7 +276,15 @@ impl Blocked {
     /// Whether it may end with a Pod, without an event: the claimant may be the Pod of another deleted PeerPod. A person corrects the
     /// others, often at the cloud, where no watch shows it.
     pub(super) const fn may_end_with_pod(&self) -> bool {
-        matches!(self, Self::Claimed(_))
+        match self {
+            Self::Claimed(_) => true,
+            Self::NoOwner
+            | Self::UnreadFinalizers
+            | Self::BadInstance(_)
+            | Self::NotOwn(_)
+            | Self::NotSupported(_)
+            | Self::DeveloperMode => false,
+        }
     }
 }
 

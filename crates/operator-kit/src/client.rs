@@ -152,7 +152,10 @@ async fn connected(config: Config) -> Result<Client, ClientError> {
     connecting.await.unwrap_or_else(|failed| Err(ClientError::Credentials(failed.to_string())))
 }
 
-fn connect(config: Config, variables: &Proxies) -> Result<Client, ClientError> {
+fn connect(mut config: Config, variables: &Proxies) -> Result<Client, ClientError> {
+    if config.cluster_url.scheme().is_none() {
+        config.cluster_url = with_scheme(&config.cluster_url)?;
+    }
     // In a program with several providers of cryptography, rustls would panic. An error means that another thread has just chosen one.
     if CryptoProvider::get_default().is_none() {
         let _ = ring::default_provider().install_default();
@@ -173,6 +176,14 @@ fn connect(config: Config, variables: &Proxies) -> Result<Client, ClientError> {
         return Err(ClientError::Proxy(proxy.host().unwrap_or_default().to_owned()));
     }
     client(config, Tunnel::new(proxy, http))
+}
+
+/// The address of a server that a kubeconfig names without a scheme, as kubectl reads it. kube would panic.
+fn with_scheme(server: &Uri) -> Result<Uri, ClientError> {
+    let url = format!("https://{server}").parse();
+    url.map_err(|_| {
+        ClientError::Kubeconfig(format!("the server {server} is no address: write https://HOST:PORT"))
+    })
 }
 
 /// A client whose connections this connector opens.
@@ -263,6 +274,14 @@ mod tests {
         };
         let request = client.request_text(Request::get("/livez").body(Vec::new()).unwrap());
         assert_eq!(tokio::join!(request, proxy).0.unwrap(), "ok");
+    }
+
+    #[test]
+    fn a_server_without_a_scheme_is_reached_by_tls_and_what_is_no_address_is_refused() {
+        assert_eq!(with_scheme(&Uri::from_static("api.example:6443")).unwrap(), "https://api.example:6443");
+        assert_eq!(with_scheme(&Uri::from_static("10.0.0.1")).unwrap(), "https://10.0.0.1");
+        let refused = with_scheme(&Uri::from_static("/api")).unwrap_err().to_string();
+        assert!(refused.contains("/api is no address"), "{refused}");
     }
 
     #[tokio::test]

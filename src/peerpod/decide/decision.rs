@@ -58,7 +58,7 @@ labels! {
         "cloud-api-adaptor released this PeerPod, its VM is absent, and its Pod has a younger one; the operator deletes \
          this object";
     Decision::Keep(_) => "keep",
-        "the operator keeps all VMs of the Pod; the condition says why";
+        "the operator keeps the VM of the PeerPod, and those of its Pod; the condition says why";
     Decision::Delete(_) => "delete",
         "the operator deletes the VM; it logs each such call, and the same reconcile ends with another decision";
     Decision::Wait(Wait::PodRuns | Wait::Start | Wait::PodEnds(_) | Wait::CleanUp(_)) => "wait_for_pod",
