@@ -53,13 +53,14 @@ fn peerpods_that_change_between_read_and_write() -> Result<()> {
         machines.put(alone, [FINALIZER, OTHER]).await?;
         machines.until_the_middle(alone).await?;
         let struck = Timestamp::now();
-        for _ in 0..ROUNDS {
+        for round in 0..ROUNDS {
             // The operator looks again after each change. The cloud holds that look up. When the cloud answers, the second change has
-            // outdated what the operator read after the first one.
+            // outdated what the operator read after the first one. Looks that began before the first change are outdated only if the
+            // order stays changed, and a slow operator has no others.
             alone.libvirtd.pause()?;
             let changed = async {
                 machines.put(alone, [OTHER, FINALIZER]).await?;
-                machines.put(alone, [FINALIZER, OTHER]).await
+                if round == 1 { Ok(()) } else { machines.put(alone, [FINALIZER, OTHER]).await }
             };
             let changed = changed.await;
             alone.libvirtd.resume()?;
