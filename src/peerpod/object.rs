@@ -18,22 +18,20 @@ pub(crate) fn owner(peerpod: &PeerPod) -> Option<&OwnerReference> {
     pods().find(|owner| owner.controller == Some(true)).or_else(|| pods().next())
 }
 
-/// The most finalizers that the operator reads: far more than clusters have. All of them fit into
-/// [`MOST`](operator_kit::projection::MOST).
-pub(crate) const MOST_FINALIZERS: usize = 32;
-
-/// The longest finalizer that an API server accepts: a domain, a slash and a name.
-const LONGEST_FINALIZER: usize = 253 + 1 + 63;
+/// The most finalizers that the operator reads, and the most bytes of their texts together: far more than clusters have. All of
+/// them fit into [`MOST`](operator_kit::projection::MOST). They stay in memory, of thousands of PeerPods of one tenant.
+pub(crate) const MOST_FINALIZERS: usize = 16;
+const MOST_TEXT: usize = 1024;
 
 /// Whether some finalizers may be unknown, so that the PeerPod may have the operator's even if it is not among these. A list is
 /// read up to a limit only, and a text of great length reads as empty.
 pub(crate) fn has_unread_finalizers(peerpod: &PeerPod) -> bool {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_./".contains(&byte);
-    let is_whole = |finalizer: &String| {
-        (1..=LONGEST_FINALIZER).contains(&finalizer.len()) && finalizer.bytes().all(is_plain)
-    };
+    let is_whole = |finalizer: &String| !finalizer.is_empty() && finalizer.bytes().all(is_plain);
     let finalizers = peerpod.finalizers();
-    finalizers.len() > MOST_FINALIZERS || !finalizers.iter().all(is_whole)
+    finalizers.len() > MOST_FINALIZERS
+        || finalizers.iter().map(String::len).sum::<usize>() > MOST_TEXT
+        || !finalizers.iter().all(is_whole)
 }
 
 /// Whether the PeerPod has the finalizer that protects the VM.

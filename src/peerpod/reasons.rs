@@ -56,8 +56,8 @@ reasons! {
     /// No Pod owns the PeerPod, so nothing proves which Pod the VM belongs to. A PeerPod that is not being deleted has this reason,
     /// too.
     NoOwner => Stalled, Warning;
-    /// The PeerPod has more than 32 finalizers, or one with a name that is not valid. The operator does not read them, so it
-    /// changes nothing. Remove the finalizers of others.
+    /// The PeerPod has more than 16 finalizers, or more than 1 KiB of them, or one with a name that is not valid. The operator
+    /// does not read them, so it changes nothing. Remove the finalizers of others.
     TooManyFinalizers => Stalled, Warning;
     /// The recorded identifier is empty, or it is not a permanent identifier of a VM.
     InvalidInstanceID => Stalled, Warning;
@@ -248,8 +248,8 @@ impl Blocked {
             Self::UnreadFinalizers => (
                 Reason::TooManyFinalizers,
                 Message::public(format!(
-                    "this PeerPod has more than {MOST_FINALIZERS} finalizers, or one with a name that is not valid; the operator \
-                     changes nothing until the finalizers of others are removed"
+                    "this PeerPod has more than {MOST_FINALIZERS} finalizers, or more than 1 KiB of them, or one with a name that \
+                     is not valid; the operator changes nothing until the finalizers of others are removed"
                 )),
             ),
             Self::BadInstance(problem) => {

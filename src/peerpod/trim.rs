@@ -113,6 +113,7 @@ mod tests {
     #[test]
     fn finalizers_that_are_not_all_read_are_marked_as_unread_and_keep_no_memory() {
         let longest = |index: usize| format!("{}/{index:063}", "d".repeat(253));
+        let short = |index: usize| format!("example.com/{index:030}");
         let many = |count: usize, name: &dyn Fn(usize) -> String| -> Vec<_> {
             (0..count).map(name).chain([FINALIZER.to_owned()]).collect()
         };
@@ -122,7 +123,8 @@ mod tests {
             many(1, &|_| "x".repeat(40_000)),
             many(1, &|_| "x".repeat(20_000)),
             many(2, &|_| "x".repeat(9_000)),
-            many(1, &|_| format!("{}d", longest(0))),
+            // Four of 317 bytes are more than 1 KiB.
+            many(4, &longest),
             // Each of these takes six bytes on the wire.
             many(MOST_FINALIZERS - 1, &|_| "\u{1}".repeat(300)),
         ] {
@@ -131,7 +133,7 @@ mod tests {
             assert!(!has_finalizer(&kept), "it may be there, and it may not");
             assert_eq!(kept.metadata.finalizers, Some(vec![String::new()]));
         }
-        for finalizers in [vec![], many(0, &longest), many(MOST_FINALIZERS - 1, &longest)] {
+        for finalizers in [vec![], many(0, &longest), many(3, &longest), many(MOST_FINALIZERS - 1, &short)] {
             let kept = kept(&json!({ "name": "a", "finalizers": finalizers }));
             assert!(!has_unread_finalizers(&kept));
             assert_eq!(has_finalizer(&kept), !finalizers.is_empty());

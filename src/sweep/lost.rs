@@ -38,14 +38,13 @@ pub fn suspects(
     };
     let mut lost: Vec<_> = live(cloud, peerpods).filter_map(lost).collect();
     let names: HashSet<_> = lost.iter().filter_map(|(it, _)| stem_by_owner(cloud, it)).collect();
-    let mut running = HashMap::<&str, Vec<&str>>::new();
-    for vm in vms.filter(|it| it.may_run() && !it.is_of_another) {
-        if let Some(stem) = stem(&vm.listed.name).filter(|stem| names.contains(*stem)) {
-            running.entry(stem).or_default().push(&vm.listed.id);
-        }
-    }
-    let mut recorded: HashMap<&str, HashSet<&str>> =
-        running.values().flatten().map(|id| (*id, HashSet::new())).collect();
+    let running = || {
+        let may_run = vms.clone().filter(|it| it.may_run() && !it.is_of_another);
+        may_run
+            .filter_map(|it| Some((&*it.listed.id, stem(&it.listed.name)?)))
+            .filter(|it| names.contains(it.1))
+    };
+    let mut recorded: HashMap<&str, HashSet<&str>> = running().map(|(id, _)| (id, HashSet::new())).collect();
     if !recorded.is_empty() {
         // One without the finalizer is a record, too: cloud-api-adaptor may have removed that by mistake.
         for peerpod in peerpods.iter().filter(|it| it.cloud_provider() == cloud.name()) {
@@ -56,14 +55,29 @@ pub fn suspects(
             }
         }
     }
-    let may_be_of =
-        |vm: &&str, pod: &str| recorded.get(vm).is_none_or(|pods| pods.is_empty() || pods.contains(pod));
+    // By names and not by pairs: a tenant could make thousands of both.
+    let mut of_name = HashMap::<&str, RunsFor>::new();
+    for (id, stem) in running() {
+        let pods = recorded.get(id).filter(|pods| !pods.is_empty());
+        match (of_name.entry(stem).or_insert_with(|| RunsFor::Pods(HashSet::new())), pods) {
+            (RunsFor::Pods(known), Some(pods)) => known.extend(pods),
+            (runs_for, _) => *runs_for = RunsFor::Any,
+        }
+    }
     lost.retain(|(peerpod, _)| {
-        let vms = stem_by_owner(cloud, peerpod).and_then(|stem| running.get(&*stem));
+        let runs_for = stem_by_owner(cloud, peerpod).and_then(|stem| of_name.get(&*stem));
         let pod = owner(peerpod).map_or("", |pod| &pod.uid);
-        vms.is_none_or(|vms| !vms.iter().any(|vm| may_be_of(vm, pod)))
+        runs_for.is_none_or(|runs_for| matches!(runs_for, RunsFor::Pods(pods) if !pods.contains(pod)))
     });
     lost
+}
+
+/// The Pods that the running VMs of one name may be for.
+enum RunsFor<'a> {
+    /// One of the VMs is recorded by no PeerPod.
+    Any,
+    /// PeerPods of these Pods record them, by their uids.
+    Pods(HashSet<&'a str>),
 }
 
 /// The PeerPods that are not being deleted.

@@ -51,7 +51,7 @@ pub struct PeerPodSpec {
     /// The VM's identifier in that cloud, for instance a libvirt domain's UUID. Empty if cloud-api-adaptor did not learn
     /// it.
     #[serde(default, rename = "instanceID", skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 2048))]
+    #[schemars(length(max = 512))]
     #[x_kube(validation = Rule::new("self.matches('^[^\\\\s]*$')").message("instanceID must not contain white space"))]
     pub instance_id: Option<String>,
 }

@@ -75,8 +75,8 @@ fn the_record_of_a_machine_cannot_be_changed_or_be_nonsense() -> Result<()> {
         }
         let spaced = scene.caa.record(&pod, "lib virt", "x").await.err().context("accepted")?;
         assert!(format!("{spaced:#}").contains("white space"), "{spaced:#}");
-        let long = scene.caa.record(&pod, "libvirt", &"x".repeat(2049)).await.err().context("accepted")?;
-        assert!(format!("{long:#}").contains("2048"), "{long:#}");
+        let long = scene.caa.record(&pod, "libvirt", &"x".repeat(513)).await.err().context("accepted")?;
+        assert!(format!("{long:#}").contains("512"), "{long:#}");
         Ok(())
     })
 }

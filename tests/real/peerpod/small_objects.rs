@@ -107,7 +107,7 @@ fn small_objects_of_a_tenant_take_little_memory_and_delay_no_deletion() -> Resul
                 "name": format!("small-{NUMBER}"), "finalizers": finalizers,
                 "annotations": { "peerpods.confidentialcontainers.org/release": "x".repeat(30 << 10) },
             },
-            "spec": { "cloudProvider": "libvirt", "instanceID": "x".repeat(2048) },
+            "spec": { "cloudProvider": "libvirt", "instanceID": "x".repeat(512) },
         });
         make(&stage.client, &peerpods, PEERPODS, &peerpod).await?;
         wait::eventually("the operator knows all PeerPods", DEADLINE, async || {
@@ -126,7 +126,7 @@ fn small_objects_of_a_tenant_take_little_memory_and_delay_no_deletion() -> Resul
         let scene = alone.scene();
         peerpods.delete("small-0", &DeleteParams::default()).await?;
         let condition = scene.held("small-0", "TooManyFinalizers").await?;
-        ensure!(condition.message.contains("more than 32 finalizers"), "{}", condition.message);
+        ensure!(condition.message.contains("more than 16 finalizers"), "{}", condition.message);
         let vm = scene.pod_with_vm("web").await?;
         scene.pods.delete("web").await?;
         scene.reaped(&vm).await?;
