@@ -26,6 +26,10 @@ pub const DEADLINE: Duration = Duration::from_secs(20);
 /// How much of the API server's text about a quota or of a webhook is shown, in bytes.
 const LONGEST_SHOWN: usize = 512;
 
+/// kube's reason for an answer that is no `Status`, perhaps a proxy's page, and how much of that is shown, in bytes.
+const NO_STATUS: &str = "Failed to parse error data";
+const LONGEST_PAGE: usize = 200;
+
 /// Why a call to the API server failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ApiError {
@@ -45,6 +49,10 @@ pub(crate) fn text(problem: &kube::Error) -> String {
     match problem {
         kube::Error::Api(status) if is_unknown_kind(status) => {
             "it does not know this kind of object (404 page not found)".to_owned()
+        }
+        kube::Error::Api(status) if status.reason == NO_STATUS => {
+            let words: Vec<_> = status.message.split_whitespace().collect();
+            format!("HTTP {}: {}", status.code, cut(&words.join(" "), LONGEST_PAGE))
         }
         kube::Error::Api(status) => status.to_string(),
         other => text::causes(other),

@@ -1,10 +1,12 @@
 //! A client of the API server for a controller.
 
 pub(crate) mod credentials;
+mod kubeconfig;
 mod later_pages;
 mod proxies;
+mod token_file;
 
-use std::{error::Error as _, path::Path, time::Duration};
+use std::{path::Path, sync::Arc, time::Duration};
 
 use hyper::{
     Request, Response, Uri,
@@ -21,15 +23,14 @@ use hyper_util::{
 use kube::{
     Client, Config,
     client::{Body, ConfigExt},
-    config::{InferConfigError, KubeConfigOptions, Kubeconfig, KubeconfigError},
+    config::{KubeConfigOptions, Kubeconfig, KubeconfigError},
 };
 use tokio::task::spawn_blocking;
 use tokio_rustls::rustls::crypto::{CryptoProvider, ring};
-use tower::{BoxError, Service, ServiceBuilder, retry::RetryLayer, service_fn};
+use tower::{BoxError, Service, ServiceBuilder, retry::RetryLayer, service_fn, util::MapRequestLayer};
 
-use self::later_pages::LaterPages;
 pub use self::proxies::Proxies;
-use crate::api_call;
+use self::{later_pages::LaterPages, token_file::TokenFile};
 
 /// How long a connection may take to open.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -51,7 +52,7 @@ const READ_BUFFER: usize = 16 << 10;
 /// that, and without a source.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// No configuration was found.
+    /// There is no kubeconfig, and this is no Pod with a ServiceAccount.
     #[error("no access to a cluster: set KUBECONFIG, or run in a Pod with a ServiceAccount ({0})")]
     NoAccess(String),
     /// The requested kubeconfig or context cannot be used.
@@ -74,25 +75,19 @@ impl From<KubeconfigError> for ClientError {
     }
 }
 
-impl From<InferConfigError> for ClientError {
-    fn from(error: InferConfigError) -> Self {
-        let text = error.to_string();
-        let kubeconfig = error.source().and_then(|source| source.downcast_ref::<KubeconfigError>());
-        Self::NoAccess(kubeconfig.map_or(text.clone(), |it| text.replace(&it.to_string(), &unquoted(it))))
-    }
-}
-
-impl From<kube::Error> for ClientError {
-    fn from(error: kube::Error) -> Self {
-        Self::Credentials(api_call::text(&error))
-    }
-}
-
 /// The error without a part of the kubeconfig.
 fn unquoted(error: &KubeconfigError) -> String {
-    let KubeconfigError::Parse(problem) = error else { return error.to_string() };
-    let place = problem.location().map(|at| format!(" at line {}, column {}", at.line(), at.column()));
-    format!("failed to parse kubeconfig YAML{}", place.unwrap_or_default())
+    match error {
+        KubeconfigError::Parse(problem) => {
+            let place =
+                problem.location().map(|at| format!(" at line {}, column {}", at.line(), at.column()));
+            format!("failed to parse kubeconfig YAML{}", place.unwrap_or_default())
+        }
+        KubeconfigError::CurrentContextNotSet => {
+            "it has no current-context: choose one by `kubectl config use-context NAME`".to_owned()
+        }
+        other => other.to_string(),
+    }
 }
 
 /// A client by KUBECONFIG, by `~/.kube/config` or, inside a Pod, by the `ServiceAccount`.
@@ -100,7 +95,13 @@ fn unquoted(error: &KubeconfigError) -> String {
 /// kube's own client leaves Nagle's algorithm on, which costs the first call of each connection 40 ms. It also retries by itself,
 /// but the controllers have their own backoff: this client retries the later pages of lists alone. The callers set deadlines.
 pub async fn infer() -> Result<Client, ClientError> {
-    connected(Config::infer().await?).await
+    let config = match kubeconfig::read() {
+        Ok(Some(kubeconfig)) => configured(kubeconfig, None).await?,
+        Ok(None) => Config::incluster().map_err(|problem| ClientError::NoAccess(problem.to_string()))?,
+        // In a Pod, the home directory may be that of another user.
+        Err(problem) => Config::incluster().map_err(|_| problem)?,
+    };
+    connected(config).await
 }
 
 /// Like [`infer`], but with this kubeconfig and this context, if they are given.
@@ -108,10 +109,14 @@ pub async fn for_context(kubeconfig: Option<&Path>, context: Option<&str>) -> Re
     if kubeconfig.is_none() && context.is_none() {
         return infer().await;
     }
-    let kubeconfig = kubeconfig.map_or_else(Kubeconfig::read, Kubeconfig::read_from)?;
+    let read = kubeconfig.map_or_else(kubeconfig::read, |file| kubeconfig::read_from(file).map(Some))?;
+    connected(configured(read.unwrap_or_default(), context).await?).await
+}
+
+async fn configured(kubeconfig: Kubeconfig, context: Option<&str>) -> Result<Config, ClientError> {
     let options =
         KubeConfigOptions { context: context.map(ToOwned::to_owned), ..KubeConfigOptions::default() };
-    connected(Config::from_custom_kubeconfig(kubeconfig, &options).await?).await
+    Ok(Config::from_custom_kubeconfig(kubeconfig, &options).await?)
 }
 
 /// A client like this one with at most this many requests in flight. Further ones wait, and their deadlines run. Each request in
@@ -187,22 +192,33 @@ fn with_scheme(server: &Uri) -> Result<Uri, ClientError> {
 }
 
 /// A client whose connections this connector opens.
-fn client<C>(config: Config, connector: C) -> Result<Client, ClientError>
+fn client<C>(mut config: Config, connector: C) -> Result<Client, ClientError>
 where
     C: Service<Uri> + Clone + Send + Sync + 'static,
     C::Response: Connection + Read + Write + Send + Unpin + 'static,
     C::Future: Send + 'static,
     C::Error: Into<BoxError>,
 {
-    let mut https = TimeoutConnector::new(config.rustls_https_connector_with_connector(connector)?);
+    // An inline token counts more than a file, and this more than an exec plugin.
+    let token_file = config.auth_info.token_file.take().filter(|_| config.auth_info.token.is_none());
+    let token_file = token_file.map(|path| TokenFile::open(Path::new(&path)).map(Arc::new)).transpose()?;
+    if token_file.is_some() {
+        config.auth_info.exec = None;
+    }
+    let plugin = config.auth_info.exec.clone();
+    let token_layer = token_file.map(|file| MapRequestLayer::new(move |request| file.authorize(request)));
+    let refused = |problem| ClientError::Credentials(credentials::refused(&problem, plugin.as_ref()));
+    let mut https =
+        TimeoutConnector::new(config.rustls_https_connector_with_connector(connector).map_err(refused)?);
     // The timeout of the TCP connection covers neither a proxy's answer nor TLS, and no request's deadline covers a watch.
     https.set_connect_timeout(Some(2 * CONNECT_TIMEOUT));
     https.set_read_timeout(Some(SILENCE));
     https.set_reset_reader_on_write(true);
     let service = ServiceBuilder::new()
         .layer(config.base_uri_layer())
-        .option_layer(config.auth_layer()?)
-        .layer(config.extra_headers_layer()?)
+        .option_layer(config.auth_layer().map_err(refused)?)
+        .option_layer(token_layer)
+        .layer(config.extra_headers_layer().map_err(refused)?)
         .layer(RetryLayer::new(LaterPages::default()))
         .map_err(BoxError::from)
         .service(legacy::Client::builder(TokioExecutor::new()).http1_max_buf_size(READ_BUFFER).build(https));
@@ -213,10 +229,7 @@ where
 mod tests {
     use std::{
         pin::pin,
-        sync::{
-            Arc,
-            atomic::{AtomicUsize, Ordering},
-        },
+        sync::atomic::{AtomicUsize, Ordering},
     };
 
     use futures::future::join_all;

@@ -162,3 +162,12 @@ async fn an_api_server_that_cannot_be_reached_is_reported_with_the_reason() {
     assert_eq!(text.matches("efused").count(), 1, "{text}");
     assert!(!problem.message().for_status().contains("127.0.0.1"), "{problem}");
 }
+
+#[test]
+fn of_a_proxys_page_only_the_beginning_is_shown() {
+    let page = format!("<html>\n  <h1>Bad Gateway</h1>\n{}", "<p>long</p>".repeat(200));
+    let status = Status::failure(&page, NO_STATUS).with_code(502);
+    let said = ApiError::from(kube::Error::Api(status.boxed())).to_string();
+    assert!(said.starts_with("the API server: HTTP 502: <html> <h1>Bad Gateway</h1> <p>"), "{said}");
+    assert!(said.len() < 300, "{}", said.len());
+}

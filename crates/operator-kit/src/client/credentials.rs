@@ -2,7 +2,9 @@
 
 use std::{error::Error, iter::successors};
 
-use kube::client::AuthError;
+use kube::{client::AuthError, config::ExecConfig};
+
+use crate::{api_call, text::non_empty};
 
 /// The text for an error that credentials caused; `None` for any other error. kube's own texts quote the exec plugin's command, of
 /// which the arguments and the environment may be secrets, and all that it printed, which may be a token.
@@ -20,9 +22,20 @@ pub(crate) fn problem(error: &(dyn Error + 'static)) -> Option<String> {
     })
 }
 
+/// Why a client with these credentials cannot be made. It names the exec plugin if that cannot be started: perhaps it is not installed.
+pub(super) fn refused(error: &kube::Error, plugin: Option<&ExecConfig>) -> String {
+    let (kube::Error::Auth(AuthError::AuthExecStart(why)), Some(plugin)) = (error, plugin) else {
+        return api_call::text(error);
+    };
+    let command = plugin.command.as_deref().unwrap_or_default();
+    let hint = non_empty(plugin.install_hint.as_deref().map(str::trim));
+    let hint = hint.map(|hint| format!("; the kubeconfig says: {hint}")).unwrap_or_default();
+    format!("the kubeconfig's exec plugin {command} cannot be started: {why}{hint}")
+}
+
 #[cfg(test)]
 mod tests {
-    use std::process::Command;
+    use std::{io, process::Command};
 
     use super::*;
     use crate::api_call;
@@ -43,6 +56,21 @@ mod tests {
             assert!(error.to_string().contains("a-secret"), "kube quotes it: {error}");
             assert_eq!(api_call::text(&error), expected);
         }
+    }
+
+    #[test]
+    fn a_plugin_that_is_not_installed_is_named_without_its_arguments() {
+        let plugin = serde_json::from_value(serde_json::json!({
+            "command": "a-login", "args": ["--password=a-secret"], "installHint": "install a-login\n",
+        }))
+        .unwrap();
+        let missing = AuthError::AuthExecStart(io::ErrorKind::NotFound.into());
+        assert_eq!(
+            refused(&kube::Error::Auth(missing), Some(&plugin)),
+            "the kubeconfig's exec plugin a-login cannot be started: entity not found; the kubeconfig says: install a-login"
+        );
+        let expired = refused(&kube::Error::Auth(failed()), Some(&plugin));
+        assert!(expired.ends_with("(exit status: 3): expired"), "{expired}");
     }
 
     #[test]

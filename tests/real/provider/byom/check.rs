@@ -32,7 +32,7 @@ fn check_tries_the_pool_and_a_machine_and_names_what_is_missing() -> Result<()> 
         ensure!(stand.pool.content().await? == content && stand.told()?.is_none(), "check changes something");
 
         let (output, cloud) = check(dir.path(), &stand.settings(), &[]).await?;
-        let says = ["KUBECONFIG", "failed to infer config"];
+        let says = ["KUBECONFIG", "no access to a cluster"];
         ensure!(says.iter().all(|it| cloud.to_string().contains(it)), "{cloud}");
         assert_eq!(output.status.code(), Some(3), "{cloud}");
         let (output, cloud) = check(dir.path(), &Settings::byom(Path::new("/nowhere")), &environment).await?;

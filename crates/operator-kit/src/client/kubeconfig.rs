@@ -1,0 +1,165 @@
+//! Kubeconfigs, as kubectl reads them: kube takes some of their texts more literally.
+
+use std::{
+    env, io,
+    path::{Path, PathBuf},
+};
+
+use kube::config::{Kubeconfig, KubeconfigError};
+use serde_json::Value;
+
+use super::ClientError;
+use crate::text::non_empty;
+
+/// Reads this kubeconfig.
+pub(super) fn read_from(file: &Path) -> Result<Kubeconfig, ClientError> {
+    tidy(&Kubeconfig::read_from(file)?)
+}
+
+/// Reads the files that KUBECONFIG lists, or `~/.kube/config`. Of several files the first that says something counts, and one that does
+/// not exist counts as empty. `None`: all are empty.
+pub(super) fn read() -> Result<Option<Kubeconfig>, ClientError> {
+    let listed = non_empty(env::var_os("KUBECONFIG").map(PathBuf::from).as_deref().and_then(Path::to_str))
+        .map(|list| env::split_paths(list).filter(|path| !path.as_os_str().is_empty()).collect::<Vec<_>>());
+    let usual = || env::home_dir().map(|home| home.join(".kube/config")).into_iter().collect();
+    merged(&listed.filter(|paths| !paths.is_empty()).unwrap_or_else(usual))
+}
+
+fn merged(files: &[PathBuf]) -> Result<Option<Kubeconfig>, ClientError> {
+    let mut merged = Kubeconfig::default();
+    for file in files {
+        let read = match Kubeconfig::read_from(file) {
+            Err(KubeconfigError::ReadConfig(why, _)) if why.kind() == io::ErrorKind::NotFound => continue,
+            read => tidy(&read?)?,
+        };
+        merged = merged.merge(read)?;
+    }
+    Ok((!merged.contexts.is_empty() || merged.current_context.is_some()).then_some(merged))
+}
+
+/// The same without empty texts, which mean as much as none, without white space around a token, and without line ends in base64.
+fn tidy(kubeconfig: &Kubeconfig) -> Result<Kubeconfig, ClientError> {
+    // By its own serialization, because some of the texts are secrets, which kube's types do not show.
+    let unreadable = |_| ClientError::Kubeconfig("some of its values cannot be read".to_owned());
+    let mut whole = serde_json::to_value(kubeconfig).map_err(unreadable)?;
+    tidy_texts(&mut whole);
+    for (list, each) in [("clusters", "cluster"), ("contexts", "context"), ("users", "user")] {
+        let named = whole.get_mut(list).and_then(Value::as_array_mut).into_iter().flatten();
+        named.filter_map(|it| it.get_mut(each)).for_each(tidy_texts);
+    }
+    for user in whole["users"].as_array().into_iter().flatten() {
+        if user["user"]["token"].as_str().is_some_and(|token| token.contains(char::is_control)) {
+            let name = user["name"].as_str().unwrap_or_default();
+            return Err(ClientError::Kubeconfig(format!(
+                "the token of the user {name} has more than one line"
+            )));
+        }
+    }
+    serde_json::from_value(whole).map_err(unreadable)
+}
+
+/// Tidies the texts that are directly in this object.
+fn tidy_texts(object: &mut Value) {
+    let Some(members) = object.as_object_mut() else { return };
+    members.retain(|name, value| {
+        let Value::String(text) = value else { return true };
+        if name == "token" {
+            *text = text.trim().to_owned();
+        } else if name.ends_with("-data") {
+            text.retain(|letter| !letter.is_ascii_whitespace());
+        }
+        !text.is_empty()
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use serde_json::json;
+
+    use super::*;
+
+    fn tidied(text: &str) -> Result<Value, ClientError> {
+        tidy(&Kubeconfig::from_yaml(text).unwrap()).map(|it| serde_json::to_value(it).unwrap())
+    }
+
+    #[test]
+    fn texts_that_kubectl_takes_are_taken() {
+        let read = tidied(
+            "
+            apiVersion: v1
+            kind: Config
+            current-context: ''
+            clusters:
+            - name: c
+              cluster:
+                server: https://api.example
+                certificate-authority: ''
+                certificate-authority-data: |
+                  YWJj
+                  ZGVm
+                proxy-url: ''
+                insecure-skip-tls-verify: true
+            contexts:
+            - name: one
+              context: { cluster: c, user: me, namespace: '' }
+            users:
+            - name: me
+              user:
+                token: \"a.token\\n\"
+                client-key-data: ''
+                exec: { command: login, args: [''], env: [{ name: A, value: '' }] }
+            ",
+        )
+        .unwrap();
+        assert_eq!(
+            read["clusters"][0]["cluster"],
+            json!({
+                "server": "https://api.example", "certificate-authority-data": "YWJjZGVm", "insecure-skip-tls-verify": true,
+            })
+        );
+        assert_eq!(read["contexts"][0]["context"], json!({ "cluster": "c", "user": "me" }));
+        let user = &read["users"][0]["user"];
+        assert_eq!((&user["token"], &user["client-key-data"]), (&json!("a.token"), &Value::Null));
+        assert_eq!(user["exec"]["args"], json!([""]));
+        assert_eq!(user["exec"]["env"][0]["value"], "");
+        assert_eq!(read["current-context"], Value::Null);
+    }
+
+    #[test]
+    fn a_token_that_no_header_can_hold_is_refused_and_not_quoted() {
+        let problem =
+            tidied("users: [{ name: me, user: { token: \"a-secret\\nb\" } }]").unwrap_err().to_string();
+        assert!(problem.contains("the user me") && !problem.contains("secret"), "{problem}");
+    }
+
+    #[test]
+    fn of_several_files_the_first_that_says_something_counts() {
+        let dir = tempfile::tempdir().unwrap();
+        let written = |name: &str, text: &str| {
+            let path = dir.path().join(name);
+            fs::write(&path, text).unwrap();
+            path
+        };
+        let context = |name: &str, cluster: &str| {
+            format!(
+                "current-context: {name}\ncontexts: [{{ name: one, context: {{ cluster: {cluster} }} }}]\n"
+            )
+        };
+        let (missing, empty) = (dir.path().join("missing"), written("empty", ""));
+        let files = [
+            missing.clone(),
+            empty.clone(),
+            written("first", &context("''", "a")),
+            written("second", &context("one", "b")),
+        ];
+        let read = merged(&files).unwrap().unwrap();
+        assert_eq!(read.current_context.as_deref(), Some("one"));
+        assert_eq!(read.contexts.len(), 1);
+        assert_eq!(read.contexts[0].context.as_ref().unwrap().cluster, "a");
+        assert!(merged(&[missing.clone(), empty]).unwrap().is_none());
+        assert!(merged(&[]).unwrap().is_none());
+        assert!(read_from(&missing).is_err());
+    }
+}
