@@ -9,7 +9,10 @@ use operator_kit::quantity::InvalidQuantity;
 
 use super::{
     marker::{COUNTED, Counted},
-    sizing::{ANNOTATIONS, Demand, FIELDS, GPU, GPUS, INSTANCE_TYPE, Role, is_ignored, size},
+    sizing::{
+        ANNOTATIONS, Demand, FIELDS, INSTANCE_TYPE, MOVED, MOVED_OF_POD, MOVED_PREFIX, Role, is_extended,
+        is_ignored, size,
+    },
 };
 use crate::api::v1alpha1::Sizing;
 pub use patch::Patch;
@@ -17,15 +20,6 @@ use patch::Value;
 pub(super) use read::Text;
 use read::{Container, Containers, Metadata, Resources};
 pub use read::{MOST_CONTAINERS, MOST_RESOURCES, Pod};
-
-/// Resources that the VM provides, so that the Pod's node need not.
-pub(crate) const MOVED: [&str; 4] = ["cpu", "memory", GPU, "ephemeral-storage"];
-
-/// The VM provides every resource whose name begins with this, too.
-pub(crate) const MOVED_PREFIX: &str = "hugepages-";
-
-/// Resources that the Pod as a whole can request and the VM provides, besides [`MOVED_PREFIX`].
-pub(crate) const MOVED_OF_POD: [&str; 2] = ["cpu", "memory"];
 
 /// The fields in which containers state their needs.
 const LISTS: [&str; 2] = ["requests", "limits"];
@@ -205,10 +199,12 @@ fn demand(resources: Option<&Resources>, place: &dyn Fn() -> String) -> Result<D
         })
     };
     let mut demand = Demand::default();
-    for (amount_of, field) in demand.0.iter_mut().zip(FIELDS) {
-        *amount_of = amount(field)?;
+    for (amount_of, (list, resource)) in demand.0.iter_mut().zip(FIELDS) {
+        *amount_of = amount((list, resource))?;
+        if amount_of.is_none() && is_extended(resource) {
+            *amount_of = amount(("limits", resource))?;
+        }
     }
-    demand.0[GPUS] = demand.0[GPUS].or(amount(("limits", GPU))?);
     Ok(demand)
 }
 

@@ -13,15 +13,18 @@ pub const ANNOTATIONS: [&str; 3] = [
 /// The extended resource for GPUs.
 pub const GPU: &str = "nvidia.com/gpu";
 
-/// The resources of a container that determine the VM's size, as fields of the container's `resources`.
-pub(crate) const FIELDS: [(&str, &str); 5] = [
-    ("requests", "cpu"),
-    ("limits", "cpu"),
-    ("requests", "memory"),
-    ("limits", "memory"),
-    // Requests and limits of extended resources are equal.
-    ("requests", GPU),
-];
+/// Resources that the VM provides, so that the Pod's node need not.
+pub(crate) const MOVED: [&str; 4] = ["cpu", "memory", GPU, "ephemeral-storage"];
+
+/// The VM provides every resource whose name begins with this, too.
+pub(crate) const MOVED_PREFIX: &str = "hugepages-";
+
+/// Resources that the Pod as a whole can request and the VM provides, besides [`MOVED_PREFIX`].
+pub(crate) const MOVED_OF_POD: [&str; 2] = ["cpu", "memory"];
+
+/// The resources of a container that determine the VM's size, as fields of the container's `resources`. Extended resources are last.
+pub(crate) const FIELDS: [(&str, &str); 5] =
+    [("requests", "cpu"), ("limits", "cpu"), ("requests", "memory"), ("limits", "memory"), ("requests", GPU)];
 
 /// The places of the [`FIELDS`].
 pub(crate) const CPU: usize = 0;
@@ -29,6 +32,12 @@ pub(crate) const CPU_LIMIT: usize = 1;
 pub(crate) const MEMORY: usize = 2;
 pub(crate) const MEMORY_LIMIT: usize = 3;
 pub(crate) const GPUS: usize = 4;
+
+/// Whether this is an extended resource. Its request and its limit are equal, so one of them may be missing. A Pod as a whole cannot
+/// request it.
+pub(crate) fn is_extended(resource: &str) -> bool {
+    resource.contains('/')
+}
 
 /// What a container, or the Pod as a whole, requests: an amount for each of cpu request, cpu limit, memory request, memory limit
 /// and GPUs, in this order; `None` if it says nothing.

@@ -4,6 +4,7 @@ use serde::Deserialize as _;
 use serde_json::{Map, Value, json};
 
 use super::*;
+use crate::webhook::sizing::GPU;
 
 const VM: &str = "kata.peerpods.io/vm";
 const VCPUS: &str = ANNOTATIONS[0];

@@ -11,13 +11,16 @@ use crate::{
     api::v1alpha1::Sizing,
     webhook::{
         marker::{COUNTED, POD, SIZE_DIGITS},
-        mutate::{MOST_RESOURCES, MOVED, MOVED_OF_POD, MOVED_PREFIX},
-        sizing::{ANNOTATIONS, CPU, CPU_LIMIT, FIELDS, GPU, GPUS, MEMORY, MEMORY_LIMIT},
+        mutate::MOST_RESOURCES,
+        sizing::{
+            ANNOTATIONS, CPU, CPU_LIMIT, FIELDS, GPUS, MEMORY, MEMORY_LIMIT, MOVED, MOVED_OF_POD,
+            MOVED_PREFIX, is_extended,
+        },
     },
 };
 
-// The policy finds the limit of a request in the next field, and knows every field before GPUs as one of CPUs or memory.
-const _: () = assert!(CPU_LIMIT == CPU + 1 && MEMORY_LIMIT == MEMORY + 1 && GPUS + 1 == FIELDS.len());
+// The policy finds the limit of a request in the next field.
+const _: () = assert!(CPU_LIMIT == CPU + 1 && MEMORY_LIMIT == MEMORY + 1);
 
 /// The largest amount that counts. CEL's numbers of 64 bits can add up this many thousandths for 90 containers.
 const MOST: &str = "100T";
@@ -153,7 +156,7 @@ fn thousandths(text: &str) -> String {
 fn asked(resources: &str, or_limit: bool) -> String {
     let texts = FIELDS.map(|(list, resource)| {
         let amount = |list: &str| format!("{resources}.?{list}[?{}]", literal(resource));
-        let amount = if list == "requests" && (or_limit || resource == GPU) {
+        let amount = if list == "requests" && (or_limit || is_extended(resource)) {
             format!("{}.or({})", amount(list), amount("limits"))
         } else {
             amount(list)
@@ -226,9 +229,10 @@ fn peaks(sizing: Sizing) -> String {
 /// The total of each field, unless the Pod as a whole has one. A limit of the Pod as a whole is its request, too, if no container
 /// has one.
 fn totals() -> String {
+    let of_pod = FIELDS.iter().take_while(|(_, resource)| !is_extended(resource)).count();
     format!(
         "variables.peaks.transformList(field, peak, \
-         field < {GPUS} && variables.podDemand[field] >= 0 ? variables.podDemand[field] : \
+         field < {of_pod} && variables.podDemand[field] >= 0 ? variables.podDemand[field] : \
          field in [{CPU}, {MEMORY}] && variables.podDemand[field + 1] >= 0 && variables.demands.all(it, it[field] < 0) ? \
          variables.podDemand[field + 1] : peak)"
     )

@@ -9,6 +9,7 @@ use proptest::{
 use serde_json::{Map, Value, json};
 
 use super::{super::*, VM, changed, changed_by, look, pod, sizes};
+use crate::webhook::sizing::GPU;
 
 /// One container of a generated Pod: its role, and thousandths of cpu and of bytes.
 #[derive(Clone, Debug)]
