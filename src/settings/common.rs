@@ -40,7 +40,8 @@ settings! {
             REMOTE_HYPERVISOR_ENDPOINT.default("/run/peerpod/hypervisor.sock"),
         /// Image of the pause container inside the pod VM. If empty, the built-in one.
         pause_image: Option<String> = PAUSE_IMAGE,
-        /// Default initdata for Pods without initdata: compressed and base64-encoded.
+        /// Default initdata for Pods without initdata: compressed and base64-encoded; before v0.14.0 of cloud-api-adaptor
+        /// base64-encoded only.
         initdata: Option<String> = INITDATA,
         /// Whether the pod VM's cloud-config is verified.
         cloud_config_verify: bool = CLOUD_CONFIG_VERIFY.default("false"),
