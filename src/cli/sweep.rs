@@ -105,9 +105,11 @@ async fn search(args: SweepArgs) -> Result<(), String> {
     if args.dry_run {
         return Ok(());
     }
-    let (tally, more) = by_hand.delete(findings, args.max.into()).await.map_err(failed)?;
+    let (tally, more) = by_hand.delete(findings, args.max.into()).await;
     print_note(&format!("{} deleted", tally.deleted));
-    ensure_none_left(tally.failed, more)
+    let mut failed = tally.failed;
+    failed.extend(tally.problem.map(|problem| format!("{problem}; what was left then is not deleted")));
+    ensure_none_left(failed, more)
 }
 
 /// Fails if something that was to be deleted is left: what `failed`, or `more` than the command may delete.

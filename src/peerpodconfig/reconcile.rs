@@ -119,9 +119,11 @@ impl Reconciler {
             Ok(sources) => adaptor.reconcile(config, &configs, &survey.summary, &sources).await,
             Err(error) => Err(error.into()),
         };
-        let admitted = admission.reconcile(config, &configs, tls).await;
-        let problems = admission::problems(config, &configs);
-        self.finish(config, survey, adapted, (admitted, problems)).await
+        let mut results = Results::default();
+        results.add(adapted, Reason::InvalidSpec, Reason::AdaptorFailed);
+        let [invalid, failed] = admission::failure_reasons(config, &configs);
+        results.add(admission.reconcile(config, &configs, tls).await, invalid, failed);
+        self.finish(config, survey, results).await
     }
 
     /// Advertises VMs on nodes, and looks at those of one configuration. An error says when to try again: the nodes or the configuration
@@ -147,19 +149,14 @@ impl Reconciler {
         Ok(Survey { summary, advertised, findings })
     }
 
-    /// Reports the results of all rooms, and what others did to the objects. Returns when to reconcile again. `admitted`: with the
-    /// reasons for an invalid admission and for one that fails.
+    /// Reports the results of all rooms, and what others did to the objects. Returns when to reconcile again.
     async fn finish(
         &self,
         config: &PeerPodConfig,
         survey: Survey,
-        adapted: Result<Findings, ReconcileError>,
-        (admitted, [invalid, failed]): (Result<Findings, ReconcileError>, [Reason; 2]),
+        mut results: Results,
     ) -> Result<Action, ReconcileError> {
         let Survey { summary, advertised, findings } = survey;
-        let mut results = Results::default();
-        results.add(adapted, Reason::InvalidSpec, Reason::AdaptorFailed);
-        results.add(admitted, invalid, failed);
         results.add(findings, Reason::CountFailed, Reason::CountFailed);
         let (name, drifts) = (config.name_any(), &self.rooms.drifts);
         if let Some((drift, again)) = drifts.finding(&name, Instant::now()) {

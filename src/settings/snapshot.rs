@@ -264,7 +264,10 @@ impl fmt::Display for Warning {
                 )
             }
             Self::UnknownKey { name, meant } => {
-                write!(f, "{name} is not a setting of cloud-api-adaptor v0.22.0 or newer; the operator ignores it")?;
+                write!(
+                    f,
+                    "{name} is not a setting of cloud-api-adaptor v0.22.0 or newer; the operator ignores it"
+                )?;
                 meant.map_or(Ok(()), |meant| write!(f, "; did you mean {meant}?"))
             }
             Self::DifferentValues { name } => {

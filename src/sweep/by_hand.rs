@@ -46,16 +46,12 @@ impl ByHand {
     }
 
     /// Deletes at most this many of the things that are provably this cluster's. Returns also how many more a further call would delete.
-    pub(crate) async fn delete(
-        &self,
-        findings: Vec<UntrackedFinding>,
-        most: usize,
-    ) -> Result<(Tally, usize), Problem> {
+    pub(crate) async fn delete(&self, findings: Vec<UntrackedFinding>, most: usize) -> (Tally, usize) {
         let (found, more) = chosen(findings, most);
         // The settings were read once.
-        let tally = self.search.delete(&self.target, found, &|| true).await?;
+        let tally = self.search.delete(&self.target, found, &|| true).await;
         let deletes = !self.target.settings.common.is_developer_mode();
-        Ok((tally, if deletes { more } else { 0 }))
+        (tally, if deletes { more } else { 0 })
     }
 }
 

@@ -79,10 +79,10 @@ async fn is_lost(
         ErrorClass::Unsettled { .. } => target.cloud.reuses_ids,
         _ => false,
     };
-    match (provider.describe(&id, &claim).await, state) {
-        (Err(gone), _) if is_gone(&gone) => Ok(state == LostState::Gone),
-        (Err(error), _) => Err(error),
-        (Ok(vm), _) => {
+    match provider.describe(&id, &claim).await {
+        Err(gone) if is_gone(&gone) => Ok(state == LostState::Gone),
+        Err(error) => Err(error),
+        Ok(vm) => {
             let is_it = (vm.stage == Stage::Present) == (state == LostState::Stopped);
             // A PeerPod may name a VM of another tenant, whose state is private.
             Ok(is_it && ownership::verify(vm, pod, target.cloud.name_limit).is_ok())

@@ -52,8 +52,8 @@ struct Memory {
     suspects: Suspects,
     /// The untracked things of the last round, which the log already has.
     logged: HashSet<Key>,
-    /// Those that could not be deleted when that was last tried. They wait until all others had their turn.
-    refused: HashSet<Key>,
+    /// When the deletion of each of those was tried that could not be deleted. They wait until all others had their turn.
+    refused: HashMap<Key, Instant>,
     snapshot: CloudSnapshot,
 }
 
@@ -68,7 +68,12 @@ impl Memory {
             );
         }
         self.logged = untracked.iter().map(|it| it.found.key()).collect();
-        self.refused.retain(|key| self.logged.contains(key));
+        self.refused.retain(|key, _| self.logged.contains(key));
+    }
+
+    /// These could not be deleted.
+    fn refused(&mut self, keys: Vec<Key>, now: Instant) {
+        self.refused.extend(keys.into_iter().map(|key| (key, now)));
     }
 
     /// A round was complete.
@@ -82,7 +87,7 @@ impl Memory {
     fn failed(&mut self, problem: &str) -> bool {
         self.failures = self.failures.saturating_add(1);
         self.snapshot.problem = Some(problem.to_owned());
-        // At the start it may not be known yet where the VMs are.
+        // A first failure may pass by itself: at the start, for instance, it may not be known yet where the VMs are.
         let is_new = self.failures > 1 && self.logged_problem.as_deref() != Some(problem);
         if is_new {
             self.logged_problem = Some(problem.to_owned());
@@ -90,11 +95,11 @@ impl Memory {
         is_new
     }
 
-    /// The most of these to delete in this round, the oldest first.
+    /// The most of these to delete in this round: the oldest first, then those that were refused longest ago.
     fn to_delete(&self, untracked: &[UntrackedFinding], most: usize) -> Vec<Found> {
         let found = untracked.iter().filter(|it| it.verdict == SweepVerdict::Delete).map(|it| &it.found);
         let mut found: Vec<_> = found.collect();
-        found.sort_by_key(|it| self.refused.contains(&it.key()));
+        found.sort_by_key(|it| self.refused.get(&it.key()).copied());
         found.into_iter().take(most).cloned().collect()
     }
 }
@@ -210,7 +215,7 @@ impl Sweeper {
             self.search.spare_pods(&mut candidates).await?;
         }
         let live: Vec<_> = live(target.cloud, &peerpods).collect();
-        let ended = self.search.left_by_clean_ups(&live).await;
+        let ended = self.search.of_ended_pods(&live).await;
         let ended = ended
             .inspect_err(|error| warn!(%error, "the sweep could not list the Pods that have ended"))
             .ok();
@@ -235,11 +240,10 @@ impl Sweeper {
         let are_in_force = || self.shared.clouds.has_settings(source, &target.settings);
         if self.options.mode == Mode::Delete && are_in_force() {
             let to_delete = memory.to_delete(&untracked, self.options.most);
-            match self.search.delete(target, to_delete, &are_in_force).await {
-                Ok(tally) => memory.refused.extend(tally.refused),
-                Err(problem) => {
-                    warn!(%problem, "the sweep could not delete what it found; the next round tries again");
-                }
+            let tally = self.search.delete(target, to_delete, &are_in_force).await;
+            memory.refused(tally.refused, Instant::now());
+            if let Some(problem) = tally.problem {
+                warn!(%problem, "the sweep could not delete what it found; the next round tries again");
             }
         }
         Ok(())
@@ -287,11 +291,18 @@ mod tests {
         };
         memory.log_new(&all);
         assert_eq!(chosen(&memory), "ab");
-        memory.refused.extend(memory.to_delete(&all, 2).iter().map(Found::key));
+        let start = Instant::now();
+        let refuse = |memory: &mut Memory, seconds| {
+            let keys = memory.to_delete(&all, 2).iter().map(Found::key).collect();
+            memory.refused(keys, start + Duration::from_secs(seconds));
+        };
+        refuse(&mut memory, 0);
         assert_eq!(chosen(&memory), "ca");
-        memory.log_new(&all[1..]);
+        refuse(&mut memory, 1);
+        assert_eq!(chosen(&memory), "ba", "they take turns when all were refused");
+        memory.log_new(&all[..2]);
         memory.log_new(&all);
-        assert_eq!(chosen(&memory), "ac", "one that was gone for a round begins anew");
+        assert_eq!(chosen(&memory), "cb", "one that was gone for a round begins anew");
     }
 
     #[test]

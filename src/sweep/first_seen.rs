@@ -1,17 +1,15 @@
 //! What the listings before this one showed *(no client, no clock)*.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, mem};
 
 use jiff::Timestamp;
 
 use super::plan::{Candidate, Key, Moment};
+use crate::provider::Listed;
 
 /// Since when each untracked thing has been seen without a break.
 #[derive(Debug, Default)]
-pub struct FirstSeen {
-    before: HashMap<Key, Sighting>,
-    now: HashMap<Key, Sighting>,
-}
+pub struct FirstSeen(HashMap<Key, Sighting>);
 
 #[derive(Debug)]
 struct Sighting {
@@ -22,28 +20,20 @@ struct Sighting {
 }
 
 impl FirstSeen {
-    /// A listing begins.
-    pub(super) fn begin(&mut self) {
-        self.now.clear();
-    }
-
-    /// The listing showed it. Returns when it was first seen. A different thing with the same identifier counts as new. So does a
-    /// thing that a Pod may have had, when that Pod is gone.
-    pub(super) fn saw(&mut self, Candidate { found, is_spared }: Candidate<'_>, now: Moment) -> Moment {
-        let listed = &found.listed;
-        let key = found.key();
-        let is_same = |it: &Sighting| {
-            it.name == listed.name && it.created == listed.created && it.is_spared == is_spared
+    /// A complete listing showed these and nothing else. Returns when each was first seen. A different thing with the same identifier
+    /// counts as new. So does a thing that a Pod may have had, when that Pod is gone.
+    pub(super) fn update(&mut self, candidates: &[Candidate<'_>], now: Moment) -> Vec<Moment> {
+        let before = mem::take(&mut self.0);
+        let first_seen = |&Candidate { found, is_spared }: &Candidate<'_>| {
+            let Listed { name, created, .. } = &found.listed;
+            let is_same =
+                |it: &&Sighting| it.name == *name && it.created == *created && it.is_spared == is_spared;
+            let key = found.key();
+            let first = before.get(&key).filter(is_same).map_or(now, |it| it.first);
+            let sighting = Sighting { first, name: name.clone(), created: *created, is_spared };
+            self.0.insert(key, sighting);
+            first
         };
-        let before = self.before.get(&key).filter(|it| is_same(it)).map(|it| it.first);
-        let first = before.unwrap_or(now);
-        let (name, created) = (listed.name.clone(), listed.created);
-        self.now.insert(key, Sighting { first, name, created, is_spared });
-        first
-    }
-
-    /// The listing is complete: what it did not show is gone.
-    pub(super) fn end(&mut self) {
-        self.before = std::mem::take(&mut self.now);
+        candidates.iter().map(first_seen).collect()
     }
 }

@@ -37,47 +37,31 @@ pub fn suspects(
         Some((Arc::clone(peerpod), state))
     };
     let mut lost: Vec<_> = live(cloud, peerpods).filter_map(lost).collect();
-    let names: HashSet<_> = lost.iter().filter_map(|(it, _)| stem_by_owner(cloud, it)).collect();
-    let running = || {
-        let may_run = vms.clone().filter(|it| it.may_run() && !it.is_of_another);
-        may_run
-            .filter_map(|it| Some((&*it.listed.id, stem(&it.listed.name)?)))
-            .filter(|it| names.contains(it.1))
-    };
-    let mut recorded: HashMap<&str, HashSet<&str>> = running().map(|(id, _)| (id, HashSet::new())).collect();
-    if !recorded.is_empty() {
+    let stems: HashSet<_> = lost.iter().filter_map(|(it, _)| stem_by_owner(cloud, it)).collect();
+    // The stems of the running VMs with these names, by identifier.
+    let running: HashMap<&str, &str> = vms
+        .filter(|it| it.may_run() && !it.is_of_another)
+        .filter_map(|it| Some((&*it.listed.id, stem(&it.listed.name)?)))
+        .filter(|(_, stem)| stems.contains(*stem))
+        .collect();
+    let (mut unrecorded, mut recorded_for) = (running.clone(), HashSet::<(&str, &str)>::new());
+    if !running.is_empty() {
         // One without the finalizer is a record, too: cloud-api-adaptor may have removed that by mistake.
         for peerpod in peerpods.iter().filter(|it| it.cloud_provider() == cloud.name()) {
             let id = InstanceId::parse(cloud.name(), peerpod.instance_id()).ok();
-            let pods = id.and_then(|id| recorded.get_mut(id.as_str()));
-            if let (Some(pods), Some(pod)) = (pods, owner(peerpod)) {
-                pods.insert(&pod.uid);
+            let vm = id.and_then(|id| running.get_key_value(id.as_str()));
+            if let (Some((id, stem)), Some(pod)) = (vm, owner(peerpod)) {
+                unrecorded.remove(id);
+                recorded_for.insert((stem, &pod.uid));
             }
         }
     }
-    // By names and not by pairs: a tenant could make thousands of both.
-    let mut of_name = HashMap::<&str, RunsFor>::new();
-    for (id, stem) in running() {
-        let pods = recorded.get(id).filter(|pods| !pods.is_empty());
-        match (of_name.entry(stem).or_insert_with(|| RunsFor::Pods(HashSet::new())), pods) {
-            (RunsFor::Pods(known), Some(pods)) => known.extend(pods),
-            (runs_for, _) => *runs_for = RunsFor::Any,
-        }
-    }
+    let unrecorded: HashSet<&str> = unrecorded.into_values().collect();
     lost.retain(|(peerpod, _)| {
-        let runs_for = stem_by_owner(cloud, peerpod).and_then(|stem| of_name.get(&*stem));
-        let pod = owner(peerpod).map_or("", |pod| &pod.uid);
-        runs_for.is_none_or(|runs_for| matches!(runs_for, RunsFor::Pods(pods) if !pods.contains(pod)))
+        let (Some(pod), Some(stem)) = (owner(peerpod), stem_by_owner(cloud, peerpod)) else { return true };
+        !unrecorded.contains(&*stem) && !recorded_for.contains(&(&*stem, &*pod.uid))
     });
     lost
-}
-
-/// The Pods that the running VMs of one name may be for.
-enum RunsFor<'a> {
-    /// One of the VMs is recorded by no PeerPod.
-    Any,
-    /// PeerPods of these Pods record them, by their uids.
-    Pods(HashSet<&'a str>),
 }
 
 /// The PeerPods that are not being deleted.

@@ -253,11 +253,8 @@ pub fn findings(
     now: Moment,
     patience: Patience,
 ) -> Vec<UntrackedFinding> {
-    first_seen.begin();
     let mut findings = Vec::new();
-    for candidate in candidates {
-        let Candidate { found, is_spared } = *candidate;
-        let seen = first_seen.saw(*candidate, now);
+    for (&Candidate { found, is_spared }, seen) in candidates.iter().zip(first_seen.update(candidates, now)) {
         let seen_for = now.by_process.saturating_duration_since(seen.by_process);
         let since = found.listed.created.unwrap_or(seen.by_day);
         let age = Duration::try_from(now.by_day.duration_since(since)).unwrap_or_default();
@@ -277,7 +274,6 @@ pub fn findings(
         };
         findings.push(UntrackedFinding { found: found.clone(), since, verdict });
     }
-    first_seen.end();
     findings.sort_by(|a, b| a.since.cmp(&b.since).then_with(|| a.found.listed.id.cmp(&b.found.listed.id)));
     findings
 }

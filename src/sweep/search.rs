@@ -51,6 +51,8 @@ pub(crate) struct Tally {
     pub(crate) failed: Vec<String>,
     /// The keys of those.
     pub(crate) refused: Vec<Key>,
+    /// Why it ended early, if it did.
+    pub(crate) problem: Option<Problem>,
 }
 
 /// Why a round at one cloud ended early.
@@ -106,7 +108,7 @@ impl Search {
     }
 
     /// Those of these PeerPods whose Pod exists and has ended.
-    pub(crate) async fn left_by_clean_ups(
+    pub(crate) async fn of_ended_pods(
         &self,
         peerpods: &[&Arc<PeerPod>],
     ) -> Result<Vec<Arc<PeerPod>>, ApiError> {
@@ -140,13 +142,24 @@ impl Search {
         target: &Target,
         found: Vec<Found>,
         are_in_force: &(dyn Fn() -> bool + Sync),
-    ) -> Result<Tally, Problem> {
+    ) -> Tally {
         let mut tally = Tally::default();
+        tally.problem = self.try_delete(target, found, are_in_force, &mut tally).await.err();
+        tally
+    }
+
+    async fn try_delete(
+        &self,
+        target: &Target,
+        found: Vec<Found>,
+        are_in_force: &(dyn Fn() -> bool + Sync),
+        tally: &mut Tally,
+    ) -> Result<(), Problem> {
         if target.settings.common.is_developer_mode() {
             tally
                 .failed
                 .extend(found.first().map(|_| "developer mode is on, so nothing is deleted".to_owned()));
-            return Ok(tally);
+            return Ok(());
         }
         let provider = target.provider.as_ref().map_err(Clone::clone)?;
         let mut left = found;
@@ -156,15 +169,16 @@ impl Search {
             self.spare_pods(&mut candidates).await?;
             let read = Instant::now();
             let untracked = candidates.all().into_iter().filter(|it| !it.is_spared);
-            let mut untracked: Vec<_> = untracked.map(|it| it.found.clone()).collect();
-            let mut done = 0;
-            for found in untracked.iter().take_while(|_| read.elapsed() < FRESH) {
+            let untracked: Vec<_> = untracked.map(|it| it.found.clone()).collect();
+            let mut untracked = untracked.into_iter();
+            while read.elapsed() < FRESH
+                && let Some(found) = untracked.next()
+            {
                 if !are_in_force() {
                     info!("the settings have changed; the sweep deletes nothing more in this round");
-                    return Ok(tally);
+                    return Ok(());
                 }
-                done += 1;
-                match self.delete_one(target, &**provider, found, are_in_force).await {
+                match self.delete_one(target, &**provider, &found, are_in_force).await {
                     Ok(true) => tally.deleted += 1,
                     Ok(false) => {}
                     Err(problem) => {
@@ -175,9 +189,9 @@ impl Search {
                     }
                 }
             }
-            left = untracked.split_off(done);
+            left = untracked.collect();
         }
-        Ok(tally)
+        Ok(())
     }
 
     /// Whether it was deleted; not if it is gone or going, or if the settings have changed.

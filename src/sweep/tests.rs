@@ -342,12 +342,9 @@ fn a_vm_that_disappears_and_returns_is_seen_anew() {
         by_day: Timestamp::UNIX_EPOCH + SignedDuration::from_mins(minutes.into()),
     };
     let mut saw = |minutes, listed: Option<&Listed>, is_spared| {
-        first_seen.begin();
         let found = listed.map(|it| Found { listed: it.clone(), proof: None, is_of_another: false });
-        let first =
-            found.map(|found| first_seen.saw(Candidate { found: &found, is_spared }, at(minutes)).by_day);
-        first_seen.end();
-        first
+        let candidates: Vec<_> = found.iter().map(|found| Candidate { found, is_spared }).collect();
+        first_seen.update(&candidates, at(minutes)).first().map(|it| it.by_day)
     };
     assert_eq!(saw(0, Some(&listed), true), saw(5, Some(&listed), true));
     assert_eq!(saw(6, Some(&listed), false), Some(at(6).by_day), "the Pod that may have had it is gone");

@@ -134,13 +134,13 @@ pub(super) fn record(hash: &str, since: Option<Timestamp>) -> impl Iterator<Item
     [(SETTINGS.to_owned(), hash.to_owned())].into_iter().chain(since)
 }
 
-/// The condition about Pods that may run on older settings. `is_built`: whether the DaemonSet is built from the present ones.
-/// `misfit`: what it is built from, where Pods with the new settings would not fit it.
+/// The condition about Pods that may run on older settings.
 ///
 /// Settings that were set back are those of Pods that started before the first change. The operator does not know when that was, so
 /// it names all Pods from before the last change, and does not say that it replaces them: the DaemonSet's template is theirs.
-/// `misfit`: the settings that the template was built from, and the present ones, if they do not fit.
-/// `is_elsewhere`: whether the present settings point to another place than the operator's files.
+///
+/// `is_built`: whether the DaemonSet is built from the present settings. `misfit`: the settings that its template is built from, and
+/// the present ones, if Pods with the present ones would not fit the template. `is_elsewhere`: whether the present settings point to another place than the operator's files.
 pub(super) fn older(
     pods: &[String],
     is_built: bool,

@@ -44,7 +44,7 @@ impl Applier {
         desired: &Desired,
         inputs: &WebhookInputs,
     ) -> Result<Found, ReconcileError> {
-        let acquired = Box::pin(self.webhook_resources.acquire(owner.config)).await;
+        let acquired = Box::pin(self.webhook_resources.set_owner(owner.config, true)).await;
         let (name, names) = (owner.config.name_any(), Names::of(owner.config));
         let servers = desired::webhook_server(owner, inputs)?;
         let (serving, registrations): (Vec<_>, Vec<_>) =
@@ -98,6 +98,6 @@ impl Applier {
 
     /// The configuration has no webhook.
     pub(super) async fn without_webhook(&self, config: &PeerPodConfig) -> Result<(), ReconcileError> {
-        Ok(self.webhook_resources.release(config).await?)
+        Ok(Box::pin(self.webhook_resources.set_owner(config, false)).await?)
     }
 }

@@ -107,8 +107,8 @@ struct Applied {
     is_settling: bool,
 }
 
-/// The reasons for an admission of `config`, one of `configs`, that is invalid, and for one that fails.
-pub(super) fn problems(config: &PeerPodConfig, configs: &[Arc<PeerPodConfig>]) -> [Reason; 2] {
+/// The reasons to report if the admission of `config`, one of `configs`, is invalid, and if it fails.
+pub(super) fn failure_reasons(config: &PeerPodConfig, configs: &[Arc<PeerPodConfig>]) -> [Reason; 2] {
     if older_with_same_class(config, configs).is_some() {
         // The older one's admission works. After a failure of an admission, `peerpod-limit` would refuse Pods that it admits.
         return [Reason::SharedNotReady; 2];

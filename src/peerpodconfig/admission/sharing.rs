@@ -68,7 +68,7 @@ fn admission_ready(config: &PeerPodConfig) -> Option<&Condition> {
 mod tests {
     use serde_json::json;
 
-    use super::{super::problems, *};
+    use super::{super::failure_reasons, *};
 
     fn config(name: &str, class: &str, mode: &str, deleted: bool) -> Arc<PeerPodConfig> {
         let deletion = deleted.then_some("1970-01-01T00:16:40Z");
@@ -107,9 +107,12 @@ mod tests {
     fn a_failure_of_one_that_shares_an_admission_is_none_of_that_admission() {
         let configs =
             [config("oldest", "kata", "Policy", false), config("younger", "kata", "Webhook", false)];
-        assert_eq!(problems(&configs[0], &configs), [Reason::InvalidAdmission, Reason::AdmissionFailed]);
-        assert_eq!(problems(&configs[1], &configs), [Reason::SharedNotReady; 2]);
-        assert_eq!(problems(&configs[1], &configs[1..])[1], Reason::AdmissionFailed);
+        assert_eq!(
+            failure_reasons(&configs[0], &configs),
+            [Reason::InvalidAdmission, Reason::AdmissionFailed]
+        );
+        assert_eq!(failure_reasons(&configs[1], &configs), [Reason::SharedNotReady; 2]);
+        assert_eq!(failure_reasons(&configs[1], &configs[1..])[1], Reason::AdmissionFailed);
     }
 
     #[test]

@@ -279,10 +279,11 @@ impl PlannedWrite<'_> {
     /// request has the node for the same resource.
     fn is_of(&self, index: usize, requests: &[NodeRequest]) -> bool {
         let resource = &requests[index].resource;
-        self.owner.map_or_else(
-            || self.removes(resource),
-            |owner| owner == index || requests[owner].resource != *resource && self.removes(resource),
-        )
+        match self.owner {
+            Some(owner) if owner == index => true,
+            Some(owner) if requests[owner].resource == *resource => false,
+            _ => self.removes(resource),
+        }
     }
 
     fn removes(&self, resource: &str) -> bool {

@@ -82,8 +82,7 @@ impl Writer {
         self.conflicts.forget_old(now);
         let (mut failed, mut untried) = (0, Vec::new());
         for group in headroom.groups(due(&mut self.failures, writes, now)) {
-            let admitted =
-                admit(&mut self.failures, &self.conflicts, &mut headroom, group, now, &mut outcome);
+            let admitted = self.admit(&mut headroom, group, now, &mut outcome);
             let (failures, left) = self.write_group(nodes, admitted, &mut headroom, &mut outcome).await;
             failed += failures;
             untried.extend(left);
@@ -100,6 +99,39 @@ impl Writer {
         let again = [outcome.again, self.failures.again(Instant::now()), at_once];
         outcome.again = again.into_iter().flatten().min();
         outcome
+    }
+
+    /// The writes that start `now`, as far as the headroom allows. Adds the contested nodes to the outcome.
+    fn admit(
+        &mut self,
+        headroom: &mut Headroom,
+        writes: Vec<NodeWrite>,
+        now: Instant,
+        outcome: &mut Written,
+    ) -> Vec<NodeWrite> {
+        let mut admitted = Vec::with_capacity(writes.len());
+        for write in writes {
+            let node = write.node.clone();
+            // The planned write decides, as at the count: the peer pods of a node that must wait were not counted.
+            let admission = match self.conflicts.wait(&write, now) {
+                Some(wait) => Err(wait),
+                None => match headroom.fit(write) {
+                    None => {
+                        self.failures.forget(&node);
+                        continue;
+                    }
+                    Some(write) => self.conflicts.admit(&write, now).map(|()| write),
+                },
+            };
+            match admission {
+                Ok(write) => admitted.push(write),
+                Err(wait) => {
+                    outcome.again = Some(outcome.again.map_or(wait, |first| first.min(wait)));
+                    outcome.contested.push(node);
+                }
+            }
+        }
+        admitted
     }
 
     /// Does these writes, until too many in a row have failed: a group whose writes all fail does not keep the next one from its
@@ -161,40 +193,6 @@ fn due(failures: &mut Failures, mut writes: Vec<NodeWrite>, now: Instant) -> Vec
     // Nodes whose last write succeeded do not wait for others.
     writes.sort_by_key(|write| failures.has(&write.node));
     writes
-}
-
-/// The writes that start `now`, as far as the headroom allows. Adds the contested nodes to the outcome.
-fn admit(
-    failures: &mut Failures,
-    conflicts: &ConflictBackoff,
-    headroom: &mut Headroom,
-    writes: Vec<NodeWrite>,
-    now: Instant,
-    outcome: &mut Written,
-) -> Vec<NodeWrite> {
-    let mut admitted = Vec::with_capacity(writes.len());
-    for write in writes {
-        let node = write.node.clone();
-        // The planned write decides, as at the count: the peer pods of a node that must wait were not counted.
-        let admission = match conflicts.wait(&write, now) {
-            Some(wait) => Err(wait),
-            None => match headroom.fit(write) {
-                None => {
-                    failures.forget(&node);
-                    continue;
-                }
-                Some(write) => conflicts.admit(&write, now).map(|()| write),
-            },
-        };
-        match admission {
-            Ok(write) => admitted.push(write),
-            Err(wait) => {
-                outcome.again = Some(outcome.again.map_or(wait, |first| first.min(wait)));
-                outcome.contested.push(node);
-            }
-        }
-    }
-    admitted
 }
 
 async fn patch(nodes: &Api<NodeView>, write: &NodeWrite) -> Result<NodeView, ApiError> {

@@ -119,6 +119,8 @@ impl Reply {
 
     /// The error that this answer means, with the cloud's own `code` and `message`. `class` is for codes that the cloud
     /// documents; without it the status decides. A status alone never means absence.
+    ///
+    /// If the cloud refused because of too many requests, the client becomes slower: call this once for each reply.
     pub fn error(&self, code: &str, message: &str, class: Option<ErrorClass>) -> Error {
         let class = match (class.unwrap_or_else(|| self.class()), self.turn) {
             (ErrorClass::Throttled { retry_after }, Some(turn)) => {

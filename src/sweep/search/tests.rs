@@ -164,7 +164,7 @@ async fn once_the_settings_have_changed_nothing_more_is_deleted() {
         let target = target(&CLOUD, settings(&[]), cloud.clone());
         let asked = AtomicUsize::new(0);
         let are_in_force = || asked.fetch_add(1, Relaxed) < valid;
-        let tally = search.delete(&target, all(&cloud).await, &are_in_force).await.unwrap();
+        let tally = search.delete(&target, all(&cloud).await, &are_in_force).await;
         assert_eq!((tally.deleted, leaving(&cloud).await.len()), (deleted, deleted), "{valid}");
     }
 }
@@ -175,9 +175,21 @@ async fn a_pod_that_appeared_since_the_listing_keeps_its_vm() {
     let found = all(&cloud).await;
     let (search, _server) = search(last_look(&["b"]));
     let target = target(&CLOUD, settings(&[]), cloud.clone());
-    assert_eq!(search.delete(&target, found, &|| true).await.unwrap().deleted, 2);
+    assert_eq!(search.delete(&target, found, &|| true).await.deleted, 2);
     let leaving = leaving(&cloud).await;
     assert!(leaving.len() == 2 && !leaving.iter().any(|name| name.starts_with("podvm-b-")), "{leaving:?}");
+}
+
+#[tokio::test]
+async fn without_a_last_look_at_the_cluster_nothing_is_deleted() {
+    let cloud = cloud(&["a"]);
+    let [_, pods] = last_look(&[]);
+    let (search, _server) =
+        search([last_look(&[])[0].clone(), pods.answer(Answer::error(500, "InternalError", "no"))]);
+    let target = target(&CLOUD, settings(&[]), cloud.clone());
+    let tally = search.delete(&target, all(&cloud).await, &|| true).await;
+    assert!(matches!(tally.problem, Some(Problem::Cluster(_))), "{:?}", tally.problem);
+    assert!(tally.deleted == 0 && leaving(&cloud).await.is_empty());
 }
 
 #[tokio::test]
@@ -185,7 +197,7 @@ async fn in_developer_mode_nothing_is_deleted() {
     let cloud = cloud(&["a"]);
     let (search, _server) = search([]);
     let target = target(&CLOUD, settings(&[("PODVM_DEVELOPER_MODE", "true")]), cloud.clone());
-    let tally = search.delete(&target, all(&cloud).await, &|| true).await.unwrap();
+    let tally = search.delete(&target, all(&cloud).await, &|| true).await;
     assert_eq!((tally.deleted, tally.failed.len()), (0, 1));
     assert!(leaving(&cloud).await.is_empty());
 }
@@ -196,7 +208,7 @@ async fn a_vm_whose_own_tag_names_another_cluster_stays_although_the_list_had_no
         let cloud = Tagged { memory: cloud(&["a"]), tag };
         let (search, _server) = search(last_look(&[]).into_iter().chain([cluster()]));
         let target = target(&CLOUD, settings(&[]), cloud.clone());
-        let tally = search.delete(&target, all(&cloud).await, &|| true).await.unwrap();
+        let tally = search.delete(&target, all(&cloud).await, &|| true).await;
         assert_eq!((tally.deleted, tally.failed.len()), (deleted, 1 - deleted), "{tag}");
         assert_eq!(leaving(&cloud.memory).await.len(), deleted, "{tag}");
     }

@@ -9,7 +9,6 @@ use kube::config::{Kubeconfig, KubeconfigError};
 use serde_json::Value;
 
 use super::ClientError;
-use crate::text::non_empty;
 
 /// Reads this kubeconfig.
 pub(super) fn read_from(file: &Path) -> Result<Kubeconfig, ClientError> {
@@ -19,10 +18,13 @@ pub(super) fn read_from(file: &Path) -> Result<Kubeconfig, ClientError> {
 /// Reads the files that KUBECONFIG lists, or `~/.kube/config`. Of several files the first that says something counts, and one that does
 /// not exist counts as empty. `None`: all are empty.
 pub(super) fn read() -> Result<Option<Kubeconfig>, ClientError> {
-    let listed = non_empty(env::var_os("KUBECONFIG").map(PathBuf::from).as_deref().and_then(Path::to_str))
-        .map(|list| env::split_paths(list).filter(|path| !path.as_os_str().is_empty()).collect::<Vec<_>>());
-    let usual = || env::home_dir().map(|home| home.join(".kube/config")).into_iter().collect();
-    merged(&listed.filter(|paths| !paths.is_empty()).unwrap_or_else(usual))
+    let listed = env::var_os("KUBECONFIG").unwrap_or_default();
+    let listed = env::split_paths(&listed).filter(|path| !path.as_os_str().is_empty());
+    let mut files: Vec<_> = listed.collect();
+    if files.is_empty() {
+        files.extend(env::home_dir().map(|home| home.join(".kube/config")));
+    }
+    merged(&files)
 }
 
 fn merged(files: &[PathBuf]) -> Result<Option<Kubeconfig>, ClientError> {

@@ -107,43 +107,24 @@ impl WebhookResources {
         &self.watched
     }
 
-    /// For a configuration that has a webhook: makes it an owner of both objects, and creates what is missing. It calls the API server
-    /// only for what differs.
-    pub(super) async fn acquire(&self, config: &PeerPodConfig) -> Result<(), ApiError> {
+    /// `is_needed`: the configuration has a webhook. Then it becomes an owner of both objects, and what is missing is created. Else it
+    /// owns neither object, and an object that only it owned is deleted. It calls the API server only for what differs.
+    pub(super) async fn set_owner(&self, config: &PeerPodConfig, is_needed: bool) -> Result<(), ApiError> {
         let Some(owner) = config.owner_ref(&()) else { return Ok(()) };
         let lease = async {
-            if self.is_settled::<Lease>(config, LEASE, self.watched.lease_matches(&owner.uid, true)) {
+            if self.is_settled::<Lease>(config, LEASE, self.watched.lease_matches(&owner.uid, is_needed)) {
                 return Ok(());
             }
             let metadata = ObjectMeta { name: Some(LEASE.to_owned()), ..ObjectMeta::default() };
             let blank = Lease { metadata, ..Lease::default() };
-            self.acquire_object(config, &owner, blank, |_| true).await
+            self.set_owner_of(blank, config, &owner, is_needed, |_| true).await
         };
         let secret = async {
-            if self.is_settled::<Secret>(config, SECRET, self.watched.secret_matches(&owner.uid, true)) {
+            if self.is_settled::<Secret>(config, SECRET, self.watched.secret_matches(&owner.uid, is_needed)) {
                 return Ok(());
             }
             let blank = managed_secret::blank(SECRET);
-            self.acquire_object(config, &owner, blank, ManagedSecret::is_ours).await
-        };
-        try_join!(lease, secret).map(|_| ())
-    }
-
-    /// For a configuration that has no webhook: it owns neither object, and an object that only it owned is deleted. It calls the API
-    /// server only for what differs.
-    pub(super) async fn release(&self, config: &PeerPodConfig) -> Result<(), ApiError> {
-        let Some(owner) = config.owner_ref(&()) else { return Ok(()) };
-        let lease = async {
-            if self.is_settled::<Lease>(config, LEASE, self.watched.lease_matches(&owner.uid, false)) {
-                return Ok(());
-            }
-            self.release_object::<Lease>(&owner, LEASE, |_| true).await
-        };
-        let secret = async {
-            if self.is_settled::<Secret>(config, SECRET, self.watched.secret_matches(&owner.uid, false)) {
-                return Ok(());
-            }
-            self.release_object::<Secret>(&owner, SECRET, ManagedSecret::is_ours).await
+            self.set_owner_of(blank, config, &owner, is_needed, ManagedSecret::is_ours).await
         };
         try_join!(lease, secret).map(|_| ())
     }
@@ -161,12 +142,13 @@ impl WebhookResources {
         matches
     }
 
-    /// Acquires one of the objects, unless others keep changing its owners. `blank`: what is created if it is missing.
-    async fn acquire_object<K>(
+    /// The same for one of the objects. `blank`: what is created if it is needed and missing, unless others keep changing its owners.
+    async fn set_owner_of<K>(
         &self,
+        blank: K,
         config: &PeerPodConfig,
         owner: &OwnerReference,
-        blank: K,
+        is_needed: bool,
         is_managed: impl Fn(&K) -> bool,
     ) -> Result<(), ApiError>
     where
@@ -181,36 +163,20 @@ impl WebhookResources {
         let key = key::<K>(config, &name);
         let present = get_opt(&api, &name).await?;
         let change =
-            present.as_ref().map(|it| owner_change(&owner_uids(it), &owner.uid, true, is_managed(it)));
-        if change == Some(OwnerChange::Keep) || !self.drifts.admit(&key, &owner.uid, Instant::now()) {
+            present.as_ref().map(|it| owner_change(&owner_uids(it), &owner.uid, is_needed, is_managed(it)));
+        let is_done = change.map_or(!is_needed, |change| change == OwnerChange::Keep);
+        if is_done || is_needed && !self.drifts.admit(&key, &owner.uid, Instant::now()) {
             return Ok(());
         }
         let written = match present.zip(change) {
             None => create(&api, blank, owner).await,
             Some((present, change)) => change_owners(&api, &present, owner, change).await,
         };
-        if written.is_err() {
+        if is_needed && written.is_err() {
             self.drifts.not_written(&key);
         }
         // An object that changed or was removed meanwhile triggers the next reconcile.
         if_unchanged(&name, written).map(drop)
-    }
-
-    /// Releases one of the objects.
-    async fn release_object<K>(
-        &self,
-        owner: &OwnerReference,
-        name: &str,
-        is_managed: impl Fn(&K) -> bool,
-    ) -> Result<(), ApiError>
-    where
-        K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + Debug + DeserializeOwned,
-    {
-        let api: Api<K> = Api::namespaced(self.client.clone(), &self.namespace);
-        let Some(present) = get_opt(&api, name).await? else { return Ok(()) };
-        let change = owner_change(&owner_uids(&present), &owner.uid, false, is_managed(&present));
-        // An object that changed or was removed meanwhile triggers the next reconcile.
-        if_unchanged(name, change_owners(&api, &present, owner, change).await).map(drop)
     }
 }
 
@@ -286,7 +252,7 @@ mod tests {
             let drifts = Arc::new(Drifts::default());
             let (resources, _changes) = WebhookResources::watch(&server.client(), "ns", drifts.clone());
             for _ in 0..5 {
-                let acquired = resources.acquire_object(&config, &owner, lease.clone(), |_| true).await;
+                let acquired = resources.set_owner_of(lease.clone(), &config, &owner, true, |_| true).await;
                 let error = acquired.unwrap_err();
                 assert!(error.to_string().contains("denied by a policy"), "{error}");
             }
@@ -297,7 +263,11 @@ mod tests {
     #[tokio::test]
     async fn a_released_object_loses_the_owner_and_the_last_owner_takes_it_along() {
         let path = format!("{LEASES}/{LEASE}");
-        let (_, owner) = config();
+        let (config, owner) = config();
+        let blank = Lease {
+            metadata: ObjectMeta { name: Some(LEASE.to_owned()), ..ObjectMeta::default() },
+            ..Lease::default()
+        };
         let found = |owners: &[&str]| {
             let of = |uid: &&str| OwnerReference { uid: (*uid).to_owned(), ..owner.clone() };
             let metadata = ObjectMeta {
@@ -325,7 +295,7 @@ mod tests {
         ]);
         let (resources, _changes) = WebhookResources::watch(&server.client(), "ns", Arc::default());
         for _ in 0..4 {
-            resources.release_object::<Lease>(&owner, LEASE, |_| true).await.unwrap();
+            resources.set_owner_of(blank.clone(), &config, &owner, false, |_| true).await.unwrap();
         }
     }
 
