@@ -119,8 +119,9 @@ impl WithFormerPlaces {
 
     fn not_here(&self, class: ErrorClass, there: &Message) -> Error {
         let Endpoint { setting, address } = &self.endpoint;
-        let public = format!("the VM is not where {setting} points now; {}", there.for_status());
-        let full = format!("the VM is not at {address}, where {setting} points now; {}", there.for_log());
+        let public = format!("the VM does not exist where {setting} points now; {}", there.for_status());
+        let full =
+            format!("the VM does not exist at {address}, where {setting} points now; {}", there.for_log());
         Error::new(class, Message::new(public, full))
     }
 }

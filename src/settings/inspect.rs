@@ -184,7 +184,10 @@ impl Remarks {
                 Warning::DifferentValues { name } | Warning::EmptyWins { name } => {
                     (name.as_str(), Verdict::Conflicting)
                 }
-                Warning::NotABoolean { key } | Warning::NotATag { key } => (*key, Verdict::Malformed),
+                Warning::NotABoolean { key } | Warning::NotATag { key } | Warning::NotTags { key } => {
+                    (*key, Verdict::Malformed)
+                }
+                Warning::ProvesNothing { .. } => ("SWEEP_CLUSTER", Verdict::Missing),
             };
             self.add(name, verdict, false, warning);
         }
@@ -216,13 +219,15 @@ impl Remarks {
             Some((source, value)) => (source, value.expose_secret()),
             None => (Source::Default, key.default),
         };
-        if key.required && source == Source::Default && !key.default.is_empty() && accepted {
-            let text = format!(
-                "{} is not set; this operator uses the default, but cloud-api-adaptor does not start \
-                 without it",
-                key.name
-            );
-            self.add(key.name, Verdict::Missing, false, &text);
+        if key.required && source == Source::Default && accepted {
+            let what = match key.default {
+                "" if key.concerns_deletion => None,
+                "" => Some("cloud-api-adaptor usually cannot make VMs without it"),
+                _ => Some("this operator uses the default, but cloud-api-adaptor does not start without it"),
+            };
+            if let Some(what) = what {
+                self.add(key.name, Verdict::Missing, false, &format!("{} is not set; {what}", key.name));
+            }
         }
         let value = match value {
             "" => Shown::None,

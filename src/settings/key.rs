@@ -28,6 +28,8 @@ pub enum Kind {
     Text,
     /// `1` or `true`, in upper or lower case, is true, anything else false.
     Boolean,
+    /// Tags `KEY=VALUE`, separated by commas.
+    Tags,
     /// Text that is never shown. It belongs into the `Secret`, and everything else into the `ConfigMap`.
     Secret,
 }
@@ -59,6 +61,13 @@ impl Key {
     /// A setting that is never shown.
     pub const fn secret(name: &'static str, doc: &'static str) -> Self {
         Self::new(name, doc, Kind::Secret)
+    }
+
+    /// The same as a list of tags `KEY=VALUE`.
+    #[must_use]
+    pub const fn tags(mut self) -> Self {
+        self.kind = Kind::Tags;
+        self
     }
 
     /// The same with this default.

@@ -95,6 +95,16 @@ pub enum Warning {
         /// The setting's name.
         key: &'static str,
     },
+    /// Tags of which one is not written `KEY=VALUE`: cloud-api-adaptor ignores it, and all that follow.
+    NotTags {
+        /// The setting's name.
+        key: &'static str,
+    },
+    /// It would prove which VMs are this cluster's, if `SWEEP_CLUSTER` named the cluster.
+    ProvesNothing {
+        /// The setting's name.
+        key: &'static str,
+    },
 }
 
 impl Snapshot {
@@ -108,9 +118,15 @@ impl Snapshot {
     pub(super) fn judge(raw: &Raw, catalogue: Catalogue) -> Result<Self, Rejected> {
         let values = Values::of(raw, Common::KEYS);
         let common = Common::read(&values);
-        let mut warnings: Vec<_> = values.odd_switches(Common::KEYS).collect();
+        let mut warnings: Vec<_> = values.odd(Common::KEYS).collect();
         if common.sweep_tag.is_some() && common.declared_tag().is_none() {
             warnings.push(Warning::NotATag { key: "SWEEP_TAG" });
+        }
+        if common.sweep_cluster.is_none() {
+            let proofs =
+                [("SWEEP_TAG", common.declared_tag().is_some()), ("SWEEP_EXCLUSIVE", common.sweep_exclusive)];
+            let given = proofs.into_iter().filter(|(_, is_given)| *is_given);
+            warnings.extend(given.map(|(key, _)| Warning::ProvesNothing { key }));
         }
         let names = raw.settings.keys().chain(raw.credentials.keys());
         let unknown = names.filter(|name| !catalogue.is_known(name));
@@ -128,7 +144,7 @@ impl Snapshot {
         match served {
             Ok((schema, check)) => {
                 let values = Values::of(raw, schema.keys);
-                warnings.extend(values.odd_switches(schema.keys));
+                warnings.extend(values.odd(schema.keys));
                 let conflict = compare_folders(raw, schema, &mut warnings);
                 let endpoint = check(&values);
                 warnings.extend(unknown);
@@ -286,6 +302,14 @@ impl fmt::Display for Warning {
                 write!(f, "{key} is neither true nor false; the operator uses false")
             }
             Self::NotATag { key } => write!(f, "{key} is not written KEY=VALUE; the operator ignores it"),
+            Self::NotTags { key } => write!(
+                f,
+                "{key} has a tag that is not written KEY=VALUE; cloud-api-adaptor ignores it and all tags after it"
+            ),
+            Self::ProvesNothing { key } => write!(
+                f,
+                "{key} proves nothing without SWEEP_CLUSTER: set that to the UID of the namespace kube-system"
+            ),
         }
     }
 }

@@ -22,15 +22,21 @@ impl Values {
         self.0.get(name)
     }
 
-    /// A warning for each of these switches that is neither on nor off.
-    pub(super) fn odd_switches(&self, keys: &[Key]) -> impl Iterator<Item = Warning> {
-        let is_odd = |key: &&Key| {
-            let value = self.get(key.name).map(ExposeSecret::expose_secret);
-            key.kind == Kind::Boolean
-                && value.is_some_and(|value| {
-                    !["1", "true", "0", "false"].iter().any(|known| value.eq_ignore_ascii_case(known))
-                })
+    /// A warning for each of these settings whose value is odd: a switch that is neither on nor off, tags that are none.
+    pub(super) fn odd(&self, keys: &[Key]) -> impl Iterator<Item = Warning> {
+        let odd = |key: &Key| {
+            let value = self.get(key.name)?.expose_secret();
+            let is_word = |word: &&str| value.eq_ignore_ascii_case(word);
+            match key.kind {
+                Kind::Boolean if !["1", "true", "0", "false"].iter().any(is_word) => {
+                    Some(Warning::NotABoolean { key: key.name })
+                }
+                Kind::Tags if !value.trim_end_matches(',').split(',').all(|tag| tag.contains('=')) => {
+                    Some(Warning::NotTags { key: key.name })
+                }
+                _ => None,
+            }
         };
-        keys.iter().filter(is_odd).map(|key| Warning::NotABoolean { key: key.name })
+        keys.iter().filter_map(odd)
     }
 }

@@ -37,6 +37,9 @@ pub(super) async fn snapshot(
 async fn forwarded(client: &Client, namespace: &str, pod: &str, port: u16) -> Result<Snapshot, String> {
     let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
     let mut forwarder = pods.portforward(pod, &[port]).await.map_err(|problem| match problem {
+        kube::Error::Api(status) if status.code == 404 => {
+            "it does not exist; an operator outside the cluster answers at its own --status-addr".to_owned()
+        }
         kube::Error::Api(status) => status.message,
         other => other.to_string(),
     })?;

@@ -44,7 +44,7 @@ settings! {
         /// Whether pod VMs are ordinary ones, without confidential computing.
         disable_cvm: bool = DISABLECVM.default("false"),
         /// Tags of pod VMs, as in a=b,c=d.
-        tags: Option<String> = TAGS,
+        tags: Option<String> = TAGS.tags(),
         /// Address of all services, if it is not Alibaba Cloud's. The operator alone reads it: cloud-api-adaptor always uses Alibaba
         /// Cloud's.
         endpoint: Option<String> = ALIBABA_CLOUD_ENDPOINT.concerns_deletion().operator_only(),

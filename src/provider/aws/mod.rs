@@ -63,6 +63,10 @@ pub const POLICY: &str = include_str!("policy.json");
 /// EC2's word for an instance that it does not know.
 const INSTANCE_NOT_FOUND: &str = "InvalidInstanceID.NotFound";
 
+/// EC2's word for what it does not do in the present state of an instance, and why that is.
+const NOT_PERMITTED: &str = "OperationNotPermitted";
+const PROTECTED: &str = "the instance may have termination protection: take that away";
+
 /// How long an instance needs until it is terminated, at least.
 const TERMINATION: Duration = Duration::from_secs(10);
 
@@ -257,6 +261,7 @@ impl Provider for Aws {
             Err(Failure { code, error }) if code == INSTANCE_NOT_FOUND => {
                 Err(Error { class: ErrorClass::NotFound, ..error })
             }
+            Err(Failure { code, error }) if code == NOT_PERMITTED => Err(error.advising(PROTECTED)),
             accepted => Ok(accepted.map(|_| Accepted::after(TERMINATION))?),
         }
     }

@@ -54,7 +54,7 @@ settings! {
         /// Whether pod VMs are ordinary ones, without confidential computing.
         disable_cvm: bool = DISABLECVM.default("false"),
         /// Tags of pod VMs, as in a=b,c=d.
-        tags: Option<String> = TAGS,
+        tags: Option<String> = TAGS.tags(),
     }
 }
 

@@ -100,7 +100,7 @@ async fn the_places_are_named_in_the_log_alone() {
         assert!(error.class == class && public.contains(says), "{error:?}");
         assert!(public.contains("2026-09-21T14:13:20Z"), "{public}");
         assert!(!public.contains("host-") && !public.contains("qemu"), "{public}");
-        assert!(full.contains("not at qemu+ssh://host-2:22/system, where"), "{full}");
+        assert!(full.contains("not exist at qemu+ssh://host-2:22/system, where"), "{full}");
     }
 }
 

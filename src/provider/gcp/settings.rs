@@ -44,7 +44,7 @@ settings! {
         /// Whether pod VMs get a public address, which cloud-api-adaptor uses. Releases up to v0.22.0 give each VM one all the same.
         use_public_ip: bool = USE_PUBLIC_IP.default("false"),
         /// Resource-manager tags of pod VMs, as in a=b,c=d. They must exist in the project.
-        tags: Option<String> = TAGS,
+        tags: Option<String> = TAGS.tags(),
         /// Base URL of the API, if it is not Google's. The operator alone reads it: cloud-api-adaptor always uses Google's.
         base: String = CLOUDSDK_API_ENDPOINT_OVERRIDES_COMPUTE
             .default("https://compute.googleapis.com/compute/v1/")

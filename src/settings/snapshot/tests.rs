@@ -55,7 +55,7 @@ fn a_switch_is_on_with_1_or_true_alone_in_upper_or_lower_case() {
 #[test]
 fn a_declared_tag_has_a_key_and_a_value() {
     let declared = |text| {
-        let snapshot = parse(&[LIBVIRT, ("SWEEP_TAG", text)], &[]).unwrap();
+        let snapshot = parse(&[LIBVIRT, ("SWEEP_TAG", text), ("SWEEP_CLUSTER", "uid-1")], &[]).unwrap();
         let tag = snapshot.common.declared_tag().map(|(key, value)| (key.to_owned(), value.to_owned()));
         (tag, snapshot.warnings)
     };
@@ -64,6 +64,32 @@ fn a_declared_tag_has_a_key_and_a_value() {
     for text in ["cluster", "=a", "cluster=", " = "] {
         assert_eq!(declared(text), (None, vec![Warning::NotATag { key: "SWEEP_TAG" }]), "{text}");
     }
+}
+
+#[test]
+fn what_would_prove_whose_vms_are_needs_the_cluster() {
+    let warnings = |cluster, tag, exclusive| {
+        let given = [LIBVIRT, ("SWEEP_CLUSTER", cluster), ("SWEEP_TAG", tag), ("SWEEP_EXCLUSIVE", exclusive)];
+        parse(&given, &[]).unwrap().warnings
+    };
+    assert_eq!(warnings("uid-1", "a=b", "true"), []);
+    assert_eq!(warnings("", "", "false"), []);
+    let without = ["SWEEP_TAG", "SWEEP_EXCLUSIVE"].map(|key| Warning::ProvesNothing { key });
+    assert_eq!(warnings("", "a=b", "true"), without);
+}
+
+#[test]
+fn tags_that_cloud_api_adaptor_does_not_read_are_odd() {
+    const AWS: [(&str, &str); 2] = [("CLOUD_PROVIDER", "aws"), ("AWS_REGION", "eu-west-1")];
+    for (tags, is_odd) in
+        [("", false), ("a=b, c=d=e", false), ("a=b,c:d", true), ("a", true), ("a=b,", false)]
+    {
+        let settings = [&AWS[..], &[("TAGS", tags)]].concat();
+        let expected: &[_] = if is_odd { &[Warning::NotTags { key: "TAGS" }] } else { &[] };
+        assert_eq!(parse(&settings, &[]).unwrap().warnings, expected, "{tags}");
+    }
+    let ibm = [("CLOUD_PROVIDER", "ibmcloud"), ("TAGS", "a,b:c")];
+    assert_eq!(parse(&ibm, &[]).unwrap().warnings, [], "there a tag is any text");
 }
 
 #[test]
