@@ -121,7 +121,7 @@ pub fn size(sizing: Sizing, containers: &[(Role, Demand)], pod: Demand) -> Size 
     // A limit of the Pod as a whole is its request, too, if no container has one.
     let asked = |field: usize| containers.iter().any(|(_, demand)| demand.0[field].is_some());
     let [cpu, cpu_limit, memory, memory_limit, _] = pod.0;
-    let pod = [
+    let pod: [_; FIELDS.len()] = [
         cpu.or(cpu_limit.filter(|_| !asked(CPU))),
         cpu_limit,
         memory.or(memory_limit.filter(|_| !asked(MEMORY))),
