@@ -38,7 +38,7 @@
 //! let recorded = metrics.clone();
 //! let on_change = move |state: &settings::State| {
 //!     recorded.settings_reloaded(DEFAULT_SETTINGS, state.rejected.is_none());
-//!     recorded.settings_usable(DEFAULT_SETTINGS, state.usable());
+//!     recorded.settings_usable(DEFAULT_SETTINGS, Some(state.usable()));
 //! };
 //! let (settings, _) = settings::watch(folders, CATALOGUE, shutdown.clone(), on_change).await;
 //! let clouds = [CloudSettings::any(settings)]; // one for each cloud

@@ -4,7 +4,7 @@ mod args;
 mod provider_arg;
 mod sweep_flags;
 
-use std::{future::pending, pin::pin, process::ExitCode};
+use std::{pin::pin, process::ExitCode};
 
 use futures::future::{join, select};
 use kube::Client;
@@ -15,7 +15,6 @@ use operator_kit::{
     text::non_empty,
 };
 use prometheus_client::registry::Registry;
-use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info};
 
@@ -50,8 +49,8 @@ async fn serve(args: RunArgs) -> Result<(), Box<dyn std::error::Error>> {
     process::register(&mut registry);
     let metrics = Metrics::new(&mut registry);
     let readiness = http::Readiness::default();
-    // A kubeconfig's exec plugin may ask a person, and take any time.
     let tls = TlsOptions::default();
+    // A kubeconfig's exec plugin may ask a person, and take any time.
     let secure = args.serving.secure(&tls, None, &shutdown);
     let Some(secure) = shutdown.run_until_cancelled(secure).await.transpose()? else { return Ok(()) };
     let (secure_metrics, published) = (secure.is_some(), Published::default());
@@ -73,7 +72,15 @@ async fn serve(args: RunArgs) -> Result<(), Box<dyn std::error::Error>> {
 
     let election = election(&args, &client, &metrics);
     let leadership = election.as_ref().map_or_else(Leadership::unlimited, Election::leadership);
-    let (WarmUp { seen, warm }, configurations) = (warm_up(&readiness), readiness.needs("peerpodconfigs"));
+    let (peerpods_seen, configurations) = (readiness.needs("peerpods"), readiness.needs("peerpodconfigs"));
+    let warm = CancellationToken::new();
+    let seen = {
+        let warm = warm.clone();
+        move || {
+            peerpods_seen.met();
+            warm.cancel();
+        }
+    };
     let work = Controllers { args: &args, client, leadership, metrics, shutdown: shutdown.clone() };
     let controllers = async {
         let mounted = args.mounted(&sources);
@@ -81,13 +88,8 @@ async fn serve(args: RunArgs) -> Result<(), Box<dyn std::error::Error>> {
         let configurations = work.configurations(secure_metrics, mounted, move || configurations.met());
         join(peerpods, configurations).await;
     };
-    let ready = async {
-        // VMs are deleted even if PeerPodConfigs cannot be listed: their controller waits by itself for what it needs.
-        if warm.await.is_err() {
-            pending::<()>().await;
-        }
-    };
-    lifecycle::run(Box::pin(controllers), election, ready, &shutdown).await;
+    // VMs are deleted even if PeerPodConfigs cannot be listed: their controller waits by itself for what it needs.
+    lifecycle::run(Box::pin(controllers), election, warm.cancelled(), &shutdown).await;
     // The servers end after it, also if the controllers ended by themselves.
     shutdown.cancel();
     servers.stopped().await;
@@ -209,8 +211,8 @@ async fn watch_settings(
             if let Some(conflict) = &conflict {
                 error!("{conflict}");
             }
-            let usable = state.usable().map(|usable| usable && conflict.is_none());
-            reload_metrics.settings_usable(name, usable.filter(|_| deletes));
+            let usable = state.usable() && conflict.is_none();
+            reload_metrics.settings_usable(name, deletes.then_some(usable));
             let problem = state.problem().or(conflict);
             published.show_settings(&label, problem.as_deref().filter(|_| deletes));
             match problem {
@@ -222,23 +224,4 @@ async fn watch_settings(
         sources.push(CloudSettings::new(of, settings));
     }
     Ok(sources)
-}
-
-/// The two ends of the beginning.
-struct WarmUp<F> {
-    /// Call it when every `PeerPod` has been seen.
-    seen: F,
-    /// Comes true then.
-    warm: oneshot::Receiver<()>,
-}
-
-fn warm_up(readiness: &http::Readiness) -> WarmUp<impl FnOnce() + Send + 'static> {
-    let need = readiness.needs("peerpods");
-    let (warmed, warm) = oneshot::channel();
-    let seen = move || {
-        need.met();
-        // The other end is gone if there is no election.
-        let _ = warmed.send(());
-    };
-    WarmUp { seen, warm }
 }

@@ -1,7 +1,8 @@
 //! `completions` and `man`: completion scripts and manual pages.
 
 use std::{
-    fs, io,
+    fs,
+    io::{self, Write as _},
     path::{Path, PathBuf},
     process::ExitCode,
 };
@@ -9,7 +10,7 @@ use std::{
 use clap::{Args, CommandFactory};
 use clap_complete::{Shell, generate};
 
-use super::Cli;
+use super::{Cli, terminal};
 
 /// Which shell.
 #[derive(Clone, Copy, Debug, Args)]
@@ -42,19 +43,19 @@ pub fn man_pages(folder: &Path) -> io::Result<()> {
 }
 
 pub(super) fn print(args: CompletionsArgs) -> ExitCode {
-    ended(io::Write::write_all(&mut io::stdout(), &completions(args.shell)))
+    let written = io::stdout().write_all(&completions(args.shell));
+    ended("completions", terminal::reported(written).map(drop))
 }
 
 pub(super) fn write(args: &ManArgs) -> ExitCode {
     let folder = args.folder.display();
-    ended(man_pages(&args.folder).map_err(|problem| {
-        io::Error::new(problem.kind(), format!("writing the pages to {folder} failed: {problem}"))
-    }))
+    let written = man_pages(&args.folder);
+    ended("man", written.map_err(|problem| format!("writing the pages to {folder} failed: {problem}")))
 }
 
-fn ended(outcome: io::Result<()>) -> ExitCode {
+fn ended(command: &str, outcome: Result<(), String>) -> ExitCode {
     let Err(problem) = outcome else { return ExitCode::SUCCESS };
-    anstream::eprintln!("error: {problem}");
+    terminal::problem(command, &problem);
     ExitCode::FAILURE
 }
 

@@ -186,7 +186,9 @@ async fn serve(args: WebhookArgs, tls: TlsOptions) -> Result<(), Box<dyn std::er
     let readiness = http::Readiness::default();
     let there = readiness.needs("certificate");
     let serving = Arc::new(Serving::default());
-    let secure = args.serving.secure(&tls, Some(Arc::clone(&serving)), &shutdown).await?;
+    // A kubeconfig's exec plugin may ask a person, and take any time.
+    let secure = args.serving.secure(&tls, Some(Arc::clone(&serving)), &shutdown);
+    let Some(secure) = shutdown.run_until_cancelled(secure).await.transpose()? else { return Ok(()) };
     let endpoints = http::Endpoints {
         health: args.serving.health(),
         metrics: args.serving.metrics(),
@@ -204,7 +206,8 @@ async fn serve(args: WebhookArgs, tls: TlsOptions) -> Result<(), Box<dyn std::er
         let following = files.follow(Arc::clone(&serving), shutdown.clone());
         (certificate.display().to_string(), tokio::spawn(following))
     } else {
-        let managed = managed(&args, Arc::clone(&serving), there, shutdown.clone()).await?;
+        let managed = managed(&args, Arc::clone(&serving), there, shutdown.clone());
+        let Some(managed) = shutdown.run_until_cancelled(managed).await.transpose()? else { return Ok(()) };
         (format!("Secret {}/{}", args.namespace, args.tls_secret), tokio::spawn(managed))
     };
     let reporting = expiry::report(Arc::clone(&serving), source, certificates, shutdown.clone());

@@ -21,15 +21,11 @@ pub const DRAIN_JOB: &str = "peerpod-operator-drain";
 /// The name of the Job that applies a `PeerPodConfig`, of the `ConfigMap` that has it, and of the Job's ServiceAccount.
 pub const APPLY_JOB: &str = "peerpod-operator-apply";
 
-/// How long a Job may take, in seconds: the program's default timeout, and time to pull its image. Helm has given up by then. A
-/// late Job must not act on an installation that has changed since.
-const DRAIN_SECONDS: i64 = 240 + START_SECONDS;
-const APPLY_SECONDS: i64 = 180 + START_SECONDS;
+/// How long the program of the Job that applies may take, in seconds: as long as the rollout of the operator, which it waits for.
+const APPLY_SECONDS: i64 = 180;
 
-/// The timeout of the Job that applies: as long as the rollout of the operator takes, which it waits for.
-const APPLY_TIMEOUT: &str = "--timeout=3m";
-
-/// The part of that time until the program runs.
+/// How long a Job may take until its program runs, in seconds: time to pull the image. Helm has given up after both. A late Job must not
+/// act on an installation that has changed since.
 const START_SECONDS: i64 = 60;
 
 /// Where the Job finds the `ConfigMap`.
@@ -47,14 +43,14 @@ pub const APPLY_RIGHTS: Rights = Rights {
 };
 
 /// Runs `drain` once, as the operator, and stops the operators. The removal deletes their rights at the same time, and then they
-/// could not release their lease. A failed Job stays for its log.
+/// could not release their lease. A failed Job stays for its log. The chart adds how long it may take.
 pub fn drain_job(options: &Options) -> Job {
     let container = Container {
         name: "drain".to_owned(),
         args: Some(vec!["drain".to_owned(), "--stop".to_owned()]),
         ..Container::default()
     };
-    job(DRAIN_JOB, NAME, container, None, DRAIN_SECONDS, options)
+    job(DRAIN_JOB, NAME, container, None, None, options)
 }
 
 /// Runs `apply` once, for the `PeerPodConfig` in the `ConfigMap`, after the rollout of the operator. A former operator would
@@ -67,7 +63,7 @@ pub fn apply_job(options: &Options) -> Job {
             "apply".to_owned(),
             format!("{APPLY_DIR}/{APPLY_KEY}"),
             format!("--after-rollout={NAME}"),
-            APPLY_TIMEOUT.to_owned(),
+            format!("--timeout={APPLY_SECONDS}s"),
         ]),
         volume_mounts: Some(vec![VolumeMount {
             name: VOLUME.to_owned(),
@@ -85,7 +81,7 @@ pub fn apply_job(options: &Options) -> Job {
         }),
         ..Volume::default()
     };
-    job(APPLY_JOB, APPLY_JOB, container, Some(volume), APPLY_SECONDS, options)
+    job(APPLY_JOB, APPLY_JOB, container, Some(volume), Some(APPLY_SECONDS + START_SECONDS), options)
 }
 
 /// What the Job applies: a `PeerPodConfig` as YAML.
@@ -103,14 +99,14 @@ fn job(
     service_account: &str,
     container: Container,
     volume: Option<Volume>,
-    seconds: i64,
+    seconds: Option<i64>,
     options: &Options,
 ) -> Job {
     let operator = deployment::container(options);
     Job {
         metadata: Component::Operator.namespaced(name, options),
         spec: Some(JobSpec {
-            active_deadline_seconds: Some(seconds),
+            active_deadline_seconds: seconds,
             backoff_limit: Some(0),
             template: PodTemplateSpec {
                 metadata: Some(ObjectMeta {

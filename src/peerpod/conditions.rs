@@ -1,4 +1,4 @@
-//! Maps a decision to a condition, an event and a metric label *(no client)*.
+//! Maps a decision to a condition *(no client)*.
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;

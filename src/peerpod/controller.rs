@@ -26,7 +26,6 @@ use tracing::{Instrument, info, info_span};
 use super::{
     decide::Decision,
     findings::PeerPodFindings,
-    grace_periods::GracePeriods,
     index::{Change, Index, Key},
     object::key,
     observe::Observer,
@@ -185,17 +184,16 @@ impl PeerPods {
         let Self { client, context, writer, concurrency, keeping } = self;
         let store = context.observer.store.clone();
         let circumstances = stream::select(context.observer.clouds.changes(), context.leadership.changes());
-        let (index, requeues) = (context.index.clone(), context.requeues.clone());
+        let watching = context.clone();
         let api: Api<PeerPod> = Api::all(reading(&client, &PEERPOD));
-        let (observer, related, missing) = (context.clone(), requeues.clone(), requeues.clone());
         let watch = watcher::watcher(api, paged());
         let peerpods = retry_crd_watch::<PeerPod, _>(&[CRDS], watch)
             .modify(trim)
             .reflect(writer)
             .try_filter_map(move |event| {
-                let Change { matters, others } = index.apply(&event);
-                related.add(others);
-                observer.seen(&event);
+                let Change { matters, others } = watching.index.apply(&event);
+                watching.requeues.add(others);
+                watching.seen(&event);
                 ready(Ok(match event {
                     watcher::Event::Apply(peerpod) if matters => Some(peerpod),
                     _ => None,
@@ -218,14 +216,14 @@ impl PeerPods {
             .with_config(
                 controller::Config::default().concurrency(u16::try_from(concurrency).unwrap_or(u16::MAX)),
             )
-            .reconcile_on(requeues.stream())
+            .reconcile_on(context.requeues.clone().stream())
             .reconcile_on(resync)
             .graceful_shutdown_on(shutdown.cancelled_owned())
             .run(reconcile, |_, never, _| match *never {}, context.clone())
             .take_until(end)
             .for_each(|reconciled| {
                 if let Err(controller::Error::ObjectNotFound(gone)) = reconciled {
-                    missing.skipped(&gone.into_kind_unchecked(()));
+                    context.requeues.skipped(&gone.into_kind_unchecked(()));
                 }
                 ready(())
             });
@@ -252,16 +250,17 @@ async fn reconcile(peerpod: Arc<PeerPod>, context: Arc<Context>) -> Result<Actio
     let _running = context.requeues.started(key.clone());
     context.index.reconcile_started(&key, &context.metrics);
     let work = context.reconcile(&peerpod).instrument(span);
-    let Some((result, action)) = context.leadership.while_leading(work).await else {
+    let done = context.leadership.while_leading(work).await;
+    if !context.index.contains(&key) {
+        // The PeerPod was removed during this reconcile, so no later event clears what the reconcile stored.
+        context.trackers.forget(&key);
+    }
+    let Some((result, action)) = done else {
         // This process does not lead, so it waits for nothing. A new term reconciles the PeerPod again.
         context.trackers.stop(&key);
         return Ok(Action::await_change());
     };
     context.metrics.reconciled(NAME, result, started.elapsed());
-    if !context.index.contains(&key) {
-        // The PeerPod was removed during this reconcile, so no later event clears what the reconcile stored.
-        context.trackers.forget(&key);
-    }
     Ok(action)
 }
 
@@ -279,8 +278,8 @@ impl Context {
             requeue_policy: RequeuePolicy::default(),
             pod_watch: PodWatch::new(requeues.clone()),
             report_tracker: ReportTracker::new(options.slow_after, metrics.clone()),
-            grace_periods: Arc::new(GracePeriods::default()),
-            clean_ups: Arc::new(GracePeriods::default()),
+            grace_periods: Arc::default(),
+            clean_ups: Arc::default(),
             parking: Parking::new(options.slots(), requeues.clone(), metrics.clone()),
         };
         Self {

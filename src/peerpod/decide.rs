@@ -99,11 +99,10 @@ fn delete(vm: Vm, facts: Facts) -> Decision {
     if facts.deletion_accepted || own.vm().stage == Stage::Leaving {
         return Decision::Wait(Wait::VmDeletion(Duration::ZERO));
     }
-    match ownership::verify_age(own, facts.recorded) {
-        Err(not_own) => Decision::Refuse(Blocked::NotOwn(not_own)),
-        Ok(_) if facts.developer_mode => Decision::Refuse(Blocked::DeveloperMode),
-        Ok(own) => Decision::Delete(own),
+    if let Err(not_own) = ownership::ensure_not_older(own.vm(), facts.recorded) {
+        return Decision::Refuse(Blocked::NotOwn(not_own));
     }
+    if facts.developer_mode { Decision::Refuse(Blocked::DeveloperMode) } else { Decision::Delete(own) }
 }
 
 /// Decides on a PeerPod without the finalizer. cloud-api-adaptor removes it after a start of the Pod that failed, and then makes

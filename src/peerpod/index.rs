@@ -32,8 +32,6 @@ use parking_lot::Mutex;
 
 pub(super) use self::relatives::{MOST_PODS, MOST_RELATIVES};
 
-/// How many PeerPods of starts of a Pod that failed are looked at for one that still needs the VM.
-const MOST_EARLIER_STARTS: usize = 64;
 use self::{
     hashes::{ALL_PODS, PodHash, PodVm, Pods, non_zero, same_stem},
     links::{CountedAs, Entry, Links, Replaced},
@@ -49,6 +47,9 @@ use crate::{
     metrics::Metrics,
     provider::{Cloud, InstanceId, NAME_LIMIT, cloud_label, ownership},
 };
+
+/// How many PeerPods of starts of a Pod that failed are looked at for one that still needs the VM.
+const MOST_EARLIER_STARTS: usize = 64;
 
 pub(super) type Key = Arc<ObjectRef<PeerPod>>;
 

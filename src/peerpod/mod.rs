@@ -21,8 +21,8 @@
 //! | `reasons.rs` | why a person has to know of a PeerPod, and what the condition says |
 //! | `conditions.rs`, `report.rs` | conditions and events |
 //! | `parking.rs`, `queue.rs` | how many PeerPods the operator works on at once at each cloud, and which wait for their turn |
+//! | `pod_states.rs` | since when Pods are known to terminate, and since when cloud-api-adaptor may clean up VMs itself |
 //! | `report_tracker.rs` | which deletions are slow, and what was reported about each PeerPod |
-//! | `grace_periods.rs` | since when Pods are known to terminate, and since when cloud-api-adaptor may clean up VMs itself |
 //! | `trackers.rs` | all that is remembered of PeerPods between reconciles, and when it is forgotten |
 //! | `requeue.rs`, `requeue_policy.rs`, `pod_watch.rs` | when a PeerPod is reconciled again: on request, by a timer, after a change of its Pod |
 //!
@@ -38,7 +38,6 @@ pub mod conditions;
 mod controller;
 pub mod decide;
 mod findings;
-mod grace_periods;
 mod index;
 pub(crate) mod object;
 mod observe;
@@ -46,6 +45,7 @@ mod options;
 mod outcome;
 mod parking;
 pub(crate) mod pod;
+mod pod_states;
 mod pod_watch;
 mod queue;
 pub mod reasons;

@@ -20,11 +20,11 @@ use super::{
         is_superseded, wait_for_pod,
     },
     findings::PeerPodFindings,
-    grace_periods::GracePeriods,
     index::{Index, SiblingVm, Siblings},
     object::{created, deleted_at, has_finalizer, has_unread_finalizers, is_abandoned, key, owner},
     parking::Turn,
     pod::{PodState, PodView, state_of},
+    pod_states::PodStates,
     relations::is_sibling,
     requeue::Requeues,
 };
@@ -43,9 +43,9 @@ pub(super) struct Observer {
     pub(super) clouds: Clouds,
     pub(super) index: Arc<Index>,
     pub(super) store: Store<PeerPod>,
-    pub(super) grace_periods: Arc<GracePeriods>,
+    pub(super) grace_periods: Arc<PodStates<Duration>>,
     /// Since when cloud-api-adaptor may clean up VMs itself, at clouds that reuse identifiers.
-    pub(super) clean_ups: Arc<GracePeriods>,
+    pub(super) clean_ups: Arc<PodStates<bool>>,
     pub(super) cluster: Cluster,
     /// What the sweep found out.
     pub(super) findings: PeerPodFindings,
@@ -143,14 +143,8 @@ impl Observer {
         if time.is_zero() || deleted_at(peerpod).is_none() && has_finalizer(peerpod) {
             return Duration::ZERO;
         }
-        let key = key(peerpod);
-        // As with another grace period, the time begins anew when this changes.
-        let phase = if state.may_run().is_some() { Duration::MAX } else { Duration::ZERO };
-        let known_for = self.clean_ups.known_for(&key, &pod.uid, phase, Instant::now());
-        // No later event clears the entry of a PeerPod that was removed meanwhile.
-        if !self.index.contains(&key) {
-            self.clean_ups.forget(&key);
-        }
+        let may_run = state.may_run().is_some();
+        let known_for = self.clean_ups.known_for(&key(peerpod), &pod.uid, may_run, Instant::now());
         time.saturating_sub(known_for)
     }
 }

@@ -91,7 +91,7 @@ impl Outcome<'_> {
                     "the cloud accepted the deletion; the operator checks again whether the VM is gone"
                 );
             }
-            // The first four have a condition, and the others end a reconcile without a report.
+            // These waits, `Keep` and `Refuse` always have a condition. The others need no line here.
             (
                 Decision::Wait(Wait::PodRuns | Wait::PodEnds(_) | Wait::CleanUp(_))
                 | Decision::Keep(_)

@@ -78,11 +78,11 @@ impl PodWatch {
         self.changed.notify_one();
     }
 
-    /// This PeerPod no longer waits for its Pod. If it did, returns a few of those that still wait, whose Pod may have ended too.
-    pub(super) fn stop_waiting(&self, key: &ObjectRef<PeerPod>) -> Option<Vec<Key>> {
-        let others = self.waiting.lock().stop_waiting(key)?;
+    /// This PeerPod no longer waits for its Pod. If it did, a few of those that still wait are requeued: their Pod may have ended, too.
+    pub(super) fn stop_waiting(&self, key: &ObjectRef<PeerPod>) {
+        let others = self.waiting.lock().stop_waiting(key);
+        self.requeues.add(others.unwrap_or_default());
         self.changed.notify_one();
-        Some(others)
     }
 
     /// Forgets PeerPods that no longer exist.
@@ -174,6 +174,8 @@ impl Waiting {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use serde_json::{from_value, json};
     use watcher::Event;
 
@@ -212,8 +214,7 @@ mod tests {
         assert_eq!(requeued(&requeues), ["a"]);
         watch.take(&Event::Delete(pod("pod-b")));
         assert_eq!(requeued(&requeues), ["b"]);
-        assert_eq!(watch.stop_waiting(&key(&a)), Some(Vec::new()));
-        assert_eq!(watch.stop_waiting(&key(&a)), None, "it waits no more");
+        watch.stop_waiting(&key(&a));
         watch.take(&Event::Apply(pod("pod-a")));
         assert!(requeued(&requeues).is_empty());
     }
@@ -228,20 +229,18 @@ mod tests {
         }
         watch.take(&Event::InitDone);
         assert_eq!(requeued(&requeues).len(), 100);
-        let mut stopped = 0;
+        let mut stopped = BTreeSet::new();
         watch.take(&Event::Delete(pod("pod")));
         while let names = requeued(&requeues)
             && !names.is_empty()
         {
             assert!(names.len() <= MOST_RELATIVES * MOST_RELATIVES, "{names:?}");
             for name in names {
-                if let Some(next) = watch.stop_waiting(&key(&peerpod(&name, "pod"))) {
-                    stopped += 1;
-                    requeues.add(next);
-                }
+                watch.stop_waiting(&key(&peerpod(&name, "pod")));
+                stopped.insert(name);
             }
         }
-        assert_eq!(stopped, 100);
+        assert_eq!(stopped.len(), 100);
     }
 
     #[test]
@@ -257,7 +256,7 @@ mod tests {
         watch.take(&Event::Apply(pod("present")));
         assert_eq!(requeued(&requeues), ["a"]);
         // It was made again with another owner, which no event showed.
-        assert!(watch.stop_waiting(&key(&peerpod("a", "another"))).is_some());
+        watch.stop_waiting(&key(&peerpod("a", "another")));
         assert!(watch.waiting.lock().expected.is_empty() && watch.waiting.lock().pods.is_empty());
         watch.expect(&peerpod("a", "present"));
         watch.retain(|_| false);

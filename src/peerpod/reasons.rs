@@ -168,11 +168,11 @@ impl Kept {
         }
     }
 
-    /// Whether it may end with a Pod. Only its kubelet shows where that Pod runs, so there may be no event.
+    /// Whether the end of a Pod may end it. No watch shows that Pod, so no event may come.
     pub(super) const fn may_end_with_pod(self) -> bool {
         match self {
             Self::Ambiguous | Self::DeveloperMode | Self::Lost(_) => true,
-            // If it could not be reported, or if someone removed the report, it is reported then.
+            // Nothing ends it without an event. The slow resync only writes a report that failed or was removed.
             Self::NoOwner => false,
         }
     }

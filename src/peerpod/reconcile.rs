@@ -47,7 +47,7 @@ impl Context {
         // One provider for the whole reconcile: after a change of the settings, another cloud must not answer that the VM is
         // gone.
         let provider = self.observer.clouds.provider(peerpod.cloud_provider()).await;
-        let facts = match self.observer.observe(peerpod, &provider, turn).await {
+        let mut facts = match self.observer.observe(peerpod, &provider, turn).await {
             Ok(facts) => facts,
             Err(Interrupted::Failed(error)) => return Err(error),
             Err(Interrupted::Parked { paused_for }) => {
@@ -56,16 +56,12 @@ impl Context {
                 return Ok(Action::requeue(again));
             }
         };
+        // The observation may have waited for minutes, and developer mode may have been turned on meanwhile.
+        facts.developer_mode |= self.observer.clouds.developer_mode(peerpod.cloud_provider());
         if decide::must_keep_for_pod(&facts) {
             self.index.keep_for_pod(peerpod);
         }
         let mut decision = decide(facts.clone());
-        // The observation may have waited for minutes, and developer mode may have been turned on meanwhile.
-        if matches!(decision, Decision::Delete(_))
-            && self.observer.clouds.developer_mode(peerpod.cloud_provider())
-        {
-            decision = decide(Facts { developer_mode: true, ..facts.clone() });
-        }
         if let Decision::Delete(own) = &decision {
             self.metrics.decided(decision.as_str());
             decision = delete(peerpod, &provider, own, facts.clone()).await;
@@ -83,9 +79,7 @@ impl Context {
         let key = object::key(peerpod);
         match &decision {
             Decision::Wait(Wait::PodRuns | Wait::PodEnds(_)) => self.trackers.pod_watch.expect(peerpod),
-            _ => {
-                self.requeues.add(self.trackers.pod_watch.stop_waiting(&key).unwrap_or_default());
-            }
+            _ => self.trackers.pod_watch.stop_waiting(&key),
         }
         match &decision {
             Decision::Supersede | Decision::Retire | Decision::Tidy => {

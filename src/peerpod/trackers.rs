@@ -1,11 +1,11 @@
 //! What the controller remembers of PeerPods between reconciles, and when it forgets which part *(no client)*.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use kube::runtime::reflector::ObjectRef;
 
 use super::{
-    grace_periods::GracePeriods, index::Index, parking::Parking, pod_watch::PodWatch,
+    index::Index, parking::Parking, pod_states::PodStates, pod_watch::PodWatch,
     report_tracker::ReportTracker, requeue_policy::RequeuePolicy,
 };
 use crate::api::v1alpha1::PeerPod;
@@ -16,9 +16,9 @@ pub(super) struct Trackers {
     pub(super) pod_watch: PodWatch,
     pub(super) report_tracker: ReportTracker,
     /// The observer notes these two.
-    pub(super) grace_periods: Arc<GracePeriods>,
-    /// Since when cloud-api-adaptor may clean up VMs itself, at clouds that reuse identifiers.
-    pub(super) clean_ups: Arc<GracePeriods>,
+    pub(super) grace_periods: Arc<PodStates<Duration>>,
+    /// Whether the Pods may run whose VMs cloud-api-adaptor may clean up itself, at clouds that reuse identifiers.
+    pub(super) clean_ups: Arc<PodStates<bool>>,
     pub(super) parking: Parking,
 }
 

@@ -43,8 +43,7 @@ impl Account {
             }
             Some(recorded) if recorded != found => {
                 self.identity_changed.iter().for_each(|it| it.notify_one());
-                let public =
-                    format!("the operator's credentials or its node are of another {kind} than before");
+                let public = format!("another {kind} answers than before");
                 let full = format!("{public}: {found} instead of {recorded}");
                 Err(Error::new(ErrorClass::Invalid, Message::new(public, full)))
             }

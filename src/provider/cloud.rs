@@ -236,7 +236,7 @@ impl Cloud {
     pub const fn new(
         cloud: &'static str,
         keys: &'static [Key],
-        check: Option<Check>,
+        check: Check,
         parse_id: fn(&str) -> Result<ParsedId, IdProblem>,
         open: Open,
     ) -> Self {

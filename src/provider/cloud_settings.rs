@@ -165,7 +165,7 @@ impl CloudSettings {
 
     /// Where cloud-api-adaptor may make VMs by settings that the operator cannot use.
     pub(super) fn unplaced(&self, state: &State) -> Option<PossiblePlace> {
-        if let Some(problem) = state.unusable() {
+        if let Some(problem) = &state.rejected {
             return problem.may_have_place().then(|| PossiblePlace::Unknown(self.clouds.clone()));
         }
         let current = state.current.as_ref().filter(|_| self.named(state).is_none())?;

@@ -59,7 +59,7 @@ impl WithFormerPlaces {
         if id.scope().is_some() || self.sightings.has(id, claim) {
             return Ok(());
         }
-        if let Some(rejected) = self.settings.borrow().unusable() {
+        if let Some(rejected) = self.settings.borrow().rejected.as_deref() {
             let there = rejected.message().map(|problem| {
                 format!("it may be where newer settings point, which the operator cannot use: {problem}")
             });

@@ -19,9 +19,11 @@ const PATH: &str = "/identity/token";
 /// The token of a Pod for a trusted profile.
 pub(super) const TOKEN: AdaptorVolume = AdaptorVolume {
     name: "vault-token",
-    path: "/var/run/secrets/tokens",
-    source: VolumeSource::Token { audience: "iam", file: "vault-token" },
+    path: FOLDER,
+    source: VolumeSource::Token { audience: "iam", file: FILE },
 };
+const FOLDER: &str = "/var/run/secrets/tokens";
+const FILE: &str = "vault-token";
 
 /// The environment variable that names another file with the token.
 const TOKEN_FILE: &str = "IBMCLOUD_CR_TOKEN_FILENAME";
@@ -45,7 +47,7 @@ impl Iam {
         profile: Option<SecretString>,
         opening: &Opening<'_>,
     ) -> Result<Self, Error> {
-        let file = || variable(TOKEN_FILE).unwrap_or_else(|| format!("{}/{}", TOKEN.path, TOKEN.name));
+        let file = || variable(TOKEN_FILE).unwrap_or_else(|| format!("{FOLDER}/{FILE}"));
         let (proof, profile) = match (key, profile) {
             (Some(key), _) => (Proof::Secret(key), None),
             (None, Some(id)) => (Proof::File("the token of the ServiceAccount", file()), Some(id)),

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use uuid::Uuid;
+
 use super::Cloud;
 
 /// A VM's identifier in its cloud's canonical form. Two equal identifiers of one cloud name the same VM. Two others may name the
@@ -28,6 +30,11 @@ pub struct ParsedId {
 }
 
 impl ParsedId {
+    /// A UUID. `None` if the text is none.
+    pub(super) fn uuid(raw: &str) -> Option<Self> {
+        Some(Self::unscoped(Uuid::try_parse(raw).ok()?.hyphenated().to_string()))
+    }
+
     /// An identifier that does not say where the VM is.
     pub fn unscoped(canonical: impl Into<String>) -> Self {
         Self { canonical: canonical.into(), scope: 0, key: 0 }

@@ -335,7 +335,8 @@ pub trait Provider: Send + Sync {
     async fn describe(&self, id: &InstanceId, claim: &Claim) -> Result<Vm, Error>;
 
     /// Deletes the VM with all its belongings. `Ok` means that the cloud accepted the deletion, unless the VM
-    /// [may only stop](Accepted::may_only_stop). It does not mean that the VM is gone.
+    /// [may only stop](Accepted::may_only_stop). It does not mean that the VM is gone. [`ErrorClass::NotFound`] means that there was
+    /// nothing to delete; only `describe` proves the absence.
     async fn delete(&self, vm: &OwnVm) -> Result<Accepted, Error>;
 
     /// Calls `pages` with every VM whose name begins like a pod VM's, and with what may have been left of VMs that are gone.

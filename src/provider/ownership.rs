@@ -8,7 +8,7 @@
 //! |---|---|
 //! | `ensure_this_cluster` of `cluster_proof.rs` | `peerpod/observe.rs` and `sweep/search.rs`, for each VM that has a cluster's tag. A VM of another cluster counts as not answered for, so it supersedes nothing and is never absent. |
 //! | [`verify`] | `peerpod/decide.rs`: before a deletion, and before a sibling's VM replaces another one. `sweep/confirm.rs`: for a VM that seems lost. |
-//! | [`verify_age`] | `peerpod/decide.rs`: before a deletion. A VM that the cloud is deleting already is waited for, however old it is. |
+//! | [`ensure_not_older`] | `peerpod/decide.rs`: before a deletion. A VM that the cloud is deleting already is waited for, however old it is. |
 //! | [`verify_untracked`] | `sweep/search.rs`: before a deletion |
 
 use jiff::{SignedDuration, Timestamp};
@@ -105,11 +105,6 @@ pub fn verify(vm: Vm, pod: &str, name_limit: usize) -> Result<OwnVm, NotOwn> {
 
 /// Fails for a VM that was there long before it was recorded. Then another record may be the right one: the PeerPod was restored from
 /// a backup, or copied from the cluster that has the VM.
-pub fn verify_age(own: OwnVm, recorded: Timestamp) -> Result<OwnVm, NotOwn> {
-    ensure_not_older(&own.0, recorded).map(|()| own)
-}
-
-/// See [`verify_age`].
 pub fn ensure_not_older(vm: &Vm, recorded: Timestamp) -> Result<(), NotOwn> {
     if vm.created.is_some_and(|created| recorded.duration_since(created) > RECORDED_BY) {
         return Err(NotOwn::Older { id: vm.id.to_string(), name: vm.name.clone() });

@@ -260,7 +260,7 @@ impl Source {
         // If the provider could not be built, nothing is known about it.
         let has_moved = built.is_none_or(|it| it.known.moved_at.is_some());
         // VMs may be where newer settings point, too.
-        let is_behind = self.settings.state.borrow().unusable().is_some();
+        let is_behind = self.settings.state.borrow().rejected.is_some();
         let may_miss_vms = has_moved || is_behind || built.is_none_or(|it| !it.known.former.is_empty());
         Some(Target { cloud, settings, provider, may_miss_vms, has_moved })
     }

@@ -12,9 +12,8 @@ pub struct Schema {
     pub cloud: &'static str,
     /// Every setting beside those that all clouds have ([`Common::KEYS`]), in the order in which people fill them in.
     pub keys: &'static [Key],
-    /// Judges the settings that deletion needs. None for a cloud whose VMs this version does not delete: its settings are
-    /// rejected.
-    pub check: Option<Check>,
+    /// Judges the settings that deletion needs.
+    pub check: Check,
 }
 
 /// Where the cloud's VMs are by these values, or all that deletion cannot use.

@@ -13,16 +13,15 @@ use super::folder::FOLDER_LIMIT;
 pub enum SettingsError {
     /// A folder is not there.
     #[error(
-        "the {role} folder {} does not exist: mount the {object} there, or name another folder with {flag}",
-        path.display()
+        "the {} folder {} does not exist: mount the {} there, or name another folder with {}",
+        role.name(),
+        path.display(),
+        role.object(),
+        role.flag()
     )]
     NoFolder {
         /// What the folder is for.
-        role: &'static str,
-        /// The kind of object that is mounted there.
-        object: &'static str,
-        /// The flag that names it.
-        flag: &'static str,
+        role: FolderRole,
         /// Where it was looked for.
         path: PathBuf,
     },
@@ -84,15 +83,40 @@ pub enum SettingsError {
         /// The names that it may have.
         known: Vec<&'static str>,
     },
-    /// A provider of cloud-api-adaptor that this version does not speak to.
-    #[error(
-        "CLOUD_PROVIDER {provider}: this version of the operator does not delete VMs of that provider; it \
-         leaves their PeerPods unchanged"
-    )]
-    UnsupportedProvider {
-        /// Its name.
-        provider: &'static str,
-    },
+}
+
+/// What a folder is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FolderRole {
+    /// The settings, of a `ConfigMap`.
+    Settings,
+    /// The credentials, of a `Secret`.
+    Credentials,
+}
+
+impl FolderRole {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Settings => "settings",
+            Self::Credentials => "credentials",
+        }
+    }
+
+    /// The kind of object that is mounted there.
+    const fn object(self) -> &'static str {
+        match self {
+            Self::Settings => "ConfigMap",
+            Self::Credentials => "Secret",
+        }
+    }
+
+    /// The flag that names the folder.
+    const fn flag(self) -> &'static str {
+        match self {
+            Self::Settings => "--settings-dir",
+            Self::Credentials => "--credentials-dir",
+        }
+    }
 }
 
 impl SettingsError {
@@ -100,7 +124,7 @@ impl SettingsError {
     /// it makes none. No settings, or settings that are being written, say nothing yet.
     pub(crate) fn may_have_place(&self) -> bool {
         match self {
-            Self::NoFolder { role, .. } => *role != "settings",
+            Self::NoFolder { role, .. } => *role != FolderRole::Settings,
             Self::Unsteady { .. } | Self::NoProvider { .. } | Self::UnknownProvider { .. } => false,
             _ => true,
         }
@@ -110,7 +134,7 @@ impl SettingsError {
     pub fn message(&self) -> Message {
         let full = self.to_string();
         let public = match self {
-            Self::NoFolder { role, .. } => format!("the {role} folder does not exist"),
+            Self::NoFolder { role, .. } => format!("the {} folder does not exist", role.name()),
             Self::Unreadable { problem, .. } => {
                 format!("a file or folder of the settings cannot be read ({problem})")
             }
@@ -120,9 +144,7 @@ impl SettingsError {
             Self::Unsteady { .. } => {
                 "a folder of the settings changed each time the operator read it".to_owned()
             }
-            Self::NoProvider { .. } | Self::UnknownProvider { .. } | Self::UnsupportedProvider { .. } => {
-                full.clone()
-            }
+            Self::NoProvider { .. } | Self::UnknownProvider { .. } => full.clone(),
         };
         Message::new(public, full)
     }
@@ -137,6 +159,9 @@ mod tests {
         let no_provider =
             SettingsError::NoProvider { hint: "no other setting identifies the provider", known: Vec::new() };
         assert!(!no_provider.may_have_place());
+        let no_folder = |role| SettingsError::NoFolder { role, path: PathBuf::from("/etc/peer-pods") };
+        assert!(!no_folder(FolderRole::Settings).may_have_place());
+        assert!(no_folder(FolderRole::Credentials).may_have_place(), "the settings may be there");
         let not_text = SettingsError::NotText { path: PathBuf::from("/etc/LIBVIRT_URI") };
         assert!(not_text.may_have_place());
     }
@@ -145,12 +170,7 @@ mod tests {
     fn no_error_names_a_folder_or_file_in_its_version_for_a_status() {
         let path = || PathBuf::from("/etc/private/LIBVIRT_URI");
         for error in [
-            SettingsError::NoFolder {
-                role: "settings",
-                object: "ConfigMap",
-                flag: "--settings-dir",
-                path: path(),
-            },
+            SettingsError::NoFolder { role: FolderRole::Settings, path: path() },
             SettingsError::Unreadable { path: path(), problem: io::ErrorKind::PermissionDenied },
             SettingsError::NotAFile { path: path() },
             SettingsError::NotText { path: path() },

@@ -1,6 +1,6 @@
 //! Reads a mounted `ConfigMap` or `Secret` as a whole.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Read};
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use secrecy::{ExposeSecret, SecretString};
 
-use super::SettingsError;
+use super::{FolderRole, SettingsError};
 
 /// Bytes of names and values in one folder: what the API server accepts in one `ConfigMap` or `Secret`.
 pub(super) const FOLDER_LIMIT: usize = 1024 * 1024;
@@ -39,6 +39,11 @@ pub struct Raw {
 }
 
 impl Raw {
+    /// The names of all settings in both.
+    pub(super) fn names(&self) -> BTreeSet<&str> {
+        self.settings.keys().chain(self.credentials.keys()).map(String::as_str).collect()
+    }
+
     /// Reads both folders; blocks on the file system. All or nothing: the first problem of [`Raw::examine`] is the error.
     ///
     /// Names that start with `..` are the kubelet's own, and folders are not settings: both are left out.
@@ -50,26 +55,8 @@ impl Raw {
     /// Reads what can be read of both folders, and reports what cannot; blocks on the file system. Reports at most a hundred
     /// problems of each folder.
     pub fn examine(folders: &Folders) -> (Self, Vec<SettingsError>) {
-        let settings = read_folder(
-            &folders.settings,
-            SettingsError::NoFolder {
-                role: "settings",
-                object: "ConfigMap",
-                flag: "--settings-dir",
-                path: folders.settings.clone(),
-            },
-        );
-        let credentials = folders.credentials.as_ref().map(|path| {
-            read_folder(
-                path,
-                SettingsError::NoFolder {
-                    role: "credentials",
-                    object: "Secret",
-                    flag: "--credentials-dir",
-                    path: path.clone(),
-                },
-            )
-        });
+        let settings = read_folder(&folders.settings, FolderRole::Settings);
+        let credentials = folders.credentials.as_ref().map(|path| read_folder(path, FolderRole::Credentials));
         let settings = settings.unwrap_or_else(Reading::failed);
         let credentials = credentials.map_or_else(Reading::default, |it| it.unwrap_or_else(Reading::failed));
         let problems = [settings.problems, credentials.problems].concat();
@@ -100,10 +87,12 @@ impl Reading {
     }
 }
 
-fn read_folder(folder: &Path, missing: SettingsError) -> Result<Reading, SettingsError> {
+fn read_folder(folder: &Path, role: FolderRole) -> Result<Reading, SettingsError> {
     match folder.metadata() {
         Ok(_) => {}
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(missing),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            return Err(SettingsError::NoFolder { role, path: folder.to_owned() });
+        }
         Err(error) => return Err(unreadable(folder, &error)),
     }
     let (mut source, mut unsteady) = (resolve(folder)?, None);
@@ -282,7 +271,7 @@ mod tests {
         let not_text = [a, b].map(|path| SettingsError::NotText { path });
         assert_eq!(problems[..2], not_text);
         assert!(
-            matches!(problems[2..], [SettingsError::NoFolder { role: "credentials", .. }]),
+            matches!(problems[2..], [SettingsError::NoFolder { role: FolderRole::Credentials, .. }]),
             "{problems:?}"
         );
         assert_eq!(Raw::read(&folders).unwrap_err(), not_text[0]);

@@ -1,6 +1,6 @@
 //! Settings key by key, for people who want to know which values count and what is wrong (pure but for the reading).
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use secrecy::{ExposeSecret, SecretString};
 use serde::{Serialize, Serializer};
@@ -117,11 +117,7 @@ impl Inspection {
                     remarks.of_provider(&error);
                 }
                 remarks.of_warnings(&warnings);
-                let provider = match error {
-                    SettingsError::UnsupportedProvider { provider } => Some(provider),
-                    _ => None,
-                };
-                (None, provider)
+                (None, None)
             }
         };
         remarks.of_webhook(raw);
@@ -133,9 +129,7 @@ impl Inspection {
             is_secret(key, source).then(|| (key.name, value.clone()))
         });
         let hidden = hidden.collect();
-        let names: BTreeSet<&str> =
-            raw.settings.keys().chain(raw.credentials.keys()).map(String::as_str).collect();
-        let further = names.into_iter().filter(|name| described.iter().all(|key| key.name != *name));
+        let further = raw.names().into_iter().filter(|name| described.iter().all(|key| key.name != *name));
         let mut entries: Vec<Entry> = further.map(|name| remarks.further(raw, name)).collect();
         let described = described.into_iter().map(|key| remarks.described(raw, key, snapshot.is_some()));
         entries.splice(0..0, described.collect::<Vec<_>>());

@@ -35,7 +35,7 @@ mod watch;
 pub use catalogue::{Catalogue, Check, Schema};
 pub use common::Common;
 pub use endpoint::Endpoint;
-pub use error::SettingsError;
+pub use error::{FolderRole, SettingsError};
 pub(crate) use folder::file_text;
 pub use folder::{Folders, Raw};
 pub use inspect::{Entry, Inspection, Remark, Shown, Verdict};

@@ -128,25 +128,20 @@ impl Snapshot {
             let given = proofs.into_iter().filter(|(_, is_given)| *is_given);
             warnings.extend(given.map(|(key, _)| Warning::ProvesNothing { key }));
         }
-        let names = raw.settings.keys().chain(raw.credentials.keys());
-        let unknown = names.filter(|name| !catalogue.is_known(name));
+        let unknown = raw.names().into_iter().filter(|name| !catalogue.is_known(name));
         let unknown =
-            unknown.map(|name| Warning::UnknownKey { name: name.clone(), meant: catalogue.nearest(name) });
+            unknown.map(|name| Warning::UnknownKey { name: name.to_owned(), meant: catalogue.nearest(name) });
         let schema = match &common.cloud_provider {
             Some(name) => catalogue.named(name),
             None => infer_provider(raw, catalogue)
                 .inspect(|schema| warnings.push(Warning::ProviderInferred { provider: schema.cloud })),
         };
-        let served = schema.and_then(|schema| match schema.check {
-            Some(check) => Ok((schema, check)),
-            None => Err(SettingsError::UnsupportedProvider { provider: schema.cloud }),
-        });
-        match served {
-            Ok((schema, check)) => {
+        match schema {
+            Ok(schema) => {
                 let values = Values::of(raw, schema.keys);
                 warnings.extend(values.odd(schema.keys));
                 let conflict = compare_folders(raw, schema, &mut warnings);
-                let endpoint = check(&values);
+                let endpoint = (schema.check)(&values);
                 warnings.extend(unknown);
                 Ok(Self { common, schema, values, endpoint, conflict, warnings })
             }

@@ -3,8 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use notify::event::{AccessKind, AccessMode};
-use notify::{EventKind, RecommendedWatcher, RecursiveMode, Watcher};
+use notify::{RecommendedWatcher, RecursiveMode, Watcher};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
@@ -12,10 +11,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
 use super::{Catalogue, Folders, Raw, SettingsError, Snapshot};
-use crate::watched_files::time_to_read;
-
-/// How often the folders are read without a notice of a change, in case the system lost one.
-const SLOW_READ: Duration = Duration::from_secs(60);
+use crate::watched_files::{self, SLOW_READ, time_to_read};
 
 /// How often they are read while the system gives no notices, for instance for a folder that does not exist yet.
 const UNWATCHED_READ: Duration = Duration::from_secs(5);
@@ -25,25 +21,16 @@ const UNWATCHED_READ: Duration = Duration::from_secs(5);
 pub struct State {
     /// The last good settings; `None` if there never were any.
     pub current: Option<Arc<Snapshot>>,
-    /// Why the present content of the folders is not in force; `None` if it is.
+    /// Why the present content of the folders is not in force; `None` if it is. cloud-api-adaptor may make VMs by it already.
     pub rejected: Option<Arc<SettingsError>>,
     /// Counts the snapshots that came into force, from 1; 0 while there was none.
     pub generation: u64,
 }
 
 impl State {
-    /// Whether deletions can use the present content of the folders; `None` if it is for a provider on which nothing is deleted.
-    pub fn usable(&self) -> Option<bool> {
-        match self.rejected.as_deref() {
-            Some(SettingsError::UnsupportedProvider { .. }) => None,
-            _ => Some(self.problem().is_none()),
-        }
-    }
-
-    /// Why newer settings, by which cloud-api-adaptor may make VMs already, are not in force. `None`: there are none, or they are for
-    /// a provider on which nothing is deleted.
-    pub fn unusable(&self) -> Option<&SettingsError> {
-        self.rejected.as_deref().filter(|it| !matches!(it, SettingsError::UnsupportedProvider { .. }))
+    /// Whether deletions can use the present content of the folders.
+    pub fn usable(&self) -> bool {
+        self.problem().is_none()
     }
 
     /// Why deletions cannot use the present content of the folders, if that is so. Every client may read this at `/readyz`, so it
@@ -204,27 +191,12 @@ impl Reader {
         let mut watcher = self.watcher.lock();
         let watcher = match &mut *watcher {
             Some(watcher) => watcher,
-            none => {
-                let changed = Arc::clone(&self.changed);
-                let watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
-                    // After an error, notices may be missing.
-                    if event.is_ok_and(|event| is_reading(event.kind)) {
-                        return;
-                    }
-                    changed.notify_one();
-                });
-                none.insert(watcher.map_err(|error| error.to_string())?)
-            }
+            none => none.insert(watched_files::watcher(&self.changed).map_err(|error| error.to_string())?),
         };
         [Some(&self.folders.settings), self.folders.credentials.as_ref()].into_iter().flatten().try_for_each(
             |folder| watcher.watch(folder, RecursiveMode::NonRecursive).map_err(|error| error.to_string()),
         )
     }
-}
-
-/// Whether an event reports reading alone, such as our own.
-fn is_reading(kind: EventKind) -> bool {
-    matches!(kind, EventKind::Access(access) if access != AccessKind::Close(AccessMode::Write))
 }
 
 #[cfg(test)]

@@ -226,7 +226,10 @@ impl Search {
             id = id.as_str(), name = listed.name, %proof,
             "deleting what no PeerPod tracks and no Pod needs"
         );
-        let accepted = provider.delete(&own).await.map_err(|error| error.message)?;
+        let accepted = match provider.delete(&own).await {
+            Err(gone) if gone.class == ErrorClass::NotFound => return Ok(false),
+            accepted => accepted.map_err(|error| error.message)?,
+        };
         if accepted.may_only_stop {
             return Err(Message::public("the cloud refuses the deletion while the VM is being stopped"));
         }

@@ -100,19 +100,19 @@ pub fn mutate<'p>(pod: &'p Pod<'p>, options: &'p Options) -> Result<Mutation<'p>
     let init_containers = list_of(pod.spec.init_containers.as_ref());
     for (list, group) in [("initContainers", init_containers), ("containers", containers)] {
         for (index, container) in group.iter().enumerate() {
-            let place = || format!("spec.{list}[{index}].resources");
+            let path = || format!("spec.{list}[{index}].resources");
             let own = options.extended_resource.as_str();
-            few_resources(container.resources.as_ref(), own, &place)?;
-            let found = demand(container.resources.as_ref(), &place)?.with_default_requests();
+            few_resources(container.resources.as_ref(), own, &path)?;
+            let found = demand(container.resources.as_ref(), &path)?.with_default_requests();
             let known = before.demand(&container.name);
             refilled |= known.is_some() && asks_for_moved(container.resources.as_ref(), own);
             let demand = known.unwrap_or(found);
             demands.push((container.role(list), demand));
             after.containers.push((&container.name, demand));
-            let moves = |resource: &str| moves(&MOVED, resource) || resource == own;
+            let moves = |resource: &str| is_moved(&MOVED, resource) || resource == own;
             let asks_for = (list == "containers" && index == 0).then_some(own);
-            let place = format!("/spec/{list}/{index}/resources");
-            changes.rid(&place, container.resources.as_ref(), moves, asks_for);
+            let pointer = format!("/spec/{list}/{index}/resources");
+            changes.move_resources(&pointer, container.resources.as_ref(), moves, asks_for);
         }
     }
     if refilled {
@@ -121,12 +121,11 @@ pub fn mutate<'p>(pod: &'p Pod<'p>, options: &'p Options) -> Result<Mutation<'p>
 
     let whole = pod.spec.resources.as_ref();
     let found = demand(whole, &|| "spec.resources".to_owned())?;
-    let asked = found != Demand::default();
     if options.sizing == Sizing::Kubernetes {
         let meant = found.without_derived_requests(&demands);
         after.pod = before.pod.or((meant != Demand::default()).then_some(meant));
-        changes.rid("/spec/resources", whole, |resource| moves(&MOVED_OF_POD, resource), None);
-    } else if asked {
+        changes.move_resources("/spec/resources", whole, |resource| is_moved(&MOVED_OF_POD, resource), None);
+    } else if found != Demand::default() {
         changes.warnings.push(POD_LEVEL_STAYS.to_owned());
     }
 
@@ -147,16 +146,14 @@ const ONE_ALONE: &str = "this peer pod requests only one of cpu and memory: a cl
 const POD_LEVEL_STAYS: &str = "with the sizing Sum, Pod-level resources (spec.resources) do not count for the VM's size, and stay \
      charged to the node";
 
-fn moves(names: &[&str], resource: &str) -> bool {
+fn is_moved(names: &[&str], resource: &str) -> bool {
     names.contains(&resource) || resource.starts_with(MOVED_PREFIX)
 }
 
 /// Whether these ask for a resource that the VM provides, besides the VM itself.
 fn asks_for_moved(resources: Option<&Resources>, vm: &str) -> bool {
-    let is_moved = |resource: &str| moves(&MOVED, resource) && resource != vm;
-    LISTS
-        .into_iter()
-        .any(|list| Resources::list(resources, list).iter().any(|(resource, _)| is_moved(resource)))
+    let moves = |resource: &str| is_moved(&MOVED, resource) && resource != vm;
+    LISTS.into_iter().any(|list| Resources::list(resources, list).iter().any(|(resource, _)| moves(resource)))
 }
 
 fn list_of<'p>(containers: Option<&'p Containers<'p>>) -> &'p [Container<'p>] {
@@ -209,17 +206,17 @@ fn demand(resources: Option<&Resources>, place: &dyn Fn() -> String) -> Result<D
 }
 
 impl<'p> Mutation<'p> {
-    /// Removes the resources that move to the VM from those at `place`, and adds a request for one of `asks_for`. Each list is
+    /// Removes the resources that move to the VM from those at `pointer`, and adds a request for one of `asks_for`. Each list is
     /// written only if it changes.
-    fn rid(
+    fn move_resources(
         &mut self,
-        place: &str,
+        pointer: &str,
         resources: Option<&'p Resources<'p>>,
         moves: impl Fn(&str) -> bool,
         asks_for: Option<&'p str>,
     ) {
         if resources.is_none() && asks_for.is_some() {
-            self.patch.set(&[place], Value::Object(Vec::new()));
+            self.patch.set(&[pointer], Value::Object(Vec::new()));
         }
         for list in LISTS {
             let entries = Resources::list(resources, list);
@@ -229,7 +226,7 @@ impl<'p> Mutation<'p> {
                 continue;
             }
             let after: Vec<_> = entries().filter(|(resource, _)| !moves(resource)).chain(one).collect();
-            let path = [place, "/", list];
+            let path = [pointer, "/", list];
             if after.is_empty() {
                 self.patch.remove(&path);
             } else {

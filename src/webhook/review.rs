@@ -7,7 +7,7 @@ use std::{
 
 use base64::{display::Base64Display, engine::general_purpose::STANDARD};
 use operator_kit::text::cut;
-use serde::{Deserialize, Serialize, de::IgnoredAny};
+use serde::{Deserialize, Serialize};
 use serde_json::ser::{Formatter, Serializer};
 
 use super::mutate::{Options, Pod, Text, mutate};
@@ -93,8 +93,6 @@ struct Request<'a> {
 struct Identity<'a> {
     #[serde(borrow)]
     uid: Text<'a>,
-    #[serde(rename = "object")]
-    _object: Option<IgnoredAny>,
 }
 
 #[derive(Serialize)]

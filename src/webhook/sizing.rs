@@ -51,9 +51,7 @@ impl Demand {
         let [cpu, cpu_limit, memory, memory_limit, gpus] = self.0;
         Self([cpu.or(cpu_limit), cpu_limit, memory.or(memory_limit), memory_limit, gpus])
     }
-}
 
-impl Demand {
     /// What a Pod as a whole requests by itself, without requests that the API server derived from its containers. The API server
     /// derives them for every resource as soon as the Pod as a whole has any limit. They would hide what is injected later. Those
     /// below the containers' total were derived before a container got its request, as by a `LimitRange`: the API server refuses
@@ -113,8 +111,8 @@ pub(super) const fn is_ignored(are_there: [bool; ANNOTATIONS.len()]) -> bool {
 /// The size of the VM for these containers, init containers and sidecars in their order, and for the requests of the Pod as a
 /// whole. Amounts are cut to the largest signed number of 64 bits.
 ///
-/// Requests and limits are added up separately. If there is a limit and it is not below a request, the limit counts; else the
-/// request counts.
+/// Requests and limits are added up separately. The total of the limits counts if the total of the requests is not zero and not larger.
+/// Otherwise the total of the requests counts.
 ///
 /// By [`Sizing::Kubernetes`], the requests of the Pod as a whole replace the containers' total.
 pub fn size(sizing: Sizing, containers: &[(Role, Demand)], pod: Demand) -> Size {

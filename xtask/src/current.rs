@@ -1,7 +1,7 @@
 //! Tasks on the cluster of the current kubeconfig. They run kubectl with the commands that the documentation gives.
 
 use std::{
-    env, fs,
+    fs,
     os::unix::process::CommandExt as _,
     path::{Path, PathBuf},
     process::{Command, Stdio},
@@ -11,7 +11,7 @@ use anyhow::{Context as _, Result, ensure};
 use clap::{Args, Subcommand};
 use peerpod_operator::names::DEFAULT_IMAGE;
 
-use crate::repository;
+use crate::{artifacts, repository};
 
 const CRDS: &str = "manifests/crd";
 const SAMPLES: &str = "manifests/samples";
@@ -111,10 +111,8 @@ fn ensure_none_runs() -> Result<()> {
 /// An operator for this machine, built if need be. A developer's operator has no competitor, and should not wait for the lease of one that
 /// was killed.
 pub(crate) fn developers(name: &str) -> Result<Command> {
-    let status = repository::build(name).status().context("running cargo build")?;
-    ensure!(status.success(), "building {name} failed: see above");
-    // Cargo puts it beside this program, in whatever target folder.
-    let mut operator = Command::new(env::current_exe()?.with_file_name(name));
+    let program = artifacts::program(repository::build(name).arg(artifacts::FORMAT), name)?;
+    let mut operator = Command::new(program);
     operator.args(["run", "--leader-elect=false"]);
     Ok(operator)
 }
@@ -182,7 +180,7 @@ fn of_repository(path: &str) -> String {
 }
 
 fn kubectl(arguments: &[&str]) -> Result<()> {
-    ended(Command::new("kubectl").args(arguments), "kubectl")
+    kubectl_ended(Command::new("kubectl").args(arguments))
 }
 
 fn output(arguments: &[&str]) -> Result<String> {
@@ -200,10 +198,10 @@ fn output(arguments: &[&str]) -> Result<String> {
 const NO_KUBECTL: &str =
     "running kubectl; put it on the PATH, or start a cluster that brings it: cargo xtask cluster up";
 
-/// Runs a program to its end. Fails unless it succeeds.
-pub(crate) fn ended(command: &mut Command, name: &str) -> Result<()> {
-    let status = command.status().context(if name == "kubectl" { NO_KUBECTL } else { "running cargo" })?;
-    ensure!(status.success(), "{name} ended with {status}; see above");
+/// Runs this kubectl to its end. Fails unless it succeeds.
+pub(crate) fn kubectl_ended(command: &mut Command) -> Result<()> {
+    let status = command.status().context(NO_KUBECTL)?;
+    ensure!(status.success(), "kubectl ended with {status}; see above");
     Ok(())
 }
 

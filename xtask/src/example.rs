@@ -97,7 +97,7 @@ pub(crate) async fn run(task: Task) -> Result<()> {
     let kubectl = |arguments: &[&str]| {
         let mut kubectl = Command::new(program);
         kubectl.args(arguments).arg("--filename").arg(task.example.definition()).envs(kubeconfig.clone());
-        current::ended(&mut kubectl, "kubectl")
+        current::kubectl_ended(&mut kubectl)
     };
     match task.action {
         Action::Install => {

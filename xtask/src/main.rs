@@ -35,7 +35,7 @@ enum Task {
     Run(current::Run),
     /// Applies a PeerPodConfig and a peer pod
     Samples,
-    /// Deletes the CRDs, unless PeerPods are left
+    /// Deletes the CRDs, unless PeerPods or PeerPodConfigs are left
     Uninstall,
     /// Installs everything by kustomize: the operator's image and a provider
     Deploy(current::Deploy),

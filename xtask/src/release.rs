@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 
 use crate::{artifacts, repository};
 
@@ -14,7 +14,5 @@ pub(crate) fn build(name: &str, further: &[&str]) -> Result<PathBuf> {
     let arguments = ["rustc", "--release", "--package", name, "--bin", name, artifacts::FORMAT];
     let mut cargo = repository::cargo();
     cargo.args(arguments).args(further).arg("--").args(RUSTC_ARGUMENTS);
-    let built = artifacts::build(&mut cargo).with_context(|| format!("building {name}"))?;
-    let program = built.into_iter().filter(|it| it.target.name == name).find_map(|it| it.executable);
-    Ok(program.with_context(|| format!("cargo built no program {name}"))?.into_std_path_buf())
+    artifacts::program(&mut cargo, name)
 }

@@ -52,7 +52,8 @@ pub(crate) fn text(problem: &kube::Error) -> String {
         }
         kube::Error::Api(status) if status.reason == NO_STATUS => {
             let words: Vec<_> = status.message.split_whitespace().collect();
-            format!("HTTP {}: {}", status.code, cut(&words.join(" "), LONGEST_PAGE))
+            let begin = if words.is_empty() { "" } else { ": " };
+            format!("HTTP {}{begin}{}", status.code, cut(&words.join(" "), LONGEST_PAGE))
         }
         kube::Error::Api(status) => status.to_string(),
         other => text::causes(other),

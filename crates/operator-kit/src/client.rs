@@ -30,7 +30,7 @@ use tokio_rustls::rustls::crypto::{CryptoProvider, ring};
 use tower::{BoxError, Service, ServiceBuilder, retry::RetryLayer, service_fn, util::MapRequestLayer};
 
 pub use self::proxies::Proxies;
-use self::{later_pages::LaterPages, token_file::TokenFile};
+use self::{kubeconfig::Places, later_pages::LaterPages, token_file::TokenFile};
 
 /// How long a connection may take to open.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -52,9 +52,17 @@ const READ_BUFFER: usize = 16 << 10;
 /// that, and without a source.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// There is no kubeconfig, and this is no Pod with a ServiceAccount.
-    #[error("no access to a cluster: set KUBECONFIG, or run in a Pod with a ServiceAccount ({0})")]
-    NoAccess(String),
+    /// No kubeconfig chooses a context, and this is no Pod with a ServiceAccount.
+    #[error(
+        "no access to a cluster: no kubeconfig with a current-context is at {looked_at}, and this is no Pod with a ServiceAccount ({no_pod}); \
+         set KUBECONFIG, or choose a context by `kubectl config use-context NAME`"
+    )]
+    NoAccess {
+        /// The files that KUBECONFIG lists, or the usual one.
+        looked_at: String,
+        /// Why it is no Pod.
+        no_pod: String,
+    },
     /// The requested kubeconfig or context cannot be used.
     #[error("the kubeconfig cannot be used: {0}")]
     Kubeconfig(String),
@@ -86,6 +94,7 @@ fn unquoted(error: &KubeconfigError) -> String {
         KubeconfigError::CurrentContextNotSet => {
             "it has no current-context: choose one by `kubectl config use-context NAME`".to_owned()
         }
+        KubeconfigError::LoadContext(name) => format!("it has no context {name}"),
         other => other.to_string(),
     }
 }
@@ -95,11 +104,15 @@ fn unquoted(error: &KubeconfigError) -> String {
 /// kube's own client leaves Nagle's algorithm on, which costs the first call of each connection 40 ms. It also retries by itself,
 /// but the controllers have their own backoff: this client retries the later pages of lists alone. The callers set deadlines.
 pub async fn infer() -> Result<Client, ClientError> {
-    let config = match kubeconfig::read() {
-        Ok(Some(kubeconfig)) => configured(kubeconfig, None).await?,
-        Ok(None) => Config::incluster().map_err(|problem| ClientError::NoAccess(problem.to_string()))?,
-        // In a Pod, the home directory may be that of another user.
-        Err(problem) => Config::incluster().map_err(|_| problem)?,
+    let places = Places::of_environment();
+    let kubeconfig = places.read()?;
+    let config = if kubeconfig.current_context.is_some() {
+        configured(kubeconfig, None).await?
+    } else {
+        Config::incluster().map_err(|problem| ClientError::NoAccess {
+            looked_at: places.to_string(),
+            no_pod: problem.to_string(),
+        })?
     };
     connected(config).await
 }
@@ -109,8 +122,8 @@ pub async fn for_context(kubeconfig: Option<&Path>, context: Option<&str>) -> Re
     if kubeconfig.is_none() && context.is_none() {
         return infer().await;
     }
-    let read = kubeconfig.map_or_else(kubeconfig::read, |file| kubeconfig::read_from(file).map(Some))?;
-    connected(configured(read.unwrap_or_default(), context).await?).await
+    let read = kubeconfig.map_or_else(|| Places::of_environment().read(), kubeconfig::read_from)?;
+    connected(configured(read, context).await?).await
 }
 
 async fn configured(kubeconfig: Kubeconfig, context: Option<&str>) -> Result<Config, ClientError> {
@@ -199,11 +212,11 @@ where
     C::Future: Send + 'static,
     C::Error: Into<BoxError>,
 {
-    // An inline token counts more than a file, and this more than an exec plugin.
-    let token_file = config.auth_info.token_file.take().filter(|_| config.auth_info.token.is_none());
+    let token_file = config.auth_info.token_file.take();
     let token_file = token_file.map(|path| TokenFile::open(Path::new(&path)).map(Arc::new)).transpose()?;
     if token_file.is_some() {
-        config.auth_info.exec = None;
+        // As for kubectl, the file counts more.
+        (config.auth_info.token, config.auth_info.exec) = (None, None);
     }
     let plugin = config.auth_info.exec.clone();
     let token_layer = token_file.map(|file| MapRequestLayer::new(move |request| file.authorize(request)));

@@ -153,7 +153,10 @@ pub async fn run<M, F: Future<Output = ()>>(
         registry,
     };
     let servers = endpoints.serve(&shutdown)?;
-    let client = client::infer().await?;
+    // A kubeconfig's exec plugin may ask a person, and take any time.
+    let Some(client) = shutdown.run_until_cancelled(client::infer()).await.transpose()? else {
+        return Ok(());
+    };
     let election = options.leader_elect.then(|| {
         Election::new(client.clone(), &options.lease_namespace, name, &process::name())
             .with_namespace_flag("--lease-namespace")

@@ -7,6 +7,7 @@ use hyper::{Request, StatusCode, body::Bytes, client::conn::http1, header::HOST}
 use hyper_util::rt::TokioIo;
 use k8s_openapi::api::core::v1::Pod;
 use kube::{Api, Client};
+use operator_kit::api_call::ApiError;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     time::timeout,
@@ -37,11 +38,11 @@ pub(super) async fn snapshot(
 async fn forwarded(client: &Client, namespace: &str, pod: &str, port: u16) -> Result<Snapshot, String> {
     let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
     let mut forwarder = pods.portforward(pod, &[port]).await.map_err(|problem| match problem {
-        kube::Error::Api(status) if status.code == 404 => {
-            "it does not exist; an operator outside the cluster answers at its own --status-addr".to_owned()
+        kube::Error::Api(status) if status.reason == "NotFound" => {
+            "it does not exist: is --operator-namespace right? An operator outside the cluster answers at its own --status-addr"
+                .to_owned()
         }
-        kube::Error::Api(status) => status.message,
-        other => other.to_string(),
+        other => ApiError::from(other).to_string(),
     })?;
     let (stream, refused) = (forwarder.take_stream(port), forwarder.take_error(port));
     let Some((stream, refused)) = stream.zip(refused) else { return Err("nothing was forwarded".to_owned()) };

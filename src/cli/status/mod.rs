@@ -20,7 +20,7 @@ use std::{path::PathBuf, process::ExitCode, time::Duration};
 use clap::{Args, Parser, builder::NonEmptyStringValueParser};
 use jiff::Timestamp;
 use kube::Client;
-use operator_kit::client;
+use operator_kit::{client, text::non_empty};
 use tokio::time::{Instant, sleep};
 
 pub use self::output::StatusFormat;
@@ -105,11 +105,22 @@ pub struct InstallationArgs {
     pub namespace: String,
 
     /// Name of the operator's lease
-    #[arg(long, value_name = "N", env = "PEERPOD_OPERATOR_LEASE_NAME", default_value = LEASE)]
+    #[arg(
+        long,
+        value_name = "N",
+        env = "PEERPOD_OPERATOR_LEASE_NAME",
+        default_value = LEASE,
+        value_parser = NonEmptyStringValueParser::new()
+    )]
     pub lease_name: String,
 
     /// Namespace of the lease [default: the value of --operator-namespace]
-    #[arg(long, value_name = "NS", env = "PEERPOD_OPERATOR_LEASE_NAMESPACE")]
+    #[arg(
+        long,
+        value_name = "NS",
+        env = "PEERPOD_OPERATOR_LEASE_NAMESPACE",
+        value_parser = NonEmptyStringValueParser::new()
+    )]
     pub lease_namespace: Option<String>,
 
     /// Port of run's --status-addr
@@ -136,7 +147,8 @@ pub(super) fn status(args: &StatusArgs) -> ExitCode {
 async fn show(args: &StatusArgs) -> Result<(), String> {
     let client = client::for_context(args.kubeconfig.as_deref(), args.context.as_deref()).await;
     let client = client.map_err(|problem| problem.to_string())?;
-    let named = args.namespace.as_deref().unwrap_or(client.default_namespace());
+    // As for kubectl, an empty one counts as none.
+    let named = non_empty(args.namespace.as_deref()).unwrap_or(client.default_namespace());
     let namespace = (!args.all_namespaces).then_some(named);
     loop {
         let begun = Instant::now();

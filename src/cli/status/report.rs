@@ -1,6 +1,6 @@
 //! The printed findings of `status`. Fields and their values are added, never renamed, while `version` is 1 *(no client)*.
 
-use std::{collections::HashMap, fmt, sync::Arc};
+use std::{fmt, sync::Arc};
 
 use jiff::{SignedDuration, Timestamp};
 use serde::Serialize;
@@ -126,10 +126,9 @@ impl Report {
 
     /// How many PeerPods are in each state, the worst first. States without PeerPods are left out.
     pub(super) fn states(&self) -> Vec<(peer_pods::State, usize)> {
-        let mut counts: HashMap<&str, usize> = HashMap::new();
-        self.peer_pods.iter().flatten().for_each(|row| *counts.entry(row.state.as_str()).or_default() += 1);
-        let count = |state: peer_pods::State| Some((state, *counts.get(state.as_str())?));
-        peer_pods::State::ALL.into_iter().filter_map(count).collect()
+        let count = |state| self.peer_pods.iter().flatten().filter(|row| row.state == state).count();
+        let counts = peer_pods::State::ALL.into_iter().map(|state| (state, count(state)));
+        counts.filter(|(_, count)| *count > 0).collect()
     }
 }
 

@@ -186,61 +186,35 @@ fn failure(reply: &Reply) -> Failure {
     Failure { code, error }
 }
 
-/// The class that the documents give for a code. For all other codes the status decides. A code of absence is about the requested
-/// thing.
+/// The codes of an absence of what was asked for.
+const ABSENT: [&str; 3] =
+    ["InvalidInstanceId.NotFound", "InvalidEniId.NotFound", "InvalidAllocationId.NotFound"];
+
+/// The classes of all codes that begin so, as the documents have them. The first row counts that has the beginning of a code: states
+/// that pass by themselves come before other refusals.
+const CLASSES: [(ErrorClass, &str); 4] = [
+    (ErrorClass::Throttled { retry_after: Some(RETRY_AFTER) }, "Throttling"),
+    (
+        ErrorClass::Transient,
+        "Incorrect InternalError InvalidBindInstance.NotFound InvalidBindingStatus InvalidOperation.Conflict \
+         InvalidOperation.InvalidEcsState InvalidOperation.InvalidEniState InvalidStatus LastTokenProcessing \
+         OperationConflict OperationFailed.LastTokenProcessing OperationFailed.SystemBusy SystemBusy TaskConflict",
+    ),
+    (
+        ErrorClass::Refused,
+        "ChargeType Dependency Forbidden.ChargeType Forbidden.FinancialLocked InstanceLockedForSecurity \
+         InvalidOperation Operation",
+    ),
+    (ErrorClass::Unauthorized, "Authentication Forbidden InvalidAccessKey InvalidSecurityToken Signature"),
+];
+
+/// The class of a code. For codes of no class the status decides.
 fn class(status: StatusCode, code: &str) -> Option<ErrorClass> {
-    let is = |beginnings: &[&str]| beginnings.iter().any(|beginning| code.starts_with(beginning));
-    Some(match code {
-        "InvalidInstanceId.NotFound" | "InvalidEniId.NotFound" | "InvalidAllocationId.NotFound"
-            if status == StatusCode::NOT_FOUND =>
-        {
-            ErrorClass::NotFound
-        }
-        _ if is(&["Throttling"]) => ErrorClass::Throttled { retry_after: Some(RETRY_AFTER) },
-        // These are states that pass by themselves.
-        "InvalidBindInstance.NotFound"
-        | "InvalidOperation.Conflict"
-        | "InvalidOperation.InvalidEcsState"
-        | "InvalidOperation.InvalidEniState"
-        | "OperationConflict"
-        | "OperationFailed.LastTokenProcessing"
-        | "OperationFailed.SystemBusy" => ErrorClass::Transient,
-        _ if is(&[
-            "Incorrect",
-            "InternalError",
-            "InvalidBindingStatus",
-            "InvalidStatus",
-            "LastTokenProcessing",
-            "SystemBusy",
-            "TaskConflict",
-        ]) =>
-        {
-            ErrorClass::Transient
-        }
-        _ if is(&[
-            "ChargeType",
-            "Dependency",
-            "Forbidden.ChargeType",
-            "Forbidden.FinancialLocked",
-            "InstanceLockedForSecurity",
-            "InvalidOperation",
-            "Operation",
-        ]) =>
-        {
-            ErrorClass::Refused
-        }
-        _ if is(&[
-            "Authentication",
-            "Forbidden",
-            "InvalidAccessKey",
-            "InvalidSecurityToken",
-            "Signature",
-        ]) =>
-        {
-            ErrorClass::Unauthorized
-        }
-        _ => return None,
-    })
+    if status == StatusCode::NOT_FOUND && ABSENT.contains(&code) {
+        return Some(ErrorClass::NotFound);
+    }
+    let fits = |starts: &str| starts.split_ascii_whitespace().any(|start| code.starts_with(start));
+    CLASSES.iter().find(|(_, starts)| fits(starts)).map(|(class, _)| *class)
 }
 
 #[cfg(test)]

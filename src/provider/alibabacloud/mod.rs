@@ -58,7 +58,7 @@ pub static CLOUD: Cloud = Cloud {
         path: "/var/run/secrets/ack.alibabacloud.com/rrsa-tokens",
         source: VolumeSource::Token { audience: "sts.aliyuncs.com", file: "token" },
     }],
-    ..Cloud::new("alibabacloud", Settings::KEYS, Some(settings::check), instance, open)
+    ..Cloud::new("alibabacloud", Settings::KEYS, settings::check, instance, open)
 };
 
 /// A RAM policy with the rights that deletions need.

@@ -54,7 +54,7 @@ use crate::settings::Values;
 /// What differs from other clouds.
 pub static CLOUD: Cloud = Cloud {
     instance_type: Some(InstanceTypeKey::new("PODVM_INSTANCE_TYPE")),
-    ..Cloud::new("aws", Settings::KEYS, Some(settings::check), instance, open)
+    ..Cloud::new("aws", Settings::KEYS, settings::check, instance, open)
 };
 
 /// An IAM policy with the rights that deletions need.

@@ -48,7 +48,7 @@ use crate::settings::Values;
 /// What differs from other clouds.
 pub static CLOUD: Cloud = Cloud {
     instance_type: Some(InstanceTypeKey::new("AZURE_INSTANCE_SIZE")),
-    ..Cloud::new("azure", Settings::KEYS, Some(settings::check), id::parse, open)
+    ..Cloud::new("azure", Settings::KEYS, settings::check, id::parse, open)
 };
 
 /// Versions of Azure's interfaces.

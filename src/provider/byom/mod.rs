@@ -72,7 +72,7 @@ pub static CLOUD: Cloud = Cloud {
     permissions: &[Permission::new("", &["configmaps"], &["get", "update"]).named(&["byom-ip-pool-state"])],
     // cloud-api-adaptor makes the pool.
     adaptor_permissions: &[Permission::new("", &["configmaps"], &["create"])],
-    ..Cloud::new("byom", Settings::KEYS, Some(settings::check), address_of_machine, open)
+    ..Cloud::new("byom", Settings::KEYS, settings::check, address_of_machine, open)
 };
 
 /// The number of attempts to write while others write the pool, too.

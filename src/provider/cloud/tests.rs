@@ -26,13 +26,6 @@ fn names_are_found_and_are_spelled_exactly() {
     }
 }
 
-#[test]
-fn the_settings_of_every_cloud_are_checked() {
-    for cloud in CLOUDS {
-        assert!(cloud.schema.check.is_some(), "{cloud}");
-    }
-}
-
 /// Releases of cloud-api-adaptor up to v0.17.0 take any text of these as yes. So no file that users copy may set them.
 const YES_IF_SET: [&str; 4] =
     ["DOCKER_TLS_VERIFY", "EXTERNAL_NETWORK_VIA_PODVM", "PODVM_LAUNCHTEMPLATE_NAME", "TLS_SKIP_VERIFY"];

@@ -11,13 +11,21 @@ use async_trait::async_trait;
 use parking_lot::Mutex;
 
 use super::{Behavior, Cannot, Example, Kind, Left, Peer};
-use crate::provider::{
-    Accepted, Bears, Claim, Cloud, Error, ErrorClass, Finding, IdProblem, InstanceId, Listed, OwnVm, Pages,
-    ParsedId, PowerState, Provider, Resource, Stage, Vm, VmRef,
+use crate::{
+    provider::{
+        Accepted, Bears, Claim, Cloud, Error, ErrorClass, Finding, IdProblem, InstanceId, Listed, OwnVm,
+        Pages, ParsedId, PowerState, Provider, Resource, Stage, Vm, VmRef,
+    },
+    settings::Endpoint,
 };
 
 /// What is known of it. Its name is none that cloud-api-adaptor knows.
-pub static CLOUD: Cloud = Cloud::new("memory", &[], None, parse_id, |_, _| Ok(Box::new(Memory::default())));
+pub static CLOUD: Cloud =
+    Cloud::new("memory", &[], |_| Ok(endpoint()), parse_id, |_, _| Ok(Box::new(Memory::default())));
+
+fn endpoint() -> Endpoint {
+    Endpoint { setting: "MEMORY", address: HERE.to_owned() }
+}
 
 /// The scope of identifiers that have none.
 const HERE: &str = "here";

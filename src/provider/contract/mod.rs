@@ -7,7 +7,7 @@
 //! memory.rs    a cloud in memory, every fault of which can be scripted
 //! ```
 //!
-//! `cargo xtask contract [PROVIDER…]` runs them. A new cloud adds a [`Peer`]. What a peer cannot show it says with its reason
+//! `cargo xtask contract [PROVIDER…]` runs them. A new cloud adds a [`Peer`]. A peer says what it cannot show, and why
 //! ([`Cannot::Here`]), and the report repeats it: nothing is left out silently.
 
 pub mod memory;

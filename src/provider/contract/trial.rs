@@ -144,7 +144,7 @@ impl Trial<'_> {
 
     /// Waits until the VM is gone. Gives what remains of it, if anything does.
     pub(super) async fn remains(&self, vm: &Example, pod: &str) -> Result<Option<OwnVm>, Cannot> {
-        let remains = self.until_gone(vm, |it| !matches!(it.stage, Stage::Present | Stage::Leaving)).await?;
+        let remains = self.until_gone(vm, |it| matches!(it.stage, Stage::Remains(_))).await?;
         let own = |remains| ownership::verify(remains, pod, self.peer.cloud().name_limit);
         Ok(remains.map(own).transpose()?)
     }

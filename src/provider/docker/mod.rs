@@ -41,7 +41,7 @@ pub static CLOUD: Cloud = Cloud {
         AdaptorVolume { name: "docker-dir", path: "/var/lib/docker", source: VolumeSource::HostPath },
     ],
     place: Some(settings::place),
-    ..Cloud::new("docker", Settings::KEYS, Some(settings::check), container, open)
+    ..Cloud::new("docker", Settings::KEYS, settings::check, container, open)
 };
 
 /// How long Docker may take for a removal that another client began.

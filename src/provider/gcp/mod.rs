@@ -40,7 +40,7 @@ use crate::settings::Values;
 pub static CLOUD: Cloud = Cloud {
     instance_type: Some(InstanceTypeKey::new("GCP_MACHINE_TYPE")),
     place: Some(settings::place),
-    ..Cloud::new("gcp", Settings::KEYS, Some(settings::check), id::parse, open)
+    ..Cloud::new("gcp", Settings::KEYS, settings::check, id::parse, open)
 };
 
 /// A custom role with the permissions that deletions need, and no others.

@@ -21,27 +21,27 @@ impl IbmCloud {
         let (mut all, mut pod_vms, mut ids) = (0, 0, Vec::new());
         let count = |instances: Vec<Instance>| {
             all += instances.len();
-            let named = instances.into_iter().filter(|instance| instance.name.starts_with(POD_VM));
-            for instance in named {
+            for instance in instances.into_iter().filter(|instance| self.sight.counts(instance)) {
                 pod_vms += 1;
                 ids.extend((ids.len() < MOST_READ).then_some(instance.id));
             }
-            false
+            Ok(false)
         };
         let listed = self.pages("listing the instances", count).await;
         let read = match listed {
             Ok(()) => self.reads_one_of(&ids).await,
             Err(error) => Err(error),
         };
+        let place = self.sight.place();
         let look_up = match ensure_answered(read)? {
             Err(error) => Finding::tried(LOOK_UP, Err(error)),
             Ok(true) => {
                 let shown = counted(pod_vms, "instance");
-                Finding::tried(LOOK_UP, Ok(format!("VPC shows {shown} named {POD_VM}…")))
+                Finding::tried(LOOK_UP, Ok(format!("VPC shows {shown} named {POD_VM}…{place}")))
             }
             Ok(false) if pod_vms > 0 => {
                 let text = format!(
-                    "VPC lists {} named {POD_VM}… and shows none of them by itself: the credentials may lack {}, or these instances have \
+                    "VPC lists {} named {POD_VM}…{place} and shows none of them by itself: the credentials may lack {}, or these instances have \
                      just gone: check again",
                     counted(pod_vms, "instance"),
                     ACTIONS[0]
@@ -50,7 +50,7 @@ impl IbmCloud {
             }
             Ok(false) => {
                 let text = format!(
-                    "VPC shows {}, and none named {POD_VM}…: it hides what the credentials may not see, so they may lack {} or {}",
+                    "VPC shows {}, and none named {POD_VM}…{place}: it hides what the credentials may not see, so they may lack {} or {}",
                     counted(all, "instance"),
                     ACTIONS[0],
                     ACTIONS[1]

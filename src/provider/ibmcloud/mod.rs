@@ -62,7 +62,7 @@ pub static CLOUD: Cloud = Cloud {
     volumes: &[ibm_iam::TOKEN],
     // Where the settings name no endpoint.
     cluster_permissions: region::PERMISSIONS,
-    ..Cloud::new("ibmcloud", Settings::KEYS, Some(settings::check), instance, open)
+    ..Cloud::new("ibmcloud", Settings::KEYS, settings::check, instance, open)
 };
 
 /// The actions of IAM that the operator needs, and no others. Lists alone need the last one, for tags.
@@ -136,7 +136,7 @@ impl IbmCloud {
     async fn pages(
         &self,
         doing: &'static str,
-        mut enough: impl FnMut(Vec<Instance>) -> bool + Send,
+        mut enough: impl FnMut(Vec<Instance>) -> Result<bool, Error> + Send,
     ) -> Result<(), Error> {
         let mut start: Option<String> = None;
         for _ in 0..MOST_PAGES {
@@ -145,7 +145,7 @@ impl IbmCloud {
             let reply = accepted(self.call(doing, Method::GET, "instances", &query).await?)?;
             let page: Page = reply.json()?;
             start = page.next().map_err(|problem| reply.unreadable("list", problem))?;
-            if enough(page.instances) || start.is_none() {
+            if enough(page.instances)? || start.is_none() {
                 return Ok(());
             }
         }
@@ -184,7 +184,7 @@ impl IbmCloud {
         let look = |instances: Vec<Instance>| {
             let pod_vms = instances.into_iter().filter(|instance| self.sight.counts(instance));
             ids.extend(pod_vms.map(|instance| instance.id).take(MOST_READ));
-            !ids.is_empty()
+            Ok(!ids.is_empty())
         };
         self.pages("looking for pod VMs", look).await?;
         self.reads_one_of(&ids).await
@@ -235,20 +235,16 @@ impl Provider for IbmCloud {
         // A caller may take a list without the VMs of another region for a proof that they do not exist.
         self.vpc.ensure_only().await?;
         let tags = self.search.tags(&self.api).await?;
-        let mut listed = Ok(());
         let take = |instances: Vec<Instance>| {
             let pod_vms = instances.into_iter().filter(|instance| instance.name.starts_with(POD_VM));
-            let page: Result<_, _> = pod_vms
-                .map(|instance| {
-                    let tags = tags.of(&instance)?;
-                    Ok(instance.listed(tags))
-                })
-                .collect();
-            listed = page.map(&mut *pages);
-            listed.is_err()
+            let listed = pod_vms.map(|instance| {
+                let tags = tags.of(&instance)?;
+                Ok(instance.listed(tags))
+            });
+            pages(listed.collect::<Result<_, Error>>()?);
+            Ok(false)
         };
-        self.pages("listing the instances", take).await?;
-        listed
+        self.pages("listing the instances", take).await
     }
 
     async fn identity(&self) -> Result<Option<String>, Error> {

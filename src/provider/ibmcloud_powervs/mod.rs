@@ -31,7 +31,6 @@ use hyper::{Method, StatusCode};
 use jiff::Timestamp;
 use serde::Deserialize;
 use tokio::time::Instant;
-use uuid::Uuid;
 
 use self::settings::Place;
 pub use self::settings::Settings;
@@ -51,7 +50,7 @@ pub static CLOUD: Cloud = Cloud {
     chart_alias: Some("ibmcloudpowervs"),
     name_limit: 47,
     place: Some(settings::place),
-    ..Cloud::new("ibmcloud-powervs", Settings::KEYS, Some(settings::check), server, open)
+    ..Cloud::new("ibmcloud-powervs", Settings::KEYS, settings::check, server, open)
 };
 
 /// The actions of IAM that deletions need, and no others.
@@ -111,8 +110,7 @@ fn open(values: &Values, opening: &Opening<'_>) -> Result<Box<dyn Provider>, Err
 }
 
 fn server(raw: &str) -> Result<ParsedId, IdProblem> {
-    let malformed = IdProblem::Malformed { expected: "a server's identifier (a UUID)", hint: None };
-    Uuid::try_parse(raw).map(|id| ParsedId::unscoped(id.hyphenated().to_string())).map_err(|_| malformed)
+    ParsedId::uuid(raw).ok_or(IdProblem::Malformed { expected: "a server's identifier (a UUID)", hint: None })
 }
 
 impl Server {

@@ -52,7 +52,7 @@ pub static CLOUD: Cloud = Cloud {
     ),
     settles_late: false,
     volumes: &[SSH_KEY],
-    ..Cloud::new("libvirt", Settings::KEYS, Some(settings::check), domain_uuid, open)
+    ..Cloud::new("libvirt", Settings::KEYS, settings::check, domain_uuid, open)
 };
 
 /// The libvirt daemon that one set of settings names.
@@ -153,7 +153,7 @@ fn open(
 /// to another domain later.
 fn domain_uuid(raw: &str) -> Result<ParsedId, IdProblem> {
     let number = raw.bytes().all(|byte| byte.is_ascii_digit()) && raw.len() < 32;
-    Uuid::try_parse(raw).map(|uuid| ParsedId::unscoped(uuid.hyphenated().to_string())).map_err(|_| IdProblem::Malformed {
+    ParsedId::uuid(raw).ok_or(IdProblem::Malformed {
         expected: "a domain's UUID",
         hint: number.then_some(
             "it is a domain's runtime number, as older cloud-api-adaptors wrote; libvirt reuses those numbers, \

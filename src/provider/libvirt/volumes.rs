@@ -39,7 +39,7 @@ impl Remains {
         let mut remains = self.0.lock();
         if !left {
             remains.remove(&vm.id);
-        } else if remains.len() < MOST_REMAINS {
+        } else if remains.len() < MOST_REMAINS || remains.contains_key(&vm.id) {
             let stage = Stage::Remains(Bears::Name);
             remains.insert(vm.id.clone(), Vm { stage, ..vm.clone() });
         }

@@ -25,10 +25,10 @@ const CLOUD: &str = "vsphere";
 static SCHEMA: Schema = Schema {
     cloud: CLOUD,
     keys: &[Key::text("REGION", "Where VMs are.")],
-    check: Some(|values| {
+    check: |values| {
         let region = values.get("REGION").ok_or_else(Vec::new)?;
         Ok(Endpoint { setting: "REGION", address: secrecy::ExposeSecret::expose_secret(region).to_owned() })
-    }),
+    },
 };
 
 static SCHEMAS: [&Schema; 1] = [&SCHEMA];
@@ -307,7 +307,7 @@ pub(crate) fn state_in_memory(cloud: &'static str, is_developer_mode: bool) -> S
     static SCHEMA: Schema = Schema {
         cloud: "gcp",
         keys: &[],
-        check: Some(|_| Ok(Endpoint { setting: "none", address: String::new() })),
+        check: |_| Ok(Endpoint { setting: "none", address: String::new() }),
     };
     static SCHEMAS: [&Schema; 1] = [&SCHEMA];
     let mode = if is_developer_mode { "true" } else { "false" };

@@ -13,7 +13,7 @@
 //!           RetrievePropertiesEx: it is not in that folder
 //! ```
 //!
-//! A login takes three requests. A VM that is off needs five requests less. The four requests after the last search are made once for
+//! A login takes three requests. A VM that is off needs five requests fewer. The four requests after the last search are made once for
 //! all VMs whose search has ended before. Both steps are tasks of vCenter, which the VM itself shows, so a restart of the operator loses nothing. cloud-api-adaptor
 //! records the BIOS UUID of a VM.
 //!
@@ -42,7 +42,6 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use tokio::time::Instant;
-use uuid::Uuid;
 
 pub use self::settings::Settings;
 use self::{
@@ -67,7 +66,7 @@ pub static CLOUD: Cloud = Cloud {
     // A list has the VMs of one folder that the user may see. A VM may be in another folder, and vCenter may show the path of its
     // file as its name.
     may_hide_vms: true,
-    ..Cloud::new("vsphere", Settings::KEYS, Some(settings::check), uuid, open)
+    ..Cloud::new("vsphere", Settings::KEYS, settings::check, uuid, open)
 };
 
 /// The privileges that deletions need in the folder of pod VMs, and no others.
@@ -91,8 +90,7 @@ fn open(values: &Values, opening: &Opening<'_>) -> Result<Box<dyn Provider>, Err
 }
 
 fn uuid(raw: &str) -> Result<ParsedId, IdProblem> {
-    let malformed = IdProblem::Malformed { expected: "a VM's BIOS UUID", hint: None };
-    Uuid::try_parse(raw).map(|id| ParsedId::unscoped(id.hyphenated().to_string())).map_err(|_| malformed)
+    ParsedId::uuid(raw).ok_or(IdProblem::Malformed { expected: "a VM's BIOS UUID", hint: None })
 }
 
 impl Vsphere {
@@ -152,7 +150,7 @@ impl Provider for Vsphere {
                 Ok(accepted)
             }
             Err(failure) => Err(failure.into()),
-            // The tasks of vCenter tell later what became of them.
+            // Only a later look at the tasks shows how this attempt ends. Until then, say how the one before it failed.
             Ok(_) => machine.failure(step).map_or(Ok(accepted), Err),
         }
     }

@@ -1,7 +1,7 @@
 use secrecy::SecretString;
 
 use super::*;
-use crate::{provider::CATALOGUE, settings::Schema};
+use crate::provider::CATALOGUE;
 
 type Pairs<'a> = &'a [(&'a str, &'a str)];
 
@@ -102,15 +102,11 @@ fn demands_on_tls_are_judged_as_the_webhook_judges_them() {
 
 #[test]
 fn a_provider_that_cannot_be_served_leaves_nothing_else_unsaid() {
-    static UNSERVED: Schema = Schema { cloud: "unserved", keys: &[], check: None };
-    static SCHEMAS: [&Schema; 1] = [&UNSERVED];
-    for (provider, verdict) in
-        [("", Verdict::Missing), ("openstack", Verdict::Malformed), ("unserved", Verdict::Malformed)]
-    {
+    for (provider, verdict) in [("", Verdict::Missing), ("openstack", Verdict::Malformed)] {
         let settings = [("CLOUD_PROVIDER", provider), ("TLS_SKIP_VERIFY", "maybe"), ("NOBODYS", "x")];
-        let inspection = inspect_with(Catalogue::new(&SCHEMAS), &settings, &[]);
+        let inspection = inspect(&settings, &[]);
         assert!(!inspection.is_right());
-        assert_eq!(inspection.provider, (provider == "unserved").then_some("unserved"));
+        assert_eq!(inspection.provider, None);
         assert_eq!(remarks(&inspection, "CLOUD_PROVIDER"), [(verdict, true)], "{provider}");
         assert_eq!(remarks(&inspection, "TLS_SKIP_VERIFY"), [(Verdict::Malformed, false)]);
         assert_eq!(remarks(&inspection, "NOBODYS"), [(Verdict::Unknown, false)]);

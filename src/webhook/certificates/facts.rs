@@ -25,19 +25,20 @@ pub(super) fn validity_of(certificate: &CertificateDer) -> Option<(Timestamp, Ti
 
 /// Whether the first certificate is signed with this authority's key.
 pub(super) fn is_signed_by(pem: &[u8], authority: &[u8]) -> bool {
-    let signed = parsed(authority, |authority| {
-        parsed(pem, |certificate| certificate.verify_signature(Some(authority.public_key())).ok())
-    });
-    signed.is_some()
+    let (Ok(own), Ok(authority)) =
+        (CertificateDer::from_pem_slice(pem), CertificateDer::from_pem_slice(authority))
+    else {
+        return false;
+    };
+    let (Ok((_, own)), Ok((_, authority))) =
+        (X509Certificate::from_der(&own), X509Certificate::from_der(&authority))
+    else {
+        return false;
+    };
+    own.verify_signature(Some(authority.public_key())).is_ok()
 }
 
 /// SHA-256 of these bytes, in lower-case hexadecimal digits.
 pub(super) fn fingerprint(bytes: &[u8]) -> String {
     hex(digest(&SHA256, bytes).as_ref())
-}
-
-fn parsed<T>(pem: &[u8], look: impl FnOnce(&X509Certificate) -> Option<T>) -> Option<T> {
-    let der = CertificateDer::from_pem_slice(pem).ok()?;
-    let (_, certificate) = X509Certificate::from_der(&der).ok()?;
-    look(&certificate)
 }

@@ -4,7 +4,6 @@ use std::{
     fs, io,
     path::{Path, PathBuf},
     sync::Arc,
-    time::Duration,
 };
 
 use notify::{RecommendedWatcher, RecursiveMode, Watcher};
@@ -13,10 +12,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use super::{CertificateError, Serving};
-use crate::watched_files::time_to_read;
-
-/// How often the files are read without a notification, in case the system lost one or sends none.
-const SLOW_READ: Duration = Duration::from_secs(60);
+use crate::watched_files::{self, SLOW_READ, time_to_read};
 
 /// Why the files have no usable certificate.
 #[derive(Debug, thiserror::Error)]
@@ -103,13 +99,7 @@ impl Files {
 
     /// Watches the folders: a kubelet replaces a link there and does not write the files.
     fn listen(&self, changed: &Arc<Notify>) -> notify::Result<RecommendedWatcher> {
-        let told = Arc::clone(changed);
-        let mut watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
-            if event.is_ok_and(|event| event.kind.is_access()) {
-                return;
-            }
-            told.notify_one();
-        })?;
+        let mut watcher = watched_files::watcher(changed)?;
         for file in [&self.certificate, &self.key] {
             let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty());
             watcher.watch(folder.unwrap_or(Path::new(".")), RecursiveMode::NonRecursive)?;
@@ -120,7 +110,7 @@ impl Files {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::symlink;
+    use std::{os::unix::fs::symlink, time::Duration};
 
     use rcgen::{CertifiedKey, generate_simple_self_signed};
     use tempfile::TempDir;

@@ -41,7 +41,8 @@ use crate::{
 };
 
 /// What `status` says of a leader that is no Pod.
-const ELSEWHERE: &str = "an operator outside the cluster answers at its own --status-addr";
+const ELSEWHERE: &str =
+    "is --operator-namespace right? An operator outside the cluster answers at its own --status-addr";
 
 /// A machine's identifier that would clear the user's terminal.
 const EVIL: &str = "i-\u{1b}[2J\u{9b}2J";
@@ -97,7 +98,7 @@ fn it_shows_what_is_stalled_before_what_is_well_in_every_format() -> Result<()> 
         let pod = leader.rsplit_once('_').context("it has no suffix")?.0;
         // The leader is a process of this host, not a Pod.
         let missing =
-            format!("asking the operator's Pod {NAMESPACE}/{pod} failed: it does not exist; {ELSEWHERE}");
+            format!("asking the operator's Pod {NAMESPACE}/{pod} failed: it does not exist: {ELSEWHERE}");
         ensure!(problems(&seen).get("clouds") == Some(&&*missing) && seen["clouds"] == Value::Null, "{seen}");
 
         let yaml: Value =

@@ -42,7 +42,7 @@ const CONCURRENCY: usize = 80;
 const QUIET: Duration = Duration::from_secs(60);
 
 pub(super) async fn run() -> Result<Figures> {
-    let (mut progress, mut figures) = (Progress::new(5), Figures::default());
+    let (mut progress, mut figures) = (Progress::new(4), Figures::default());
     progress.step("building podset (release)");
     let stage = set(Example::Podset, &mut progress).await?;
     figures.at_most("PodSet: resident memory, idle", memory(&stage).await?, "MiB", 10.0);
@@ -72,8 +72,7 @@ pub(super) async fn run() -> Result<Figures> {
 async fn set(example: Example, progress: &mut Progress) -> Result<Stage> {
     let program = release::build(example.name(), &["--quiet"])?;
     progress.detail("starting a control plane");
-    let manifests = repository::root().join("examples").join(example.name()).join("manifests");
-    Stage::set(&Plan { operator: example.operator()?, manifests, program }).await
+    Stage::set(&Plan { operator: example.operator()?, manifests: example.manifests(), program }).await
 }
 
 /// The operator's resident memory, in MiB.

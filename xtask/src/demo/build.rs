@@ -9,9 +9,9 @@ use tokio::{
     process::Command,
 };
 
-use crate::repository;
+use crate::{artifacts, repository};
 
-/// Builds the operator in the package of this name, in the profile of this program, whose libraries it shares. Returns the program.
+/// Builds the operator in the package of this name. Returns the program.
 pub(super) async fn operator(name: &str, progress: &mut Progress) -> Result<PathBuf> {
     let mut cargo = Command::from(repository::build(name))
         .stderr(Stdio::piped())
@@ -28,8 +28,6 @@ pub(super) async fn operator(name: &str, progress: &mut Progress) -> Result<Path
         said.push(message);
     }
     ensure!(cargo.wait().await?.success(), "building the operator failed:\n{}", said.join("\n"));
-    // Cargo puts it beside this program, in whatever target folder.
-    let program = std::env::current_exe()?.with_file_name(name);
-    ensure!(program.exists(), "cargo did not put the operator at {}", program.display());
-    Ok(program)
+    // It is built, so cargo only says where it is.
+    artifacts::program(repository::build(name).args([artifacts::FORMAT, "--quiet"]), name)
 }

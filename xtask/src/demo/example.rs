@@ -13,7 +13,7 @@ use super::{
     paragraphs,
     timeline::Timeline,
 };
-use crate::{example::Example, repository};
+use crate::example::Example;
 
 /// The story and its stage.
 pub(super) struct Story {
@@ -35,8 +35,8 @@ impl Story {
         progress.step("building the operator");
         let program = build::operator(example.name(), &mut progress).await?;
         progress.step("starting the control plane and the operator");
-        let manifests = repository::root().join("examples").join(example.name()).join("manifests");
-        let stage = Stage::set(&Plan { operator: example.operator()?, manifests, program }).await?;
+        let plan = Plan { operator: example.operator()?, manifests: example.manifests(), program };
+        let stage = Stage::set(&plan).await?;
         progress.finish();
         let namespace = stage.namespace().await?;
         let (observers, observations) = observers::of_pods(stage.client(), &namespace, stage.audit().clone());

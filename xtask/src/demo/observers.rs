@@ -283,7 +283,7 @@ fn see_event(event: watcher::Event<Event>) -> Vec<Fact> {
     }]
 }
 
-/// Sends every write that the API server answers from now on.
+/// Sends every write in the audit log, also those before: the timeline drops what is older than its story.
 async fn read_audit(audit: Audit, sender: Sender<Result<Observation>>) -> Result<()> {
     let mut position = 0;
     loop {

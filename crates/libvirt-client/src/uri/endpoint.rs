@@ -60,8 +60,9 @@ pub(crate) enum Socket {
 }
 
 /// Which daemon serves the driver.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum Mode {
+    #[default]
     Auto,
     Direct,
     Legacy,

@@ -27,6 +27,7 @@ pub(super) const KNOWN: [&str; 17] = [
     "tls_priority",
 ];
 
+#[derive(Default)]
 pub(super) struct Parameters {
     pub(super) name: Option<String>,
     pub(super) socket: Option<PathBuf>,
@@ -42,25 +43,6 @@ pub(super) struct Parameters {
     pub(super) trust: Option<Trust>,
     pub(super) netcat: Option<String>,
     pub(super) proxy: Option<Proxy>,
-}
-
-impl Default for Parameters {
-    fn default() -> Self {
-        Self {
-            name: None,
-            socket: None,
-            mode: Mode::Auto,
-            no_verify: false,
-            pki: None,
-            tls_priority: false,
-            command: false,
-            key: None,
-            known_hosts: None,
-            trust: None,
-            netcat: None,
-            proxy: None,
-        }
-    }
 }
 
 impl Parameters {

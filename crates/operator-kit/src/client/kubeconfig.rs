@@ -1,7 +1,7 @@
 //! Kubeconfigs, as kubectl reads them: kube takes some of their texts more literally.
 
 use std::{
-    env, io,
+    env, fmt, io,
     path::{Path, PathBuf},
 };
 
@@ -15,31 +15,60 @@ pub(super) fn read_from(file: &Path) -> Result<Kubeconfig, ClientError> {
     tidy(&Kubeconfig::read_from(file)?)
 }
 
-/// Reads the files that KUBECONFIG lists, or `~/.kube/config`. Of several files the first that says something counts, and one that does
-/// not exist counts as empty. `None`: all are empty.
-pub(super) fn read() -> Result<Option<Kubeconfig>, ClientError> {
-    let listed = env::var_os("KUBECONFIG").unwrap_or_default();
-    let listed = env::split_paths(&listed).filter(|path| !path.as_os_str().is_empty());
-    let mut files: Vec<_> = listed.collect();
-    if files.is_empty() {
-        files.extend(env::home_dir().map(|home| home.join(".kube/config")));
-    }
-    merged(&files)
+/// Where kubeconfigs are looked for.
+pub(super) enum Places {
+    /// KUBECONFIG lists these files.
+    Listed(Vec<PathBuf>),
+    /// `~/.kube/config`, if there is a home directory.
+    Usual(Option<PathBuf>),
 }
 
-fn merged(files: &[PathBuf]) -> Result<Option<Kubeconfig>, ClientError> {
-    let mut merged = Kubeconfig::default();
-    for file in files {
-        let read = match Kubeconfig::read_from(file) {
-            Err(KubeconfigError::ReadConfig(why, _)) if why.kind() == io::ErrorKind::NotFound => continue,
-            read => tidy(&read?)?,
+impl Places {
+    pub(super) fn of_environment() -> Self {
+        let listed = env::var_os("KUBECONFIG").unwrap_or_default();
+        let listed: Vec<_> = env::split_paths(&listed).filter(|path| !path.as_os_str().is_empty()).collect();
+        if listed.is_empty() {
+            Self::Usual(env::home_dir().map(|home| home.join(".kube/config")))
+        } else {
+            Self::Listed(listed)
+        }
+    }
+
+    /// Reads the files. Of several files the first that says something counts, and one that does not exist counts as empty. So does the
+    /// usual one if this user may not read it: in a Pod, the home directory may be another user's.
+    pub(super) fn read(&self) -> Result<Kubeconfig, ClientError> {
+        let is_absent = |why: &io::Error| match why.kind() {
+            io::ErrorKind::NotFound => true,
+            io::ErrorKind::PermissionDenied => matches!(self, Self::Usual(_)),
+            _ => false,
         };
-        merged = merged.merge(read)?;
+        let mut merged = Kubeconfig::default();
+        for file in self.files() {
+            let read = match Kubeconfig::read_from(file) {
+                Err(KubeconfigError::ReadConfig(why, _)) if is_absent(&why) => continue,
+                read => tidy(&read?)?,
+            };
+            merged = merged.merge(read)?;
+        }
+        Ok(merged)
     }
-    Ok((!merged.contexts.is_empty() || merged.current_context.is_some()).then_some(merged))
+
+    fn files(&self) -> &[PathBuf] {
+        match self {
+            Self::Listed(files) => files,
+            Self::Usual(file) => file.as_slice(),
+        }
+    }
 }
 
-/// The same without empty texts, which mean as much as none, without white space around a token, and without line ends in base64.
+impl fmt::Display for Places {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let files: Vec<_> = self.files().iter().map(|file| file.display().to_string()).collect();
+        f.write_str(&files.join(", "))
+    }
+}
+
+/// The same without empty texts, which mean as much as none (only the name of a context's cluster has to be there), without white space around a token, and without line ends in base64.
 fn tidy(kubeconfig: &Kubeconfig) -> Result<Kubeconfig, ClientError> {
     // By its own serialization, because some of the texts are secrets, which kube's types do not show.
     let unreadable = |_| ClientError::Kubeconfig("some of its values cannot be read".to_owned());
@@ -70,7 +99,7 @@ fn tidy_texts(object: &mut Value) {
         } else if name.ends_with("-data") {
             text.retain(|letter| !letter.is_ascii_whitespace());
         }
-        !text.is_empty()
+        name == "cluster" || !text.is_empty()
     });
 }
 
@@ -106,6 +135,8 @@ mod tests {
             contexts:
             - name: one
               context: { cluster: c, user: me, namespace: '' }
+            - name: by-set-context
+              context: { cluster: '', user: '', namespace: dev }
             users:
             - name: me
               user:
@@ -122,6 +153,10 @@ mod tests {
             })
         );
         assert_eq!(read["contexts"][0]["context"], json!({ "cluster": "c", "user": "me" }));
+        assert_eq!(
+            read["contexts"][1]["context"]["cluster"], "",
+            "it can be read, and only it cannot be used"
+        );
         let user = &read["users"][0]["user"];
         assert_eq!((&user["token"], &user["client-key-data"]), (&json!("a.token"), &Value::Null));
         assert_eq!(user["exec"]["args"], json!([""]));
@@ -156,12 +191,13 @@ mod tests {
             written("first", &context("''", "a")),
             written("second", &context("one", "b")),
         ];
-        let read = merged(&files).unwrap().unwrap();
+        let read = Places::Listed(files.into()).read().unwrap();
         assert_eq!(read.current_context.as_deref(), Some("one"));
         assert_eq!(read.contexts.len(), 1);
         assert_eq!(read.contexts[0].context.as_ref().unwrap().cluster, "a");
-        assert!(merged(&[missing.clone(), empty]).unwrap().is_none());
-        assert!(merged(&[]).unwrap().is_none());
+        assert!(Places::Listed(vec![missing.clone(), empty]).read().unwrap().contexts.is_empty());
+        assert!(Places::Usual(None).read().unwrap().contexts.is_empty());
+        assert!(Places::Listed(vec![written("broken", "clusters: 5")]).read().is_err());
         assert!(read_from(&missing).is_err());
     }
 }

@@ -47,7 +47,11 @@ impl TokenFile {
 
 fn read(path: &Path) -> io::Result<HeaderValue> {
     let token = fs::read_to_string(path)?;
-    let mut header = HeaderValue::try_from(format!("Bearer {}", token.trim()))
+    let token = token.trim();
+    if token.is_empty() {
+        return Err(io::Error::other("it is empty"));
+    }
+    let mut header = HeaderValue::try_from(format!("Bearer {token}"))
         .map_err(|_| io::Error::other("it has more than one line"))?;
     header.set_sensitive(true);
     Ok(header)
@@ -70,6 +74,10 @@ mod tests {
         assert!(sent().is_sensitive());
         fs::write(&path, "second").unwrap();
         assert_eq!(sent(), "Bearer first");
+        advance(INTERVAL).await;
+        assert_eq!(sent(), "Bearer second");
+        // Perhaps it is just being written.
+        fs::write(&path, "").unwrap();
         advance(INTERVAL).await;
         assert_eq!(sent(), "Bearer second");
         fs::remove_file(&path).unwrap();

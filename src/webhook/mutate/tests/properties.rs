@@ -193,7 +193,7 @@ proptest! {
                 for container in pod["spec"][list].as_array_mut().unwrap() {
                     for amounts in LISTS {
                         if let Some(amounts) = container["resources"][amounts].as_object_mut() {
-                            amounts.retain(|name, _| !moves(&MOVED, name) && name != VM);
+                            amounts.retain(|name, _| !is_moved(&MOVED, name) && name != VM);
                         }
                         if container["resources"][amounts].as_object().is_none_or(Map::is_empty) {
                             container["resources"].as_object_mut().unwrap().remove(amounts);

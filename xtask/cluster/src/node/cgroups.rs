@@ -29,7 +29,7 @@ impl Cgroup {
         let hierarchies = hierarchies()?;
         remove_stale(&hierarchies);
         let cgroup = Self { name: name_of(process, pid_namespace()?) };
-        for Hierarchy { root, version } in &hierarchies {
+        for Hierarchy { root, version, .. } in &hierarchies {
             let dir = root.join(&cgroup.name);
             fs::create_dir(&dir).with_context(|| format!("creating the cgroup {}", dir.display()))?;
             match version {
@@ -54,7 +54,7 @@ impl Cgroup {
 
     /// The memory of a Pod.
     pub(super) fn memory(&self, pod_uid: &str) -> Result<PodMemory> {
-        for Hierarchy { root, version } in hierarchies()? {
+        for Hierarchy { root, version, .. } in hierarchies()? {
             for class in ["burstable/", "besteffort/", ""] {
                 let dir = root.join(&self.name).join(format!("kubepods/{class}pod{pod_uid}"));
                 if dir.join("memory.stat").exists() {
@@ -130,6 +130,15 @@ fn value(file: &Path, key: &str) -> Result<u64> {
 struct Hierarchy {
     root: PathBuf,
     version: Version,
+    /// Of version one with the names of its controllers, separated by commas: the folder may have other names.
+    options: String,
+}
+
+impl Hierarchy {
+    /// Whether it is of version one and has this controller.
+    fn has(&self, controller: &str) -> bool {
+        self.version == Version::One && self.options.split(',').any(|it| it == controller)
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -153,7 +162,7 @@ fn parse(mounts: &str) -> Vec<Hierarchy> {
             "cgroup2" => Version::Two,
             _ => return None,
         };
-        Some(Hierarchy { root, version })
+        Some(Hierarchy { root, version, options: fields.next()?.to_owned() })
     };
     mounts.lines().filter_map(hierarchy).collect()
 }
@@ -168,7 +177,7 @@ pub(super) fn usable() -> Result<()> {
     for controller in ["cpu", "memory", "pids"] {
         let offered =
             unified.iter().any(|names| names.split_ascii_whitespace().any(|name| name == controller));
-        let own = hierarchies.iter().any(|it| it.version == Version::One && it.root.ends_with(controller));
+        let own = hierarchies.iter().any(|it| it.has(controller));
         if !offered && !own {
             bail!("the cgroup controller {controller} is not there");
         }
@@ -265,12 +274,14 @@ mod tests {
 
     #[test]
     fn both_versions_are_found_where_they_are_mounted() {
-        let mounts = "proc /proc proc rw 0 0\ncgroup /sys/fs/cgroup/memory cgroup rw,memory 0 0\n\
+        let mounts = "proc /proc proc rw 0 0\ncgroup /sys/fs/cgroup/cpu,cpuacct cgroup rw,cpu,cpuacct 0 0\n\
                       cgroup2 /sys/fs/cgroup/unified cgroup2 rw 0 0\n";
         let found: Vec<_> =
             parse(mounts).into_iter().map(|it| (it.root.display().to_string(), it.version)).collect();
-        let expected = [("/sys/fs/cgroup/memory", Version::One), ("/sys/fs/cgroup/unified", Version::Two)];
+        let expected =
+            [("/sys/fs/cgroup/cpu,cpuacct", Version::One), ("/sys/fs/cgroup/unified", Version::Two)];
         assert_eq!(found, expected.map(|(root, version)| (root.to_owned(), version)));
+        assert_eq!(["cpu", "cpuacct", "memory"].map(|it| parse(mounts)[0].has(it)), [true, true, false]);
     }
 
     #[test]

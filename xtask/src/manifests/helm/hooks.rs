@@ -24,7 +24,7 @@ pub(super) fn drain(options: &Options) -> Result<Template> {
     let arguments = "printf \"--timeout=%s\" .Values.drain.timeout | quote";
     node.add("/spec/template/spec/containers/0/args", None, Node::Scalar(arguments.to_owned()), "true")?;
     let deadline = "include \"peerpod-operator.drainSeconds\" .".to_owned();
-    node.set("/spec/activeDeadlineSeconds", Node::Scalar(deadline))?;
+    node.add("/spec", Some("activeDeadlineSeconds"), Node::Scalar(deadline), "true")?;
     place(&mut node)?;
     Ok((node, Some(DRAIN.to_owned())))
 }

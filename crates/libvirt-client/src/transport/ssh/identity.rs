@@ -65,25 +65,21 @@ pub(super) async fn authenticate(
         let hash = signature_hash(handle, &key).await.map_err(|error| broken(endpoint, error))?;
         let fingerprint = key.fingerprint(HashAlg::Sha256);
         let key = PrivateKeyWithHashAlg::new(key, hash);
-        let answer = handle.authenticate_publickey(&user, key).await;
-        let hung_up = match &answer {
-            // A refusal says what else may be tried; the ssh library makes one without that of the connection's end.
-            Ok(AuthResult::Failure { remaining_methods, .. }) => remaining_methods.is_empty(),
+        match handle.authenticate_publickey(&user, key).await {
             Ok(AuthResult::Success) => return Ok(()),
-            Err(error) => has_hung_up(error),
-        };
-        match answer {
-            // After too many attempts. Before it has refused any, an sshd that hangs up says nothing about them.
-            _ if hung_up && refused => {
-                problems.push(format!("{} ({fingerprint}): sshd hung up", file.display()));
-                break;
-            }
-            _ if hung_up => return Err(broken(endpoint, russh::Error::Disconnect)),
-            Ok(_) => {
+            // A refusal says what else may be tried; the ssh library makes one without that of the connection's end.
+            Ok(AuthResult::Failure { remaining_methods, .. }) if !remaining_methods.is_empty() => {
                 refused = true;
                 problems.push(format!("{} ({fingerprint}): not accepted", file.display()));
             }
-            Err(error) => return Err(broken(endpoint, error)),
+            Err(error) if !has_hung_up(&error) => return Err(broken(endpoint, error)),
+            // Before it has refused any key, an sshd that hangs up says nothing about them.
+            _ if !refused => return Err(broken(endpoint, russh::Error::Disconnect)),
+            // After too many attempts.
+            _ => {
+                problems.push(format!("{} ({fingerprint}): sshd hung up", file.display()));
+                break;
+            }
         }
     }
     if problems.is_empty() {

@@ -1,4 +1,4 @@
-//! Since when this process knows that Pods are terminating, by its own monotonic clock *(no client)*.
+//! Since when this process has seen Pods in their present states, by its own monotonic clock *(no client)*.
 //!
 //! The API server's clock sets a Pod's deletionTimestamp. It may differ from every clock here by any time. So the operator keeps
 //! a VM for the Pod's whole grace period from when this process first saw the Pod terminating. A restart of the operator starts
@@ -14,40 +14,41 @@ use parking_lot::Mutex;
 
 use crate::api::v1alpha1::PeerPod;
 
-/// The Pods that were seen terminating, by their PeerPods.
-#[derive(Default)]
-pub(super) struct GracePeriods(Mutex<HashMap<ObjectRef<PeerPod>, GracePeriod>>);
+/// The states of Pods, by their PeerPods.
+///
+/// One state is the grace period of a Pod that terminates: a second deletion may shorten the period, and the kubelet then gives the
+/// containers all of the new period. Nothing makes it longer. Another is whether the Pod may run.
+pub(super) struct PodStates<S>(Mutex<HashMap<ObjectRef<PeerPod>, Seen<S>>>);
 
-struct GracePeriod {
+struct Seen<S> {
     /// The Pod's uid.
     pod: String,
-    grace: Duration,
+    state: S,
     since: Instant,
 }
 
-impl GracePeriods {
-    /// For how long this process has known that the Pod terminates with this grace period. A second deletion may shorten the
-    /// period, and the kubelet then gives the containers all of the new period. Nothing makes it longer.
-    pub(super) fn known_for(
-        &self,
-        key: &ObjectRef<PeerPod>,
-        pod: &str,
-        grace: Duration,
-        now: Instant,
-    ) -> Duration {
+impl<S> Default for PodStates<S> {
+    fn default() -> Self {
+        Self(Mutex::default())
+    }
+}
+
+impl<S: PartialEq> PodStates<S> {
+    /// For how long this process has seen the Pod in this state.
+    pub(super) fn known_for(&self, key: &ObjectRef<PeerPod>, pod: &str, state: S, now: Instant) -> Duration {
         let mut table = self.0.lock();
         match table.get(key) {
-            Some(known) if known.pod == pod && known.grace == grace => {
+            Some(known) if known.pod == pod && known.state == state => {
                 now.saturating_duration_since(known.since)
             }
             _ => {
-                table.insert(key.clone(), GracePeriod { pod: pod.to_owned(), grace, since: now });
+                table.insert(key.clone(), Seen { pod: pod.to_owned(), state, since: now });
                 Duration::ZERO
             }
         }
     }
 
-    /// Forgets the Pod of a PeerPod that was removed, or whose Pod is not terminating.
+    /// Forgets the Pod of a PeerPod that was removed, or whose Pod is in no such state.
     pub(super) fn forget(&self, key: &ObjectRef<PeerPod>) {
         let mut table = self.0.lock();
         // An empty map gives back the memory that thousands of entries took.
@@ -70,7 +71,7 @@ mod tests {
 
     #[test]
     fn a_grace_period_counts_from_when_it_was_first_seen() {
-        let (grace_periods, start) = (GracePeriods::default(), Instant::now());
+        let (grace_periods, start) = (PodStates::default(), Instant::now());
         let known_for = |peerpod: &str, pod, grace: u32, after: u32| {
             grace_periods.known_for(&ObjectRef::new(peerpod), pod, grace * SECOND, start + after * SECOND)
         };
@@ -85,7 +86,7 @@ mod tests {
 
     #[test]
     fn removed_objects_are_forgotten() {
-        let (grace_periods, start) = (GracePeriods::default(), Instant::now());
+        let (grace_periods, start) = (PodStates::default(), Instant::now());
         let [a, b] = ["a", "b"].map(ObjectRef::new);
         for key in [&a, &b] {
             grace_periods.known_for(key, "pod", SECOND, start);
