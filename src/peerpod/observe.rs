@@ -1,6 +1,6 @@
 //! Observes one PeerPod *(client required)*. In the cluster and at the cloud it only reads, and only what the decision needs.
 //!
-//! In memory it notes what it finds out about Pods: since when they terminate (`grace_periods.rs`), and whether the Pod of a deleted
+//! In memory it notes what it finds out about Pods: since when they terminate (`pod_states.rs`), and whether the Pod of a deleted
 //! PeerPod has ended (`index.rs`). It requeues other PeerPods: those that may have been refused because of that Pod, and those whose own
 //! reconcile must find out whether their Pod has ended (`claims.rs`).
 

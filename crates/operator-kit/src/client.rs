@@ -105,14 +105,15 @@ fn unquoted(error: &KubeconfigError) -> String {
 /// but the controllers have their own backoff: this client retries the later pages of lists alone. The callers set deadlines.
 pub async fn infer() -> Result<Client, ClientError> {
     let places = Places::of_environment();
-    let kubeconfig = places.read()?;
-    let config = if kubeconfig.current_context.is_some() {
-        configured(kubeconfig, None).await?
-    } else {
-        Config::incluster().map_err(|problem| ClientError::NoAccess {
+    let config = match places.read() {
+        Ok(kubeconfig) if kubeconfig.current_context.is_some() => configured(kubeconfig, None).await?,
+        Ok(_) => Config::incluster().map_err(|problem| ClientError::NoAccess {
             looked_at: places.to_string(),
             no_pod: problem.to_string(),
-        })?
+        })?,
+        // In a Pod, the home directory may be another user's.
+        Err(problem) if matches!(places, Places::Usual(_)) => Config::incluster().map_err(|_| problem)?,
+        Err(problem) => return Err(problem),
     };
     connected(config).await
 }
@@ -212,10 +213,13 @@ where
     C::Future: Send + 'static,
     C::Error: Into<BoxError>,
 {
-    let token_file = config.auth_info.token_file.take();
-    let token_file = token_file.map(|path| TokenFile::open(Path::new(&path)).map(Arc::new)).transpose()?;
+    // As for kubectl, a file that can be read counts more than a token beside it.
+    let token_file = config.auth_info.token_file.take().map(|path| TokenFile::open(Path::new(&path)));
+    let token_file = match token_file.transpose() {
+        Err(_) if config.auth_info.token.is_some() => None,
+        token_file => token_file?.map(Arc::new),
+    };
     if token_file.is_some() {
-        // As for kubectl, the file counts more.
         (config.auth_info.token, config.auth_info.exec) = (None, None);
     }
     let plugin = config.auth_info.exec.clone();
@@ -308,6 +312,17 @@ mod tests {
         assert_eq!(with_scheme(&Uri::from_static("10.0.0.1")).unwrap(), "https://10.0.0.1");
         let refused = with_scheme(&Uri::from_static("/api")).unwrap_err().to_string();
         assert!(refused.contains("/api is no address"), "{refused}");
+    }
+
+    #[tokio::test]
+    async fn a_token_stands_in_for_a_file_that_cannot_be_read() {
+        for token in [None, Some("a-token")] {
+            let mut config = Config::new(Uri::from_static("https://api.example"));
+            config.auth_info.token_file = Some("/nowhere/token".to_owned());
+            config.auth_info.token = token.map(Into::into);
+            let made = connect(config, &Proxies::default());
+            assert_eq!(made.is_ok(), token.is_some(), "{:?}", made.err());
+        }
     }
 
     #[tokio::test]

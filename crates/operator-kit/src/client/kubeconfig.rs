@@ -34,18 +34,12 @@ impl Places {
         }
     }
 
-    /// Reads the files. Of several files the first that says something counts, and one that does not exist counts as empty. So does the
-    /// usual one if this user may not read it: in a Pod, the home directory may be another user's.
+    /// Reads the files. Of several files the first that says something counts, and one that does not exist counts as empty.
     pub(super) fn read(&self) -> Result<Kubeconfig, ClientError> {
-        let is_absent = |why: &io::Error| match why.kind() {
-            io::ErrorKind::NotFound => true,
-            io::ErrorKind::PermissionDenied => matches!(self, Self::Usual(_)),
-            _ => false,
-        };
         let mut merged = Kubeconfig::default();
         for file in self.files() {
             let read = match Kubeconfig::read_from(file) {
-                Err(KubeconfigError::ReadConfig(why, _)) if is_absent(&why) => continue,
+                Err(KubeconfigError::ReadConfig(why, _)) if why.kind() == io::ErrorKind::NotFound => continue,
                 read => tidy(&read?)?,
             };
             merged = merged.merge(read)?;
@@ -63,6 +57,9 @@ impl Places {
 
 impl fmt::Display for Places {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Self::Usual(None) = self {
+            return f.write_str("~/.kube/config (there is no home directory)");
+        }
         let files: Vec<_> = self.files().iter().map(|file| file.display().to_string()).collect();
         f.write_str(&files.join(", "))
     }
