@@ -215,6 +215,8 @@ mod tests {
         watch.take(&Event::Delete(pod("pod-b")));
         assert_eq!(requeued(&requeues), ["b"]);
         watch.stop_waiting(&key(&a));
+        assert!(requeued(&requeues).is_empty(), "no other waits for that Pod");
+        assert_eq!(watch.waiting.lock().stop_waiting(&key(&a)), None, "it waits no more");
         watch.take(&Event::Apply(pod("pod-a")));
         assert!(requeued(&requeues).is_empty());
     }
@@ -241,6 +243,7 @@ mod tests {
             }
         }
         assert_eq!(stopped.len(), 100);
+        assert!(watch.waiting.lock().pods.is_empty());
     }
 
     #[test]
@@ -255,6 +258,7 @@ mod tests {
         assert!(requeued(&requeues).is_empty());
         watch.take(&Event::Apply(pod("present")));
         assert_eq!(requeued(&requeues), ["a"]);
+        assert_eq!(watch.waiting.lock().pods.len(), 1);
         // It was made again with another owner, which no event showed.
         watch.stop_waiting(&key(&peerpod("a", "another")));
         assert!(watch.waiting.lock().expected.is_empty() && watch.waiting.lock().pods.is_empty());

@@ -105,11 +105,10 @@ impl Inspection {
     fn judge(raw: &Raw, catalogue: Catalogue, problems: Vec<SettingsError>) -> Self {
         let mut remarks = Remarks::default();
         let judged = Snapshot::judge(raw, catalogue);
-        let (snapshot, provider) = match judged {
+        let snapshot = match judged {
             Ok(snapshot) => {
                 remarks.of_snapshot(&snapshot);
-                let provider = snapshot.cloud();
-                (Some(snapshot), Some(provider))
+                Some(snapshot)
             }
             Err(Rejected { error, warnings }) => {
                 // An unreadable file may be the very file that is missing.
@@ -117,9 +116,10 @@ impl Inspection {
                     remarks.of_provider(&error);
                 }
                 remarks.of_warnings(&warnings);
-                (None, None)
+                None
             }
         };
+        let provider = snapshot.as_ref().map(Snapshot::cloud);
         remarks.of_webhook(raw);
         let own = snapshot.as_ref().map_or(&[][..], |snapshot| snapshot.schema.keys);
         let mut described: Vec<&Key> = Common::KEYS.iter().chain(own).collect();
