@@ -59,8 +59,8 @@ use crate::{
 static METADATA: Projection =
     Projection { metadata: &[("labels", Part::All), ("ownerReferences", Part::All)], rest: &[], most: MOST };
 
-/// How many objects one controller reconciles at once. More would not be faster, as the API server is the limit. Each takes
-/// connections and memory.
+/// How many objects one controller reconciles at once. More is seldom faster, as the API server is the limit. Each takes connections
+/// and memory.
 const CONCURRENCY: u16 = 8;
 
 /// How long an object must be unchanged before it is reconciled. An operator's own writes return as several changes, one after the

@@ -10,8 +10,9 @@ use kube::runtime::controller::Action;
 use kube::runtime::reflector::{ObjectRef, Store};
 use kube::{Api, Client, ResourceExt};
 use operator_kit::api_call::{ApiError, Written, bounded};
+use operator_kit::controller::{Host, defaults};
 use operator_kit::projection::{MOST, Part, Projection, reading};
-use operator_kit::{Permission, conditions::NewCondition, controller::Host, families};
+use operator_kit::{Permission, conditions::NewCondition, families};
 use operator_kit::{metrics::Counter, status::Publisher, watch};
 use tracing::info;
 
@@ -64,6 +65,8 @@ pub async fn run(host: Host, metrics: Metrics) {
         let is_deleted = pod.metadata.deletion_timestamp.is_some();
         (phase(pod).to_owned(), pod.labels().clone(), owners.collect::<Vec<_>>(), is_deleted)
     });
+    // Twice as many at once as the default: half of them wait for their lists, which must be up to date, while the others create Pods.
+    let controller = controller.with_config(defaults().concurrency(16));
     let controller = controller.watches_stream(pod_changes, |pod| podsets_of(&pod));
     let context = Context::new(&host.client, pods, metrics);
     host.run(controller, context, |podset, context| async move { context.reconcile(&podset).await }).await;
@@ -118,7 +121,7 @@ impl Context {
 
     /// Creates or deletes Pods. Those that were created or could not be deleted are then among those that stay.
     async fn apply(&self, pods: &Api<Pod>, podset: &PodSet, plan: &mut Plan) -> Result<(), ApiError> {
-        let (params, pod) = (PostParams::default(), pod(podset));
+        let (params, removal, pod) = (PostParams::default(), DeleteParams::default(), pod(podset));
         let mut outcome = Ok(());
         if !plan.is_done() {
             info!(available = plan.keep.len() + plan.delete.len(), wanted = podset.spec.replicas, "scaling");
@@ -139,8 +142,7 @@ impl Context {
                 Err(error) => outcome = outcome.and(Err(error)),
             }
         }
-        let params = DeleteParams::default();
-        let deleted = join_all(plan.delete.iter().map(|name| bounded(pods.delete(name, &params)))).await;
+        let deleted = join_all(plan.delete.iter().map(|name| bounded(pods.delete(name, &removal)))).await;
         for (name, deleted) in plan.delete.iter().zip(deleted) {
             // If the Pod is already gone, that counts as success.
             let deleted = Written::by(name, deleted).inspect_err(|_| plan.keep.push(name.clone()));

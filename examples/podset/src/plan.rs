@@ -3,7 +3,6 @@
 use std::{cmp::Reverse, collections::BTreeMap};
 
 use k8s_openapi::api::core::v1::{Capabilities, Container, Pod, PodSpec, SeccompProfile, SecurityContext};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::{ResourceExt, api::ObjectMeta};
 use operator_kit::metadata::controlled_by;
 
@@ -35,13 +34,7 @@ impl Plan {
     pub fn of<'a>(podset: &PodSet, pods: impl IntoIterator<Item = &'a Pod>) -> Self {
         let mut pods: Vec<_> = pods.into_iter().filter(|pod| counts(podset, pod)).collect();
         // The plan deletes the least useful Pod first: one that is not ready before one that is, and of these the newest.
-        pods.sort_by_cached_key(|pod| {
-            (
-                Reverse(is_ready(pod)),
-                pod.metadata.creation_timestamp.clone().map(|Time(time)| time),
-                pod.name_any(),
-            )
-        });
+        pods.sort_by_cached_key(|pod| (Reverse(is_ready(pod)), pod.creation_timestamp(), pod.name_any()));
         let wanted = usize::try_from(podset.spec.replicas).unwrap_or_default();
         let mut keep: Vec<_> = pods.into_iter().map(ResourceExt::name_any).collect();
         let delete = keep.split_off(wanted.min(keep.len()));

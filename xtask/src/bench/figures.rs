@@ -99,11 +99,17 @@ impl Figures {
     }
 }
 
+/// The value in the middle. Not a number if there is none.
+pub(super) fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_unstable_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
+}
+
 /// The seconds of the one in the middle of these durations, and of the longest one.
-pub(super) fn median_and_slowest(mut durations: Vec<Duration>) -> [f64; 2] {
-    durations.sort_unstable();
-    [durations.get(durations.len() / 2), durations.last()]
-        .map(|it| it.map_or(f64::NAN, Duration::as_secs_f64))
+pub(super) fn median_and_slowest(durations: &[Duration]) -> [f64; 2] {
+    let seconds: Vec<_> = durations.iter().map(Duration::as_secs_f64).collect();
+    let slowest = seconds.iter().copied().fold(f64::NAN, f64::max);
+    [median(seconds), slowest]
 }
 
 fn verdict(reached: bool) -> &'static str {

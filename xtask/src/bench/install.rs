@@ -74,7 +74,7 @@ pub(super) async fn run() -> Result<Figures> {
 
 /// The seconds of the median run and of the slowest run.
 fn of(runs: &[Run], figure: impl Fn(&Run) -> Duration) -> [f64; 2] {
-    median_and_slowest(runs.iter().map(figure).collect())
+    median_and_slowest(&runs.iter().map(figure).collect::<Vec<_>>())
 }
 
 /// Times since the start of helm.

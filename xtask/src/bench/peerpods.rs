@@ -47,7 +47,7 @@ pub(super) async fn run() -> Result<Figures> {
     for _ in 0..STARTS {
         starts.push(start(&bench, &mut operator).await?);
     }
-    let [median, _] = median_and_slowest(starts);
+    let [median, _] = median_and_slowest(&starts);
     figures.at_most("start to ready", median * 1e3, "ms", 50.0);
 
     progress.step(format!("{DELETIONS} deletions"));

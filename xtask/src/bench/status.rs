@@ -51,7 +51,7 @@ pub(super) async fn run() -> Result<Figures> {
             times.push(took);
             most = most.max(peak);
         }
-        let [median, _] = median_and_slowest(times);
+        let [median, _] = median_and_slowest(&times);
         figures.at_most(time, median, "s", 2.0);
         figures.at_most(memory, most, "MiB", 60.0);
     }

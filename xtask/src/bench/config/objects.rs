@@ -63,7 +63,7 @@ pub(super) async fn measure(program: &Path, progress: &mut Progress, figures: &m
     for _ in 0..RUNS {
         applied.push(until_applied(&stage).await?);
     }
-    let [median, slowest] = median_and_slowest(applied);
+    let [median, slowest] = median_and_slowest(&applied);
     let (used, _) = usage::memory(operator.pid())?;
     operator.stop().await?;
     figures.at_most("created until all objects are there", median * 1e3, "ms", 300.0);
