@@ -55,6 +55,7 @@ pub struct Plan {
 pub struct Stage {
     cluster: RwLock<Cluster>,
     client: Client,
+    operators_client: Client,
     audit: Audit,
     operator: Mutex<Process>,
     command: Command,
@@ -115,6 +116,7 @@ impl Stage {
         let token = cluster.kubectl(&["create", "token", name, &own, "--duration=24h"]).await?;
         let kubeconfig = cluster.kubeconfig_for_token(name, token.trim())?;
         let [metrics, health] = address::unused(8080)?;
+        let operators_client = client(&kubeconfig).await?;
         let mut command = Command::new(&plan.program);
         without_proxies(&mut command);
         command.env("KUBECONFIG", kubeconfig).env("POD_NAMESPACE", &namespace).arg("run");
@@ -122,7 +124,18 @@ impl Stage {
         let operator = Mutex::new(start(&command, &dir)?);
         let client = client(&cluster.kubeconfig()).await?;
         let cluster = RwLock::new(cluster);
-        let stage = Self { cluster, client, audit, operator, command, metrics, health, dir, _lock: lock };
+        let stage = Self {
+            cluster,
+            client,
+            operators_client,
+            audit,
+            operator,
+            command,
+            metrics,
+            health,
+            dir,
+            _lock: lock,
+        };
         tokio::try_join!(stage.collect_new_kinds(), stage.ready())?;
         Ok(stage)
     }
@@ -140,6 +153,11 @@ impl Stage {
     /// The administrator's client.
     pub fn client(&self) -> Client {
         self.client.clone()
+    }
+
+    /// A client with the operator's rights. The API server checks and logs its requests as it does the operator's.
+    pub fn operators_client(&self) -> Client {
+        self.operators_client.clone()
     }
 
     /// Makes a new namespace.
