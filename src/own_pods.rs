@@ -1,26 +1,14 @@
-//! What all Pods that run this program have in common: the operator's, the webhook's and those of Jobs.
+//! What all Pods that run this program have in common, beside [`operator_kit::pod`]: the operator's, the webhook's and those of Jobs.
 
 use k8s_openapi::{
     api::{
         apps::v1::{DeploymentStrategy, RollingUpdateDeployment},
-        core::v1::{
-            Capabilities, ContainerPort, EnvVar, EnvVarSource, HTTPGetAction, ObjectFieldSelector,
-            PodSecurityContext, Probe, SeccompProfile, SecurityContext, ServicePort,
-            TopologySpreadConstraint,
-        },
+        core::v1::{EnvVar, ServicePort, TopologySpreadConstraint},
         policy::v1::PodDisruptionBudgetSpec,
     },
     apimachinery::pkg::{apis::meta::v1::LabelSelector, util::intstr::IntOrString},
 };
-
-/// Where `/healthz` and `/readyz` are served.
-pub(crate) const HEALTH_PORT: i32 = 8081;
-
-/// Where metrics are served.
-pub(crate) const METRICS_PORT: i32 = 8080;
-
-/// A user other than root; the image has one with this number.
-pub(crate) const USER: i64 = 65_532;
+use operator_kit::pod::field;
 
 /// A new Pod is ready before an old one is removed.
 pub(crate) fn strategy() -> DeploymentStrategy {
@@ -54,30 +42,6 @@ pub(crate) fn disruption_budget(selector: LabelSelector) -> PodDisruptionBudgetS
     }
 }
 
-/// What the profile `restricted` requires of a Pod.
-pub(crate) fn pod_security() -> PodSecurityContext {
-    PodSecurityContext {
-        run_as_non_root: Some(true),
-        run_as_user: Some(USER),
-        run_as_group: Some(USER),
-        seccomp_profile: Some(SeccompProfile {
-            type_: "RuntimeDefault".to_owned(),
-            ..SeccompProfile::default()
-        }),
-        ..PodSecurityContext::default()
-    }
-}
-
-/// What the profile `restricted` requires of a container, and a read-only root filesystem.
-pub(crate) fn container_security() -> SecurityContext {
-    SecurityContext {
-        allow_privilege_escalation: Some(false),
-        read_only_root_filesystem: Some(true),
-        capabilities: Some(Capabilities { drop: Some(vec!["ALL".to_owned()]), ..Capabilities::default() }),
-        ..SecurityContext::default()
-    }
-}
-
 /// The variable with the program's namespace.
 pub(crate) fn namespace_variable() -> EnvVar {
     field("PEERPOD_OPERATOR_NAMESPACE", "metadata.namespace")
@@ -88,31 +52,6 @@ pub(crate) fn name_variable() -> EnvVar {
     field("POD_NAME", "metadata.name")
 }
 
-/// A variable with the value of the Pod's own field at this path.
-pub(crate) fn field(name: &str, path: &str) -> EnvVar {
-    EnvVar {
-        name: name.to_owned(),
-        value_from: Some(EnvVarSource {
-            field_ref: Some(ObjectFieldSelector {
-                // Explicit, because the API server sets it, and an apply would take that for another program's change.
-                api_version: Some("v1".to_owned()),
-                field_path: path.to_owned(),
-            }),
-            ..EnvVarSource::default()
-        }),
-        ..EnvVar::default()
-    }
-}
-
-pub(crate) fn port(name: &str, port: i32) -> ContainerPort {
-    ContainerPort {
-        name: Some(name.to_owned()),
-        container_port: port,
-        protocol: Some("TCP".to_owned()),
-        ..ContainerPort::default()
-    }
-}
-
 /// A Service's port, which leads to the Pods' port of this name.
 pub(crate) fn service_port(name: &str, port: i32) -> ServicePort {
     ServicePort {
@@ -121,18 +60,5 @@ pub(crate) fn service_port(name: &str, port: i32) -> ServicePort {
         protocol: Some("TCP".to_owned()),
         target_port: Some(IntOrString::String(name.to_owned())),
         ..ServicePort::default()
-    }
-}
-
-/// Asks the port `health`.
-pub(crate) fn probe(path: &str, period_seconds: i32) -> Probe {
-    Probe {
-        http_get: Some(HTTPGetAction {
-            path: Some(path.to_owned()),
-            port: IntOrString::String("health".to_owned()),
-            ..HTTPGetAction::default()
-        }),
-        period_seconds: Some(period_seconds),
-        ..Probe::default()
     }
 }

@@ -10,11 +10,12 @@ use k8s_openapi::api::{
     },
 };
 use kube::api::ObjectMeta;
+use operator_kit::pod::{self, probe};
 
 use super::{Component, NAME, Options};
 use crate::{
     cli::{CREDENTIALS_DIR, SETTINGS_DIR},
-    own_pods::{self, HEALTH_PORT, METRICS_PORT, USER, port, probe},
+    own_pods,
     peerpodconfig::resources::program::OPERATOR_CONTAINER,
     provider::{
         CLOUDS,
@@ -108,7 +109,7 @@ fn dns() -> PodDNSConfig {
 
 /// The operator reads the files of Secrets as a member of their group.
 fn pod_security() -> PodSecurityContext {
-    PodSecurityContext { fs_group: Some(USER), ..own_pods::pod_security() }
+    PodSecurityContext { fs_group: Some(pod::USER), ..pod::security() }
 }
 
 /// A Secret's files, which its group may read: `fsGroup` makes that the operator's.
@@ -157,11 +158,11 @@ pub(super) fn container(options: &Options) -> Container {
             value("RELATED_IMAGE_CAA", &options.adaptor_image),
             value("PEERPOD_OPERATOR_BYOM_HOST_KEYS_SECRET", &options.byom_host_keys_secret),
         ]),
-        ports: Some(vec![port("health", HEALTH_PORT), port("metrics", METRICS_PORT)]),
+        ports: Some(pod::ports()),
         liveness_probe: Some(probe("/healthz", 10)),
         readiness_probe: Some(probe("/readyz", 5)),
         resources: Some(options.resources.clone()),
-        security_context: Some(own_pods::container_security()),
+        security_context: Some(pod::container_security()),
         volume_mounts: Some(
             [mount("settings", SETTINGS_DIR), mount("credentials", CREDENTIALS_DIR)]
                 .into_iter()

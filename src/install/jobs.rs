@@ -7,6 +7,7 @@ use k8s_openapi::api::{
     core::v1::{ConfigMap, ConfigMapVolumeSource, Container, PodSpec, PodTemplateSpec, Volume, VolumeMount},
 };
 use kube::api::ObjectMeta;
+use operator_kit::pod;
 
 use super::{Component, NAME, Options, Rights, deployment, samples::CONFIG};
 use crate::{
@@ -118,7 +119,7 @@ fn job(
                     restart_policy: Some("Never".to_owned()),
                     service_account_name: Some(service_account.to_owned()),
                     node_selector: Some(deployment::node_selector()),
-                    security_context: Some(own_pods::pod_security()),
+                    security_context: Some(pod::security()),
                     containers: vec![Container {
                         image: operator.image,
                         image_pull_policy: operator.image_pull_policy,

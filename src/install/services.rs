@@ -8,12 +8,10 @@ use k8s_openapi::{
     },
     apimachinery::pkg::util::intstr::IntOrString,
 };
+use operator_kit::pod::METRICS_PORT;
 
 use super::{Component, NAME, Options};
-use crate::{
-    own_pods::{self, METRICS_PORT},
-    peerpodconfig::resources::webhook,
-};
+use crate::{own_pods, peerpodconfig::resources::webhook};
 
 /// The name of the Service with the operator's metrics.
 pub const METRICS_SERVICE: &str = "peerpod-operator-metrics";

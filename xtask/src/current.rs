@@ -9,16 +9,15 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use clap::{Args, Subcommand};
-use peerpod_operator::names::DEFAULT_IMAGE;
+use peerpod_operator::{install::removal::ALLOW_ANNOTATION, names::DEFAULT_IMAGE};
 
 use crate::{artifacts, repository};
 
 const CRDS: &str = "manifests/crd";
 const SAMPLES: &str = "manifests/samples";
 
-/// The label of everything that belongs to an installation, and the annotation that lets it be deleted.
+/// The label of everything that belongs to an installation.
 const REMOVABLE: &str = "app.kubernetes.io/part-of=peer-pods";
-const ALLOW_REMOVAL: &str = "peerpods.confidentialcontainers.org/allow-removal=true";
 
 /// What else `install` does.
 #[derive(Args)]
@@ -79,7 +78,7 @@ pub(crate) fn uninstall() -> Result<()> {
          kubectl delete peerpodconfigs --all --all-namespaces"
     );
     let crds = of_repository(CRDS);
-    kubectl(&["annotate", "--overwrite", "-f", &crds, ALLOW_REMOVAL])?;
+    kubectl(&["annotate", "--overwrite", "-f", &crds, &allow_removal()])?;
     kubectl(&["delete", "--ignore-not-found", "-f", &crds])
 }
 
@@ -130,13 +129,18 @@ pub(crate) fn undeploy(task: &Deploy) -> Result<()> {
     let operator = ["exec", "deploy/peerpod-operator", "--", "peerpod-operator", "drain"];
     let drained = kubectl(&[&["--namespace", peerpod_operator::NAMESPACE], &operator[..]].concat());
     drained.context("the installation was not drained, and nothing was deleted")?;
-    kubectl(&["annotate", "--overwrite", "crd,namespace", "-l", REMOVABLE, ALLOW_REMOVAL])?;
+    kubectl(&["annotate", "--overwrite", "crd,namespace", "-l", REMOVABLE, &allow_removal()])?;
     kubectl(&["delete", "--ignore-not-found", "-k", &folder.display().to_string()])
 }
 
 /// Applies a PeerPodConfig and a peer pod.
 pub(crate) fn samples() -> Result<()> {
     kubectl(&["apply", "-f", &of_repository(SAMPLES)])
+}
+
+/// The annotation that lets the guard pass a deletion, for kubectl.
+fn allow_removal() -> String {
+    format!("{ALLOW_ANNOTATION}=true")
 }
 
 /// A kustomization of the provider's overlay with the image.

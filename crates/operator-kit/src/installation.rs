@@ -5,13 +5,9 @@ use std::{collections::BTreeMap, path::Path};
 use k8s_openapi::{
     api::{
         apps::v1::{Deployment, DeploymentSpec},
-        core::v1::{
-            Capabilities, Container, ContainerPort, EnvVar, EnvVarSource, HTTPGetAction, Namespace,
-            ObjectFieldSelector, PodSecurityContext, PodSpec, PodTemplateSpec, Probe, SeccompProfile,
-            SecurityContext, ServiceAccount,
-        },
+        core::v1::{Container, Namespace, PodSpec, PodTemplateSpec, ServiceAccount},
     },
-    apimachinery::pkg::{apis::meta::v1::LabelSelector, util::intstr::IntOrString},
+    apimachinery::pkg::apis::meta::v1::LabelSelector,
 };
 use kube::api::ObjectMeta;
 use serde_json::{Value, json, to_value};
@@ -21,6 +17,7 @@ use crate::{
     crd::Crds,
     generated::{Files, Generated},
     permission::bound_role,
+    pod::{container_security, field, ports, probe, security},
 };
 
 /// An operator, and what its installation has.
@@ -47,12 +44,6 @@ pub struct Operator {
     /// An object to try it with.
     pub sample: Value,
 }
-
-/// Any user but root.
-const USER: i64 = 65_532;
-
-const HEALTH: (&str, i32) = ("health", 8081);
-const METRICS: (&str, i32) = ("metrics", 8080);
 
 /// The file of the sample, which the kustomize base does not have.
 const SAMPLE: &str = "sample";
@@ -121,18 +112,9 @@ impl Operator {
 
     /// Two Pods: one acts and the other one is ready to take over.
     fn deployment(&self) -> Deployment {
-        let security_context = PodSecurityContext {
-            run_as_non_root: Some(true),
-            run_as_user: Some(USER),
-            seccomp_profile: Some(SeccompProfile {
-                type_: "RuntimeDefault".to_owned(),
-                ..SeccompProfile::default()
-            }),
-            ..PodSecurityContext::default()
-        };
         let pod = PodSpec {
             service_account_name: Some(self.name.to_owned()),
-            security_context: Some(security_context),
+            security_context: Some(security()),
             containers: vec![self.container()],
             ..PodSpec::default()
         };
@@ -152,29 +134,15 @@ impl Operator {
     }
 
     fn container(&self) -> Container {
-        let port = |(name, container_port): (&str, i32)| ContainerPort {
-            name: Some(name.to_owned()),
-            container_port,
-            protocol: Some("TCP".to_owned()),
-            ..ContainerPort::default()
-        };
         Container {
             name: "operator".to_owned(),
             image: Some(format!("{}:{}", self.name, self.version)),
             args: Some(vec!["run".to_owned(), "--log-format=json".to_owned()]),
-            env: Some(vec![own_field("POD_NAME", "name"), own_field("POD_NAMESPACE", "namespace")]),
-            ports: Some(vec![port(HEALTH), port(METRICS)]),
-            liveness_probe: Some(probe("/healthz")),
-            readiness_probe: Some(probe("/readyz")),
-            security_context: Some(SecurityContext {
-                allow_privilege_escalation: Some(false),
-                read_only_root_filesystem: Some(true),
-                capabilities: Some(Capabilities {
-                    drop: Some(vec!["ALL".to_owned()]),
-                    ..Capabilities::default()
-                }),
-                ..SecurityContext::default()
-            }),
+            env: Some(vec![field("POD_NAME", "metadata.name"), field("POD_NAMESPACE", "metadata.namespace")]),
+            ports: Some(ports()),
+            liveness_probe: Some(probe("/healthz", 10)),
+            readiness_probe: Some(probe("/readyz", 10)),
+            security_context: Some(container_security()),
             ..Container::default()
         }
     }
@@ -207,28 +175,6 @@ pub enum FilesError {
 /// Prints an object. kubectl reads YAML 1.1, in which `On` without quotes is a boolean and `1_000` a number.
 fn yaml(object: &Value) -> Result<String, FilesError> {
     serde_saphyr::to_string(object).map_err(|error| FilesError::Yaml(error.to_string()))
-}
-
-/// A variable with a field of the Pod's own metadata.
-fn own_field(variable: &str, field: &str) -> EnvVar {
-    let field_ref =
-        ObjectFieldSelector { field_path: format!("metadata.{field}"), ..ObjectFieldSelector::default() };
-    EnvVar {
-        name: variable.to_owned(),
-        value_from: Some(EnvVarSource { field_ref: Some(field_ref), ..EnvVarSource::default() }),
-        ..EnvVar::default()
-    }
-}
-
-fn probe(path: &str) -> Probe {
-    Probe {
-        http_get: Some(HTTPGetAction {
-            path: Some(path.to_owned()),
-            port: IntOrString::String(HEALTH.0.to_owned()),
-            ..HTTPGetAction::default()
-        }),
-        ..Probe::default()
-    }
 }
 
 #[cfg(test)]

@@ -38,6 +38,7 @@
 //! |---|---|
 //! | [`permission`] | rights as constants beside the code that uses them, and a role with its binding made of them |
 //! | [`generated`] | generated files, written or compared |
+//! | [`pod`] | parts of a Pod that runs an operator |
 //! | `installation` | the objects and files that install an operator; needs the feature `program` |
 //! | `testing` | a scripted API server for unit tests; needs the feature `testing` |
 //!
@@ -109,6 +110,7 @@ pub mod message;
 pub mod metadata;
 pub mod metrics;
 pub mod permission;
+pub mod pod;
 pub mod process;
 #[cfg(feature = "program")]
 pub mod program;

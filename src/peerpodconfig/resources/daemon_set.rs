@@ -17,7 +17,7 @@ use k8s_openapi::{
     },
 };
 use kube::api::ObjectMeta;
-use operator_kit::text::non_empty;
+use operator_kit::{pod::field, text::non_empty};
 
 use super::{
     super::qualified::is_annotation,
@@ -29,10 +29,7 @@ use super::{
     selection::{affinity, node_selector},
     settings::BUILT_FROM_ANNOTATION,
 };
-use crate::{
-    api::v1alpha1::{ImagePullPolicy, PeerPodConfig},
-    own_pods::field,
-};
+use crate::api::v1alpha1::{ImagePullPolicy, PeerPodConfig};
 
 /// The default image of cloud-api-adaptor.
 pub const DEFAULT_ADAPTOR_IMAGE: &str = "quay.io/confidential-containers/cloud-api-adaptor";

@@ -20,12 +20,13 @@ use k8s_openapi::{
     },
 };
 use kube::api::ObjectMeta;
+use operator_kit::pod::{self, HEALTH_PORT, METRICS_PORT, port, probe};
 
 use super::{Names, Owner, names::Part, program::Program};
 use crate::{
     api::v1alpha1::{Resources, Sizing},
     names::{KUBE_SYSTEM, NAMESPACE_LABEL},
-    own_pods::{self, HEALTH_PORT, METRICS_PORT, port, probe},
+    own_pods,
     settings::tls::TlsOptions,
     webhook::server::{self, PATH},
 };
@@ -186,7 +187,7 @@ fn pod(owner: &Owner, tls: &TlsOptions, program: &Program) -> PodSpec {
             match_label_keys: Some(vec!["pod-template-hash".to_owned()]),
             ..own_pods::spread(Part::Webhook.selector(owner.config))
         }]),
-        security_context: Some(own_pods::pod_security()),
+        security_context: Some(pod::security()),
         termination_grace_period_seconds: Some(GRACE_SECONDS),
         image_pull_secrets: Some(program.pull_secrets.clone()).filter(|it| !it.is_empty()),
         containers: vec![container(owner, tls, program)],
@@ -219,7 +220,7 @@ fn container(owner: &Owner, tls: &TlsOptions, program: &Program) -> Container {
         image_pull_policy: Some(program.pull_policy.clone()),
         args: Some(args),
         env: Some(vec![own_pods::namespace_variable(), own_pods::name_variable()]),
-        ports: Some(vec![port("webhook", PORT), port("health", HEALTH_PORT), port("metrics", METRICS_PORT)]),
+        ports: Some([vec![port("webhook", PORT)], pod::ports()].concat()),
         liveness_probe: Some(probe("/healthz", 10)),
         readiness_probe: Some(probe("/readyz", 5)),
         lifecycle: Some(Lifecycle {
@@ -230,7 +231,7 @@ fn container(owner: &Owner, tls: &TlsOptions, program: &Program) -> Container {
             ..Lifecycle::default()
         }),
         resources: Some(admission.resources.clone().unwrap_or_else(default_resources).into()),
-        security_context: Some(own_pods::container_security()),
+        security_context: Some(pod::container_security()),
         ..Container::default()
     }
 }

@@ -39,7 +39,7 @@ settings! {
         sizes: Option<String> = AZURE_INSTANCE_SIZES,
         /// Network security group of the pod VMs: its full resource identifier.
         security_group: Option<String> = AZURE_NSG_ID,
-        /// Endpoint for tokens, in clouds other than the public one.
+        /// Endpoint for tokens, in clouds other than the public one. cloud-api-adaptor starts in the public one alone, up to v0.22.0.
         authority: Option<String> = AZURE_AUTHORITY_HOST.concerns_deletion(),
         /// Endpoint of Resource Manager, in private clouds. The operator alone reads it.
         manager: Option<String> = AZURE_RESOURCE_MANAGER_ENDPOINT.concerns_deletion().operator_only(),

@@ -32,11 +32,11 @@ settings! {
         template: String = GOVC_TEMPLATE.default("podvm-template"),
         /// Whether the cluster decides which host runs a pod VM.
         drs: bool = GOVC_DRS.default("false"),
-        /// Cluster of hosts that run pod VMs.
+        /// Cluster of hosts that run pod VMs. Required if GOVC_DRS is true, or if the host is in a cluster.
         cluster: Option<String> = GOVC_VCLUSTER,
-        /// Host that runs pod VMs.
+        /// Host that runs pod VMs. Required unless GOVC_DRS is true.
         host: Option<String> = GOVC_HOST,
-        /// Datastore of the pod VMs.
+        /// Datastore of the pod VMs. Required unless GOVC_DRS is true.
         datastore: Option<String> = GOVC_DATASTORE,
         /// Folder of the pod VMs, below the data centre's folder for VMs.
         folder: Option<String> = GOVC_FOLDER.concerns_deletion(),
