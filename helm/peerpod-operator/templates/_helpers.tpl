@@ -270,6 +270,8 @@
 {{- with .Values.webhook.webhook.annotations }}{{ $_ := set $admission "webhookAnnotations" . }}{{ end -}}
 {{- with .Values.webhook.webhook.labels }}{{ $_ := set $admission "webhookLabels" . }}{{ end -}}
 {{- $adaptor := dict -}}
+{{- /* Also in the operator's environment. Here it comes together with the strategy that its update needs. */ -}}
+{{- with include "peerpod-operator.adaptorImage" . }}{{ $_ := set $adaptor "image" . }}{{ end -}}
 {{- with .Values.daemonset.podLabels }}{{ $_ := set $adaptor "podLabels" . }}{{ end -}}
 {{- with .Values.daemonset.updateStrategy }}{{ $_ := set $adaptor "updateStrategy" (dict "type" "RollingUpdate" "rollingUpdate" .) }}{{ end -}}
 {{- $spec := dict "limit" .Values.limit "admission" $admission -}}

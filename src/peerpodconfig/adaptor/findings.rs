@@ -108,8 +108,14 @@ pub(super) fn rollout(
     let not_counted = not_counted(&summary.not_ready);
     let is_by_hand = strategy.is_some_and(|it| it.type_.as_deref() == Some("OnDelete"));
     if ready < expected || updated < expected && !is_by_hand {
+        // A rolling update counts the Pods of lost nodes as unavailable, and by default allows one.
+        let held = if ready < expected || summary.not_ready.is_empty() {
+            ""
+        } else {
+            "; the update pauses while as many nodes as adaptor.updateStrategy.rollingUpdate.maxUnavailable are not ready: repair or              delete these nodes, or raise it above their number"
+        };
         let message = format!(
-            "{ready} of {expected} Pods are ready, and {updated} are up to date{not_counted}; {remedy}"
+            "{ready} of {expected} Pods are ready, and {updated} are up to date{not_counted}{held}; {remedy}"
         );
         return finding(Reason::AdaptorStarting, message);
     }
@@ -227,6 +233,12 @@ mod tests {
         assert!(outdated.message.contains("1 of its Pods are up to date"), "{}", outdated.message);
         assert_eq!(by_hand((3, 3, 3)).message, "cloud-api-adaptor runs on 3 nodes");
         assert_eq!(by_hand((3, 2, 1)).reason.as_str(), "AdaptorStarting");
+        for (pods, summary, pauses) in
+            [((3, 2, 1), &not_ready, true), ((3, 1, 1), &not_ready, false), ((3, 3, 1), &summary, false)]
+        {
+            let message = rollout(Some(&daemon_set(pods)), None, summary, "look", None).message;
+            assert_eq!(message.contains("the update pauses while"), pauses, "{message}");
+        }
         let message = rollout(Some(&daemon_set((3, 2, 3))), None, &not_ready, "look", None).message;
         assert_eq!(message, "cloud-api-adaptor runs on 2 nodes; without the nodes that are not ready: b");
         let message = rollout(Some(&daemon_set((0, 0, 0))), None, &none, "look", None).message;

@@ -19,9 +19,10 @@ use crate::{
     },
 };
 
-/// Tolerations and selectors are part of the template of cloud-api-adaptor's Pods: a change replaces them on every node.
-const BEFORE_A_CHANGE: &str =
-    "if peer pods run, set adaptor.updateStrategy.type to OnDelete in the same change";
+/// Tolerations and selectors are part of the template of cloud-api-adaptor's Pods: a change replaces them on every node. The DaemonSet
+/// controller ends those of nodes that are no longer selected, whatever the strategy.
+const BEFORE_A_CHANGE: &str = "if peer pods run, set adaptor.updateStrategy.type to OnDelete in the same change, and first end those of \
+                               nodes that are then no longer selected";
 
 /// The state of one configuration's nodes.
 ///
