@@ -27,6 +27,9 @@ use crate::{
 /// it (`keyfile=/root/.ssh/id_rsa`) mean the same for both.
 const HOME: &str = "/root";
 
+/// The user that a `LIBVIRT_URI` without one means, for the same reason.
+const DEFAULT_USER: &str = "root";
+
 /// The label of the nodes that the image is for. Every kubelet sets it, and the webhook's Pods take it over.
 pub const NODE_LABEL: (&str, &str) = ("kubernetes.io/os", "linux");
 
@@ -149,6 +152,7 @@ pub(super) fn container(options: &Options) -> Container {
             own_pods::namespace_variable(),
             own_pods::name_variable(),
             value("HOME", HOME),
+            value("USER", DEFAULT_USER),
             value("PEERPOD_OPERATOR_SETTINGS_CONFIG_MAP", &options.config_map),
             value("PEERPOD_OPERATOR_CREDENTIALS_SECRET", &options.secret),
             // The Secrets that cloud-api-adaptor mounts, which the operator deploys.

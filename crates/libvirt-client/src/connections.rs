@@ -7,6 +7,7 @@
 //! A call that libvirt does not answer for long has stalled. It keeps waiting, on a connection that gets no further calls, and
 //! another call gets its place. So a host with some hanging machines still answers for the others.
 
+use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -189,6 +190,13 @@ impl Opening {
         let connection = timeout(limit, Connection::open(uri, host, open_to_all)).await;
         let connection =
             connection.unwrap_or_else(|_| Err(ConnectError::silent(uri.endpoint(), limit).into()));
+        let connection = connection.map_err(|error| match error {
+            // It was lost before the call that waits for it was sent.
+            Error::Disconnected(problem) => {
+                ConnectError::io(uri.endpoint(), io::Error::other(problem)).into()
+            }
+            other => other,
+        });
         let connection = connection.map(|(connection, open_to_all)| {
             self.open_to_all.store(open_to_all, Ordering::Relaxed);
             connection

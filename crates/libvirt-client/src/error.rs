@@ -13,7 +13,7 @@ use crate::xdr::{Beginning, Decode, Decoder, XdrError};
 /// Why a call has no result.
 #[derive(Debug, Clone, Error)]
 pub enum Error {
-    /// libvirt answered the call with an error.
+    /// libvirt answered with an error: to the call, or to one that opens the connection for it.
     #[error(transparent)]
     Remote(#[from] RemoteError),
     /// No connection could be opened. No call was sent.

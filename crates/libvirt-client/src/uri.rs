@@ -62,7 +62,7 @@ const TLS_PORT: u16 = 16514;
 /// - `no_verify=1` and `known_hosts_verify=auto` trust a host without a known key, each time. They refuse a host whose key
 ///   differs from the known one. `known_hosts_verify=ignore` trusts any host. The latter parameter wins.
 /// - The host's sshd connects to the socket. If it does not, `virt-ssh-helper` or `nc -U` is started there. With `proxy=native`
-///   only the first is started, with `proxy=netcat` or `netcat=PROGRAM` only the second.
+///   only the first is started, with `proxy=netcat` or `netcat=PROGRAM` only the second, and sshd is not asked.
 ///
 /// Parameters of TLS:
 ///
@@ -260,14 +260,6 @@ impl FromStr for ConnectUri {
         let derived = || (driver != "remote").then(|| format!("{driver}://{path}"));
         let opened = (driver.to_owned(), path.to_owned());
         Ok(Self { text: text.to_owned(), opened, driver: name.or_else(derived), endpoint })
-    }
-}
-
-impl TryFrom<&str> for ConnectUri {
-    type Error = UriError;
-
-    fn try_from(text: &str) -> Result<Self, UriError> {
-        text.parse()
     }
 }
 

@@ -108,7 +108,7 @@ async fn an_error_quotes_what_the_remote_program_printed() {
     let mut host = Host::start(NO_FORWARDING).await;
     let tells = |uri: String, word: &'static str| async move {
         let error = client(&uri).lib_version().await.unwrap_err();
-        assert!(matches!(&error, Error::Disconnected(text) if text.contains(word)), "{uri}: {error}");
+        assert!(matches!(&error, Error::Connect(_)) && error.to_string().contains(word), "{uri}: {error}");
     };
     tells(host.uri("&netcat=no-such-netcat"), "no-such-netcat").await;
     tells(host.uri("&proxy=netcat&socket=/no/such/socket"), "/no/such/socket").await;
@@ -188,7 +188,7 @@ async fn a_key_that_is_of_no_use_is_named() {
     fs::write(&broken, "a secret that is no key").unwrap();
     for (file, words) in [
         (&stranger, "not accepted"),
-        (&locked, "passphrase, which the operator cannot enter"),
+        (&locked, "passphrase, which cannot be entered here"),
         (&broken, "not a private key"),
         (&host.dir.path().join("missing"), "there is no private key"),
     ] {

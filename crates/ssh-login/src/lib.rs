@@ -30,7 +30,7 @@ pub async fn private_key(file: &Path) -> Result<Option<PrivateKey>, String> {
     match keys::decode_secret_key(&text, None) {
         Ok(key) if !key.is_encrypted() => Ok(Some(key)),
         Ok(_) | Err(keys::Error::KeyIsEncrypted) => {
-            Err("protected by a passphrase, which the operator cannot enter; \
+            Err("protected by a passphrase, which cannot be entered here; \
                                                          use a key without one (ssh-keygen -p removes it)"
                 .to_owned())
         }

@@ -1,7 +1,8 @@
 //! The parts of a domain's XML definition that matter.
 
-use std::iter;
+use std::{iter, num::NonZeroUsize};
 
+use quick_xml::de::Deserializer;
 use serde::Deserialize;
 
 /// The description that cloud-api-adaptor gives to each domain it defines.
@@ -10,6 +11,10 @@ const DESCRIPTION: &str = "This Virtual Machine is the peer-pod VM";
 /// The suffixes of the volumes that cloud-api-adaptor makes for one domain; they follow its name. The base image and a user's
 /// data volumes have other names.
 const OWN_VOLUMES: [&str; 2] = ["-root.qcow2", "-cloudinit.iso"];
+
+/// How many parts of a definition may follow its first disk. The parser keeps them all, and a daemon that lies may send millions. Real
+/// definitions have some hundreds.
+const MOST_AFTER_A_DISK: usize = 4096;
 
 /// A domain's definition, as far as it is needed.
 #[derive(Debug, Deserialize)]
@@ -49,7 +54,9 @@ struct Source {
 impl Definition {
     /// Reads libvirt's XML.
     pub(super) fn parse(xml: &str) -> Result<Self, quick_xml::DeError> {
-        quick_xml::de::from_str(xml)
+        let mut deserializer = Deserializer::from_str(xml);
+        deserializer.event_buffer_size(NonZeroUsize::new(MOST_AFTER_A_DISK));
+        Self::deserialize(&mut deserializer)
     }
 
     /// Whether cloud-api-adaptor says that it made this domain.
@@ -111,6 +118,13 @@ mod tests {
     <disk type='file' device='cdrom'/>
   </devices>
 </domain>";
+
+    #[test]
+    fn a_definition_of_millions_of_parts_is_refused() {
+        let padded = |parts| XML.replace("<controller type='usb'/>", &"<a/>".repeat(parts));
+        assert_eq!(Definition::parse(&padded(1000)).unwrap().own_disks().len(), 2);
+        assert!(Definition::parse(&padded(1_000_000)).is_err());
+    }
 
     #[test]
     fn a_disk_below_an_external_snapshot_is_the_domains_too() {
