@@ -228,7 +228,7 @@ pub struct ConnectError {
 /// What happened when a connection was opened.
 #[derive(Debug, Clone, Error)]
 pub enum ConnectFailure {
-    /// The operating system refused.
+    /// The operating system refused, or the connection ended before it could be used: then of the kind `Other`.
     #[error(transparent)]
     Io(Arc<io::Error>),
     /// A daemon may be there, but it did not answer in time.
@@ -280,7 +280,8 @@ fn server_advice(error: &io::Error) -> &'static str {
             "; no process listens there: start libvirtd with --listen, or its listener's unit (libvirtd-tcp.socket, \
              libvirtd-tls.socket, virtproxyd-tcp.socket, virtproxyd-tls.socket)"
         }
-        io::ErrorKind::ConnectionReset | io::ErrorKind::UnexpectedEof => {
+        // A connection that was lost while it was being opened is of the kind `Other`.
+        io::ErrorKind::ConnectionReset | io::ErrorKind::UnexpectedEof | io::ErrorKind::Other => {
             "; it hung up: see its log, and check that this port is the transport's, or it does not accept this client \
              (its certificate or address: tls_allowed_dn_list in libvirtd.conf or virtproxyd.conf)"
         }

@@ -14,7 +14,7 @@ pub const HEALTH_PORT: i32 = 8081;
 /// Where metrics are served.
 pub const METRICS_PORT: i32 = 8080;
 
-/// A user other than root, as many images have it.
+/// A user other than root: the one that minimal images call `nonroot`.
 pub const USER: i64 = 65_532;
 
 /// The name of the port that [`probe`] asks.

@@ -108,11 +108,14 @@ pub(super) fn rollout(
     let not_counted = not_counted(&summary.not_ready);
     let is_by_hand = strategy.is_some_and(|it| it.type_.as_deref() == Some("OnDelete"));
     if ready < expected || updated < expected && !is_by_hand {
-        // A rolling update counts the Pods of lost nodes as unavailable, and by default allows one.
-        let held = if ready < expected || summary.not_ready.is_empty() {
+        // Without a surge, a rolling update counts the Pods of lost nodes as unavailable, and by default allows one.
+        let surges = strategy
+            .is_some_and(|it| it.rolling_update.as_ref().is_some_and(|update| update.max_surge.is_some()));
+        let held = if ready < expected || summary.not_ready.is_empty() || surges {
             ""
         } else {
-            "; the update pauses while as many nodes as adaptor.updateStrategy.rollingUpdate.maxUnavailable are not ready: repair or              delete these nodes, or raise it above their number"
+            "; the update may be waiting: it continues only while fewer nodes than \
+             adaptor.updateStrategy.rollingUpdate.maxUnavailable are not ready"
         };
         let message = format!(
             "{ready} of {expected} Pods are ready, and {updated} are up to date{not_counted}{held}; {remedy}"
@@ -233,11 +236,19 @@ mod tests {
         assert!(outdated.message.contains("1 of its Pods are up to date"), "{}", outdated.message);
         assert_eq!(by_hand((3, 3, 3)).message, "cloud-api-adaptor runs on 3 nodes");
         assert_eq!(by_hand((3, 2, 1)).reason.as_str(), "AdaptorStarting");
-        for (pods, summary, pauses) in
-            [((3, 2, 1), &not_ready, true), ((3, 1, 1), &not_ready, false), ((3, 3, 1), &summary, false)]
-        {
-            let message = rollout(Some(&daemon_set(pods)), None, summary, "look", None).message;
-            assert_eq!(message.contains("the update pauses while"), pauses, "{message}");
+        let surge =
+            json!({ "type": "RollingUpdate", "rollingUpdate": { "maxSurge": 1, "maxUnavailable": 0 } });
+        let surge: DaemonSetUpdateStrategy = serde_json::from_value(surge).unwrap();
+        for (pods, strategy, summary, waits) in [
+            ((3, 2, 1), None, &not_ready, true),
+            ((3, 2, 1), Some(&surge), &not_ready, false),
+            ((3, 1, 1), None, &not_ready, false),
+            ((3, 3, 1), None, &summary, false),
+        ] {
+            let message = rollout(Some(&daemon_set(pods)), strategy, summary, "look", None).message;
+            let held = "; the update may be waiting: it continues only while fewer nodes than \
+                        adaptor.updateStrategy.rollingUpdate.maxUnavailable are not ready; look";
+            assert_eq!(message.ends_with(held), waits, "{message}");
         }
         let message = rollout(Some(&daemon_set((3, 2, 3))), None, &not_ready, "look", None).message;
         assert_eq!(message, "cloud-api-adaptor runs on 2 nodes; without the nodes that are not ready: b");

@@ -21,8 +21,8 @@ use crate::{
 
 /// Tolerations and selectors are part of the template of cloud-api-adaptor's Pods: a change replaces them on every node. The DaemonSet
 /// controller ends those of nodes that are no longer selected, whatever the strategy.
-const BEFORE_A_CHANGE: &str = "if peer pods run, set adaptor.updateStrategy.type to OnDelete in the same change, and first end those of \
-                               nodes that are then no longer selected";
+const BEFORE_A_CHANGE: &str = "if peer pods run, first delete those of nodes that are then no longer selected, and set \
+                               adaptor.updateStrategy.type to OnDelete in the same change";
 
 /// The state of one configuration's nodes.
 ///

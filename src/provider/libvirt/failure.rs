@@ -1,5 +1,7 @@
 //! What a failed call to libvirt means, and what of it a status may show *(no client)*.
 
+use std::io;
+
 use libvirt_client::{ConnectError, ConnectFailure, Error as Failure, ErrorCode};
 use operator_kit::Message;
 
@@ -19,7 +21,11 @@ fn public(failure: &Failure) -> String {
     match failure {
         Failure::Remote(refused) => format!("libvirt answered with the error {}", refused.code),
         Failure::Connect(ConnectError { reason: ConnectFailure::Io(problem), .. }) => {
-            format!("the operator cannot connect to libvirt ({})", problem.kind())
+            let problem = match problem.kind() {
+                io::ErrorKind::Other => "the connection ended before libvirt answered".to_owned(),
+                kind => kind.to_string(),
+            };
+            format!("the operator cannot connect to libvirt ({problem})")
         }
         Failure::Connect(ConnectError { reason: ConnectFailure::Silent(limit), .. }) => {
             format!("the operator cannot connect to libvirt (no answer within {limit:?})")

@@ -313,8 +313,8 @@ fn a_node_whose_taint_keeps_the_adaptor_off_has_no_more_than_run_there() {
     assert_eq!(
         finding.message,
         "9 VMs on 3 nodes (1 of 3 selected nodes have taints that cloud-api-adaptor's Pods do not tolerate, for example \
-         node-1 with for=db:NoSchedule; tolerate the taints in adaptor.tolerations, or change the selectors (if peer pods run, set \
-         adaptor.updateStrategy.type to OnDelete in the same change, and first end those of nodes that are then no longer selected); \
+         node-1 with for=db:NoSchedule; tolerate the taints in adaptor.tolerations, or change the selectors (if peer pods run, first \
+         delete those of nodes that are then no longer selected, and set adaptor.updateStrategy.type to OnDelete in the same change); \
          these nodes advertise only as many VMs as peer pods run there)"
     );
     cluster.of("node-1").runs = 0;

@@ -30,6 +30,10 @@ fn values_take_their_places_and_the_api_server_takes_the_result() -> Result<()> 
         let deployment = of_kind(&objects, "Deployment")?;
         let pod = &deployment["spec"]["template"]["spec"];
         let container = &pod["containers"][0];
+        let variable = |name: &str| {
+            let mut all = container["env"].as_array().into_iter().flatten();
+            all.find(|it| it["name"] == name).map_or(&Value::Null, |it| &it["value"])
+        };
         for (place, value) in [
             (&deployment["spec"]["replicas"], json!(3)),
             (&deployment["metadata"]["annotations"], json!({ "at": "deployment" })),
@@ -52,25 +56,13 @@ fn values_take_their_places_and_the_api_server_takes_the_result() -> Result<()> 
             (&container["imagePullPolicy"], json!("Always")),
             (&container["resources"], json!({ "limits": { "memory": "64Mi" } })),
             (&container["volumeMounts"][5], json!({ "name": "more", "mountPath": "/more" })),
-            (
-                &container["env"][3],
-                json!({ "name": "PEERPOD_OPERATOR_SETTINGS_CONFIG_MAP", "value": "mine" }),
-            ),
-            (
-                &container["env"][4],
-                json!({ "name": "PEERPOD_OPERATOR_CREDENTIALS_SECRET", "value": "credentials" }),
-            ),
-            (&container["env"][5], json!({ "name": "PEERPOD_OPERATOR_SSH_KEY_SECRET", "value": "key" })),
-            (
-                &container["env"][6],
-                json!({ "name": "PEERPOD_OPERATOR_ADAPTOR_TLS_SECRET", "value": "certificates" }),
-            ),
-            (&container["env"][7]["value"], json!(format!("caa:v1@{}", digest()))),
-            (
-                &container["env"][8],
-                json!({ "name": "PEERPOD_OPERATOR_BYOM_HOST_KEYS_SECRET", "value": "hosts" }),
-            ),
-            (&container["env"][9], json!({ "name": "A", "value": "b" })),
+            (variable("PEERPOD_OPERATOR_SETTINGS_CONFIG_MAP"), json!("mine")),
+            (variable("PEERPOD_OPERATOR_CREDENTIALS_SECRET"), json!("credentials")),
+            (variable("PEERPOD_OPERATOR_SSH_KEY_SECRET"), json!("key")),
+            (variable("PEERPOD_OPERATOR_ADAPTOR_TLS_SECRET"), json!("certificates")),
+            (variable("RELATED_IMAGE_CAA"), json!(format!("caa:v1@{}", digest()))),
+            (variable("PEERPOD_OPERATOR_BYOM_HOST_KEYS_SECRET"), json!("hosts")),
+            (variable("A"), json!("b")),
         ] {
             ensure!(*place == value, "{place} is not {value}");
         }
@@ -106,6 +98,7 @@ fn values_take_their_places_and_the_api_server_takes_the_result() -> Result<()> 
         ensure!(spec["admission"]["mode"] == "Policy" && spec["admission"]["replicas"] == 4, "{spec}");
         ensure!(spec["admission"]["resources"] == json!({ "limits": { "cpu": "0.5" } }), "{spec}");
         ensure!(spec["adaptor"]["updateStrategy"]["rollingUpdate"]["maxSurge"] == 1, "{spec}");
+        ensure!(spec["adaptor"]["image"] == json!(format!("caa:v1@{}", digest())), "{spec}");
         ensure!(spec["cloudSecretName"] == "credentials" && spec["configMapName"] == "mine", "{spec}");
         the_job_may_write_its_configuration_alone(&objects)?;
         for kind in ["PrometheusRule", "PodMonitor", "NetworkPolicy", "PodDisruptionBudget", "Job"] {
