@@ -79,7 +79,8 @@ reasons! {
     /// The Pod runs, and the cloud does not have its VM any more. The operator changes nothing. Delete the Pod, so that its
     /// controller makes another one.
     VMGone => Stalled, Warning;
-    /// The Pod runs, and its VM is off. The operator changes nothing. Start the VM, or delete the Pod.
+    /// The Pod runs, and its VM is off. The operator changes nothing. Delete the Pod, so that its controller makes another one: it does
+    /// not go on in a VM that is started again.
     VMStopped => Stalled, Warning;
 }
 
@@ -210,7 +211,10 @@ impl LostState {
             Self::Gone => {
                 "the cloud does not have the VM of this Pod any more; delete the Pod, so that its controller makes another one"
             }
-            Self::Stopped => "the VM of this Pod is off; start the VM, or delete the Pod",
+            Self::Stopped => {
+                "the VM of this Pod is off, and the Pod does not go on if it is started again; delete the Pod, so that its controller \
+                 makes another one"
+            }
         }
     }
 }

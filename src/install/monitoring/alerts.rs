@@ -75,7 +75,7 @@ fn of_programs() -> [Alert; 3] {
         },
         Alert {
             name: "PeerPodSettingsRefused",
-            expression: "min(peerpod_operator_settings_valid) == 0".to_owned(),
+            expression: "min by (settings) (peerpod_operator_settings_valid) == 0".to_owned(),
             patience: "5m",
             meaning: "the operator cannot use the mounted settings: deletions wait, or use the last good settings",
             action: "the log names the key or the file, and what to do; `/readyz` says what kind of problem it is",

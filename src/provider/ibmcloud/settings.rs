@@ -20,7 +20,8 @@ settings! {
         profile: Option<SecretString> = IBMCLOUD_IAM_PROFILE_ID.concerns_deletion(),
         /// Images of pod VMs, separated by commas.
         images: Option<String> = IBMCLOUD_PODVM_IMAGE_ID.required(),
-        /// Profile of a pod VM whose Pod asks for no size. Required if there is no list of profiles.
+        /// Profile of a pod VM whose Pod does not ask for both CPU and memory: such a Pod does not start without it. Required if there
+        /// is no list of profiles.
         instance_profile: Option<String> = IBMCLOUD_PODVM_INSTANCE_PROFILE_NAME,
         /// Profiles, separated by commas. A Pod gets the smallest one that fits its request.
         instance_profiles: Option<String> = IBMCLOUD_PODVM_INSTANCE_PROFILE_LIST,
@@ -33,7 +34,7 @@ settings! {
         /// Endpoint of the VPC API, such as https://eu-de.iaas.cloud.ibm.com/v1. If empty, that of the node's region. The operator then
         /// deletes VMs only while all nodes are in one region.
         vpc_endpoint: Option<String> = IBMCLOUD_VPC_ENDPOINT.concerns_deletion(),
-        /// Resource group of the pod VMs. If empty, the node's.
+        /// Resource group of the pod VMs. If empty, that of the node's subnet.
         resource_group: Option<String> = IBMCLOUD_RESOURCE_GROUP_ID.concerns_deletion(),
         /// Virtual private cloud of the pod VMs. If empty, the node's.
         vpc: Option<String> = IBMCLOUD_VPC_ID,

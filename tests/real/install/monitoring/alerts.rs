@@ -210,7 +210,7 @@ const CASES: [Case; 39] = [
             ("settings_valid", &[("settings", "aws"), A], "0x20"),
         ],
         quiet: &[4],
-        fires: Some((5, &[])),
+        fires: Some((5, &[("settings", "aws")])),
     },
     Case {
         alert: "PeerPodSettingsRefused",
