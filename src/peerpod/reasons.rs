@@ -79,8 +79,8 @@ reasons! {
     /// The Pod runs, and the cloud does not have its VM any more. The operator changes nothing. Delete the Pod, so that its
     /// controller makes another one.
     VMGone => Stalled, Warning;
-    /// The Pod runs, and its VM is off. The operator changes nothing. Delete the Pod, so that its controller makes another one: it does
-    /// not go on in a VM that is started again.
+    /// The Pod runs, and its VM is off. The operator changes nothing. The Pod does not recover when the VM is started again. Delete the
+    /// Pod, so that its controller makes another one.
     VMStopped => Stalled, Warning;
 }
 
@@ -212,8 +212,8 @@ impl LostState {
                 "the cloud does not have the VM of this Pod any more; delete the Pod, so that its controller makes another one"
             }
             Self::Stopped => {
-                "the VM of this Pod is off, and the Pod does not go on if it is started again; delete the Pod, so that its controller \
-                 makes another one"
+                "the VM of this Pod is off, and the Pod does not recover when the VM is started again; delete the Pod, so that its \
+                 controller makes another one"
             }
         }
     }

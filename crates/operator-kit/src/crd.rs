@@ -87,7 +87,8 @@ fn adapt(value: &mut Value) {
                 "uint32" => Some((0.0, f64::from(u32::MAX))),
                 _ => None,
             };
-            if format.starts_with("uint") {
+            let is_integers = format.starts_with("int") || format.starts_with("uint");
+            if is_integers && !matches!(format, "int32" | "int64") {
                 fields.remove("format");
             }
             if let Some((minimum, maximum)) = bounds {
@@ -127,6 +128,7 @@ mod tests {
             "depth": { "format": "int32" },
             "count": { "format": "int32", "minimum": 1.0, "maximum": 10.0 },
             "total": { "format": "int64" },
+            "small": { "format": "int16", "minimum": -32768.0 },
             "ratio": [{ "format": "double", "nullable": false }],
         });
         adapt(&mut derived);
@@ -135,6 +137,7 @@ mod tests {
             "depth": { "format": "int32", "minimum": -2_147_483_648.0, "maximum": 2_147_483_647.0 },
             "count": { "format": "int32", "minimum": 1.0, "maximum": 10.0 },
             "total": { "format": "int64" },
+            "small": { "minimum": -32768.0 },
             "ratio": [{ "format": "double", "nullable": false }],
         });
         assert_eq!(derived, installed);

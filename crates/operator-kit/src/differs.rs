@@ -67,13 +67,17 @@ fn value_differs(current: &Value, desired: &Value, owned: Option<&Value>, amount
     let owned = owned.and_then(Value::as_object);
     let merged = |prefix: &str| owned.filter(|it| it.keys().any(|key| key.starts_with(prefix)));
     match desired {
-        Value::Object(desired) if let Some(owned) = merged("f:") => {
-            fields_differ(current, desired, owned, amounts)
-        }
-        Value::Array(desired) if let Some(owned) = merged("k:") => items_differ(current, desired, owned),
-        Value::Array(desired) if let Some(owned) = merged("v:") => members_differ(current, desired, owned),
-        // It claims no field, and takes none from others.
-        Value::Object(desired) if desired.is_empty() => !(current.is_object() || current.is_null()),
+        Value::Object(fields) => match merged("f:") {
+            Some(owned) => fields_differ(current, fields, owned, amounts),
+            // It claims no field, and takes none from others.
+            None if fields.is_empty() => !(current.is_object() || current.is_null()),
+            None => !same(current, desired, amounts),
+        },
+        Value::Array(items) => match (merged("k:"), merged("v:")) {
+            (Some(owned), _) => items_differ(current, items, owned),
+            (None, Some(owned)) => members_differ(current, items, owned),
+            (None, None) => !same(current, desired, amounts),
+        },
         _ => !same(current, desired, amounts),
     }
 }
@@ -154,6 +158,8 @@ fn same(a: &Value, b: &Value, amounts: bool) -> bool {
         (Value::String(text), Value::String(other)) if amounts => {
             text == other || text.parse::<Amount>().is_ok_and(|amount| other.parse() == Ok(amount))
         }
+        // `10.0` of a typed object is `10` in the API server's answer.
+        (Value::Number(a), Value::Number(b)) if a.is_f64() != b.is_f64() => a.as_f64() == b.as_f64(),
         (a, b) => a == b || (is_nothing(a) && is_nothing(b)),
     }
 }

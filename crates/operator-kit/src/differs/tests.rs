@@ -296,3 +296,13 @@ proptest! {
         prop_assert!(!differs(&beside, &desired, MANAGER));
     }
 }
+
+#[test]
+fn a_whole_number_is_the_same_with_and_without_a_fraction() {
+    let same = |a: Value, b: Value| same(&json!({ "maximum": a }), &json!({ "maximum": b }), false);
+    assert!(same(json!(10), json!(10.0)) && same(json!(-1.0), json!(-1)));
+    assert!(
+        !same(json!(10), json!(10.5))
+            && !same(json!(9_007_199_254_740_993_i64), json!(9_007_199_254_740_992_i64))
+    );
+}
