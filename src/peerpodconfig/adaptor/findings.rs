@@ -109,9 +109,7 @@ pub(super) fn rollout(
     let is_by_hand = strategy.is_some_and(|it| it.type_.as_deref() == Some("OnDelete"));
     if ready < expected || updated < expected && !is_by_hand {
         // Without a surge, a rolling update counts the Pods of lost nodes as unavailable, and by default allows one.
-        let surges = strategy
-            .is_some_and(|it| it.rolling_update.as_ref().is_some_and(|update| update.max_surge.is_some()));
-        let held = if ready < expected || summary.not_ready.is_empty() || surges {
+        let held = if ready < expected || summary.not_ready.is_empty() || resources::surges(strategy) {
             ""
         } else {
             "; the update may be waiting: it continues only while fewer nodes than \
@@ -239,9 +237,12 @@ mod tests {
         let surge =
             json!({ "type": "RollingUpdate", "rollingUpdate": { "maxSurge": 1, "maxUnavailable": 0 } });
         let surge: DaemonSetUpdateStrategy = serde_json::from_value(surge).unwrap();
+        let no_surge = json!({ "rollingUpdate": { "maxSurge": 0, "maxUnavailable": 2 } });
+        let no_surge: DaemonSetUpdateStrategy = serde_json::from_value(no_surge).unwrap();
         for (pods, strategy, summary, waits) in [
             ((3, 2, 1), None, &not_ready, true),
             ((3, 2, 1), Some(&surge), &not_ready, false),
+            ((3, 2, 1), Some(&no_surge), &not_ready, true),
             ((3, 1, 1), None, &not_ready, false),
             ((3, 3, 1), None, &summary, false),
         ] {

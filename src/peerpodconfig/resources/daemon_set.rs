@@ -141,6 +141,12 @@ fn update_strategy(wanted: Option<&DaemonSetUpdateStrategy>) -> DaemonSetUpdateS
     DaemonSetUpdateStrategy { type_: Some(type_), rolling_update }
 }
 
+/// Whether the new Pod of a node starts before the old one ends.
+pub fn surges(wanted: Option<&DaemonSetUpdateStrategy>) -> bool {
+    let numbers = update_strategy(wanted).rolling_update;
+    numbers.and_then(|it| it.max_surge).is_some_and(|surge| !is_zero(&surge))
+}
+
 fn is_zero(number: &IntOrString) -> bool {
     match number {
         IntOrString::Int(number) => *number == 0,

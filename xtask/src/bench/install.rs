@@ -129,10 +129,7 @@ impl Bench {
             let name = made.await?.name_any();
             let defined = started.elapsed();
             // The garbage collector may be faster, as its Pod is gone.
-            let deleted = peerpods.delete(&name, &DeleteParams::default()).await;
-            if !matches!(&deleted, Err(kube::Error::Api(status)) if status.code == 404) {
-                deleted?;
-            }
+            wait::unless_gone(peerpods.delete(&name, &DeleteParams::default()).await)?;
             wait::gone(&peerpods, &name, DEADLINE).await?;
             anyhow::Ok((defined, started.elapsed()))
         };
