@@ -20,8 +20,9 @@ use super::{
 };
 use crate::{
     metrics::Metrics,
-    provider::{CATALOGUE, Openers, Target},
-    settings::{Folders, Inspection},
+    names::PLACES,
+    provider::{CATALOGUE, Target},
+    settings::{Folders, Inspection, Snapshot},
     sweep::{ByHand, Search, Untracked},
 };
 
@@ -90,9 +91,18 @@ pub(super) fn sweep(args: SweepArgs) -> ExitCode {
 
 async fn search(args: SweepArgs) -> Result<(), String> {
     let client = client::infer().await.map_err(|problem| problem.to_string())?;
-    let openers = Openers::default().in_cluster(client.clone(), &args.operator.namespace);
     let metrics = Metrics::new(&mut Registry::default());
-    let target = target(&args.folders.into(), &openers, metrics.clone())?;
+    let settings = settings(&args.folders.into())?;
+    let target =
+        Target::open(settings, (client.clone(), &args.operator.namespace), CALLS, metrics.clone()).await;
+    let target = target.map_err(|error| error.message.for_log().to_owned())?;
+    let target = target.ok_or("this version does not know the cloud of the settings")?;
+    if target.has_moved {
+        print_note(&format!(
+            "another host, account or pool answers here than before: SWEEP_TAG and SWEEP_EXCLUSIVE prove nothing. If this place is \
+             this cluster's, delete its entry from the ConfigMap {PLACES}"
+        ));
+    }
     let search = Search::new(client, metrics);
     let mut by_hand = ByHand::new(search, target, args.grace, args.pause);
     let failed = |problem: crate::sweep::Problem| problem.to_string();
@@ -122,14 +132,12 @@ fn ensure_none_left(mut failed: Vec<String>, more: usize) -> Result<(), String> 
     if failed.is_empty() { Ok(()) } else { Err(failed.join("\n")) }
 }
 
-/// The cloud of these settings.
-fn target(folders: &Folders, openers: &Openers, metrics: Metrics) -> Result<Target, &'static str> {
+/// The settings, if nothing is wrong with them.
+fn settings(folders: &Folders) -> Result<Snapshot, &'static str> {
     let inspection = Inspection::of(folders, CATALOGUE);
     let is_right = inspection.is_right();
     let settings = inspection.snapshot.filter(|_| is_right);
-    let settings = settings.ok_or("the settings cannot be used; peerpod-operator check says why")?;
-    Target::open(settings, openers, CALLS, metrics)
-        .ok_or("this version does not know the cloud of the settings")
+    settings.ok_or("the settings cannot be used; peerpod-operator check says why")
 }
 
 fn print(shown: &[Untracked], format: SweepFormat) -> io::Result<()> {

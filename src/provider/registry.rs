@@ -16,7 +16,7 @@ use super::{
     cloud::{Opening, RecordedPlace},
     decorate,
     former_places::{FormerProvider, WithFormerPlaces},
-    places::{KnownPlaces, Places},
+    places::{self, KnownPlaces, Places},
     sightings::Sightings,
 };
 use crate::{
@@ -230,19 +230,27 @@ pub(crate) struct Target {
 }
 
 impl Target {
-    /// The cloud of these settings, with a provider of its own for this many calls at once.
+    /// The cloud of these settings, with a provider of its own for this many calls at once. The operator's namespace has the record of the
+    /// places. `None`: this version does not know the cloud.
+    ///
+    /// # Errors
+    ///
+    /// If the provider cannot be opened, or it cannot be found out whether its place has moved.
     #[cfg(feature = "cli")]
-    pub(crate) fn open(
+    pub(crate) async fn open(
         settings: Snapshot,
-        openers: &Openers,
+        (client, namespace): (Client, &str),
         calls: usize,
         metrics: Metrics,
-    ) -> Option<Self> {
-        let cloud = Cloud::named(settings.cloud())?;
-        let provider = openers.open(&settings, Opening::new(calls));
-        let provider = provider.map(|it| decorate(it, cloud.name(), Limits::default(), metrics));
-        let settings = Arc::new(settings);
-        Some(Self { cloud, settings, provider, may_miss_vms: false, has_moved: false })
+    ) -> Result<Option<Self>, Error> {
+        let Some(cloud) = Cloud::named(settings.cloud()) else { return Ok(None) };
+        let openers = Openers::default().in_cluster(client.clone(), namespace);
+        let provider = openers.open(&settings, Opening::new(calls))?;
+        let provider = decorate(provider, cloud.name(), Limits::default(), metrics);
+        let has_moved = places::has_moved(client, namespace, &settings, &*provider).await?;
+        let (settings, provider) = (Arc::new(settings), Ok(provider));
+        // A command does not conclude that a VM is gone.
+        Ok(Some(Self { cloud, settings, provider, may_miss_vms: true, has_moved }))
     }
 }
 

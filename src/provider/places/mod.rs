@@ -10,6 +10,7 @@
 //! keeper.rs    the leader reads the ConfigMap, writes the entry, asks who answers there, and adds that
 //! term.rs      what it has seen since it leads, and has not written yet
 //! messages.rs  what it logs, and its errors
+//! by_hand.rs   what the record says to the command `sweep`
 //! ```
 //!
 //! A place is an address and who answers there, its [identity](super::Provider::identity): a host, an account or a pool. The settings
@@ -26,6 +27,8 @@
 //! again, also after the settings have been set back: cloud-api-adaptor may have started meanwhile. While the operator cannot read or write
 //! the places, it deletes nothing, and it releases nothing unless an administrator says so.
 
+#[cfg(feature = "cli")]
+mod by_hand;
 mod keeper;
 mod messages;
 mod records;
@@ -38,6 +41,8 @@ use jiff::Timestamp;
 use operator_kit::{Leadership, Permission, changes::changes};
 use tokio::sync::{Notify, watch};
 
+#[cfg(feature = "cli")]
+pub(super) use self::by_hand::has_moved;
 use self::keeper::Keeper;
 use super::{CloudSettings, CloudsContext, Error, Limits, Opening, cloud_label, decorate};
 use crate::{

@@ -11,6 +11,7 @@ use tokio::{process::Command, time::timeout};
 use super::{sweeping, uid_of_cluster};
 use crate::{
     cli::apply::PATIENCE,
+    provider::places::{set_other_host, until_recorded},
     support::{Alone, PROGRAM},
 };
 
@@ -58,5 +59,29 @@ fn a_dry_run_lists_stray_vms_and_a_real_run_deletes_them() -> Result<()> {
         ensure!(told.contains("1 deleted"), "{told}");
         ensure!(!scene.host.virsh().domains().await?.contains(name), "the VM is there");
         scene.lives(&tracked).await
+    })
+}
+
+#[test]
+fn a_declaration_proves_nothing_where_another_host_answers_than_is_recorded() -> Result<()> {
+    sweeping(&[], &["--sweep=off"], async |alone| {
+        let key = until_recorded(alone, 1).await?;
+        let scene = alone.scene();
+        let stray = scene.host.start_pod_vm(&vm_name("crashed")).await?;
+        set_other_host(alone, &key).await?;
+
+        let kept = by_hand(alone, &["--grace=1s", "-o", "json"]).await?;
+        let found: Value = serde_json::from_slice(&kept.stdout)?;
+        ensure!(
+            found[0]["name"] == stray.domain.name.as_str() && found[0]["verdict"] == "unproven",
+            "{found}"
+        );
+        let said = String::from_utf8(kept.stderr)?;
+        ensure!(
+            said.contains("another host, account or pool answers") && said.contains("0 deleted"),
+            "{said}"
+        );
+        ensure!(scene.host.virsh().domains().await?.contains(&stray.domain.name), "the VM is gone");
+        Ok(())
     })
 }

@@ -60,6 +60,16 @@ pub async fn forget(alone: &Alone<'_>, key: &str) -> Result<()> {
     Ok(())
 }
 
+/// Makes the record say that another host answered at this place.
+pub async fn set_other_host(alone: &Alone<'_>, key: &str) -> Result<()> {
+    let (_, mut entry) =
+        entries(alone).await?.into_iter().find(|it| it.0 == key).context("it is not recorded")?;
+    entry["host"] = json!({ "named": "00000000-0000-4000-8000-000000000000" });
+    let patch = Patch::Merge(json!({ "data": { key: entry.to_string() } }));
+    records(alone).patch(PLACES, &PatchParams::default(), &patch).await?;
+    Ok(())
+}
+
 /// Another libvirtd, and the settings for it.
 pub async fn another(dir: &Path) -> Result<(Libvirtd, Settings)> {
     let libvirtd = Libvirtd::start(&dir.join("l"), Lifetime::Owned).await?;
