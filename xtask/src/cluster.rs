@@ -111,17 +111,20 @@ pub(crate) async fn start(name: &str, node: bool) -> Result<named::Up> {
 }
 
 fn env(name: &str) -> Result<()> {
-    let cluster = running(name)?;
+    writeln!(stdout(), "{}", exports(&running(name)?))?;
+    Ok(())
+}
+
+/// The line that makes a shell use this cluster.
+pub(crate) fn exports(cluster: &Cluster) -> String {
     let programs = cluster.kubectl_program().parent().unwrap_or(Path::new("/"));
-    writeln!(
-        stdout(),
-        // A kubectl of another version may be on the PATH. The cluster is on this machine, whatever proxy the environment names.
+    // A kubectl of another version may be on the PATH. The cluster is on this machine, whatever proxy the environment names.
+    format!(
         "export KUBECONFIG={} PATH={}:\"$PATH\" NO_PROXY={},\"${{NO_PROXY:-${{no_proxy:-}}}}\"",
         quote(&cluster.kubeconfig()),
         quote(programs),
         cluster.server_ip(),
-    )?;
-    Ok(())
+    )
 }
 
 /// The cluster of this name. Fails unless all of it runs.

@@ -2,14 +2,18 @@
 
 use std::{
     fs,
+    io::{Write as _, stderr},
     os::unix::process::CommandExt as _,
     path::{Path, PathBuf},
     process::{Command, Stdio},
 };
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use clap::{Args, Subcommand};
-use peerpod_operator::{install::removal::ALLOW_ANNOTATION, names::DEFAULT_IMAGE};
+use peerpod_operator::{
+    install::removal::ALLOW_ANNOTATION,
+    names::{CONFIG_MAP, DEFAULT_IMAGE, SECRET},
+};
 
 use crate::{artifacts, repository};
 
@@ -62,8 +66,17 @@ pub(crate) fn install(task: &Install) -> Result<()> {
     }
 }
 
-/// Deletes the CRDs, unless PeerPods or PeerPodConfigs are left.
+/// Deletes the CRDs, unless an operator uses them, or PeerPods or PeerPodConfigs are left.
 pub(crate) fn uninstall() -> Result<()> {
+    ensure_none_runs()?;
+    ensure_nothing_left()?;
+    let crds = of_repository(CRDS);
+    kubectl(&["annotate", "--overwrite", "-f", &crds, &allow_removal()])?;
+    kubectl(&["delete", "--ignore-not-found", "-f", &crds])
+}
+
+/// Fails if PeerPods or PeerPodConfigs are left.
+fn ensure_nothing_left() -> Result<()> {
     let left = |kind| output(&["get", kind, "--all-namespaces", "--ignore-not-found", "--output=name"]);
     let count = left("peerpods")?.lines().count();
     ensure!(
@@ -77,14 +90,14 @@ pub(crate) fn uninstall() -> Result<()> {
         "{count} PeerPodConfigs are left, and only the operator can undo what it did for them; delete them while it runs: \
          kubectl delete peerpodconfigs --all --all-namespaces"
     );
-    let crds = of_repository(CRDS);
-    kubectl(&["annotate", "--overwrite", "-f", &crds, &allow_removal()])?;
-    kubectl(&["delete", "--ignore-not-found", "-f", &crds])
+    Ok(())
 }
 
 /// Runs the operator on this machine, until it is stopped.
 pub(crate) fn run(task: &Run) -> Result<()> {
-    if !task.arguments.iter().any(|it| it.starts_with("--leader-elect")) {
+    let elects = |arguments: &[String]| matches!(arguments, [flag, value] if flag == "--leader-elect" && value == "true");
+    if !task.arguments.iter().any(|it| it == "--leader-elect=true") && !task.arguments.windows(2).any(elects)
+    {
         ensure_none_runs()?;
     }
     let mut operator = developers("peerpod-operator")?;
@@ -92,18 +105,21 @@ pub(crate) fn run(task: &Run) -> Result<()> {
     Err(operator.args(&task.arguments).exec()).context("running the operator")
 }
 
-/// Fails if the cluster has an operator: without leader election both would act.
+/// Fails if the cluster runs an operator: without leader election both would act, and without the CRDs it could do nothing.
 fn ensure_none_runs() -> Result<()> {
-    const REPLICAS: &str = "--output=jsonpath={.spec.replicas}";
-    let namespace = peerpod_operator::NAMESPACE;
-    let query =
-        ["get", "deployment", "peerpod-operator", "--namespace", namespace, "--ignore-not-found", REPLICAS];
-    let replicas = output(&query)?;
-    ensure!(
-        matches!(&*replicas, "" | "0"),
-        "the cluster runs an operator already, and both would act at once; stop it first: kubectl --namespace {namespace} scale \
-         deployment peerpod-operator --replicas=0"
-    );
+    const EACH: &str =
+        "--output=jsonpath={range .items[*]}{.metadata.namespace} {.spec.replicas}{\"\\n\"}{end}";
+    // helm installs it into any namespace.
+    let named = "--field-selector=metadata.name=peerpod-operator";
+    let deployments = output(&["get", "deployments", "--all-namespaces", named, EACH])?;
+    let running =
+        deployments.lines().filter_map(|it| it.split_once(' ')).find(|(_, replicas)| *replicas != "0");
+    if let Some((namespace, _)) = running {
+        bail!(
+            "the cluster runs an operator already; stop it first: kubectl --namespace {namespace} scale deployment \
+             peerpod-operator --replicas=0"
+        );
+    }
     Ok(())
 }
 
@@ -116,19 +132,22 @@ pub(crate) fn developers(name: &str) -> Result<Command> {
     Ok(operator)
 }
 
-/// Installs everything by kustomize, with this image.
+/// Installs everything by kustomize, with this image. Settings that the cluster has stay.
 pub(crate) fn deploy(task: &Deploy) -> Result<()> {
-    let folder = kustomization(task)?;
+    let folder = kustomization(task, &settings_that_stay()?)?;
     kubectl(&["apply", "--server-side", "--force-conflicts", "-k", &folder.display().to_string()])
 }
 
 /// Drains the installation, then deletes it.
 pub(crate) fn undeploy(task: &Deploy) -> Result<()> {
     // A misspelt provider must drain nothing.
-    let folder = kustomization(task)?;
+    let folder = kustomization(task, "")?;
     let operator = ["exec", "deploy/peerpod-operator", "--", "peerpod-operator", "drain"];
     let drained = kubectl(&[&["--namespace", peerpod_operator::NAMESPACE], &operator[..]].concat());
-    drained.context("the installation was not drained, and nothing was deleted")?;
+    // One that never ran, or that was deleted before, can drain nothing.
+    drained
+        .or_else(|problem| ensure_nothing_left().map_err(|left| left.context(problem)))
+        .context("the installation was not drained, and nothing was deleted")?;
     kubectl(&["annotate", "--overwrite", "crd,namespace", "-l", REMOVABLE, &allow_removal()])?;
     kubectl(&["delete", "--ignore-not-found", "-k", &folder.display().to_string()])
 }
@@ -143,8 +162,23 @@ fn allow_removal() -> String {
     format!("{ALLOW_ANNOTATION}=true")
 }
 
-/// A kustomization of the provider's overlay with the image.
-fn kustomization(task: &Deploy) -> Result<PathBuf> {
+/// Patches that leave out settings that the cluster has: those of the overlay, most of them empty, would replace them.
+fn settings_that_stay() -> Result<String> {
+    let (mut patches, namespace) = (Vec::new(), peerpod_operator::NAMESPACE);
+    for (kind, name) in [("ConfigMap", CONFIG_MAP), ("Secret", SECRET)] {
+        let query = ["get", kind, name, "--namespace", namespace, "--ignore-not-found", "--output=name"];
+        if output(&query)?.is_empty() {
+            continue;
+        }
+        writeln!(stderr(), "The {kind} {name} stays as it is.")?;
+        let object = format!("kind: {kind}, metadata: {{name: {name}, namespace: {namespace}}}");
+        patches.push(format!("- patch: '{{$patch: delete, apiVersion: v1, {object}}}'\n"));
+    }
+    Ok(if patches.is_empty() { String::new() } else { format!("patches:\n{}", patches.concat()) })
+}
+
+/// A kustomization of the provider's overlay with the image and these patches.
+fn kustomization(task: &Deploy, patches: &str) -> Result<PathBuf> {
     let root = repository::root();
     let overlay = Path::new("kustomize/overlays").join(&task.provider);
     // An empty one, as of a variable that is not set, would be the folder of all overlays.
@@ -159,7 +193,7 @@ fn kustomization(task: &Deploy) -> Result<PathBuf> {
     let (name, tag) = split(&task.image);
     let text = format!(
         "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\nresources: [../../{}]\nimages:\n- name: {}\n  \
-         newName: {name}\n  {tag}\n",
+         newName: {name}\n  {tag}\n{patches}",
         overlay.display(),
         split(DEFAULT_IMAGE).0,
     );

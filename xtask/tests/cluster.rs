@@ -97,6 +97,9 @@ END",
     let refusal = shell(line, "$xtask uninstall")?.err().context("a PeerPod was deleted")?;
     ensure!(refusal.contains("1 PeerPods are left"), "{refusal}");
     does("kubectl delete peerpods left")?;
+    does("$xtask uninstall")?;
+    let definition = "kubectl get crd peerpods.confidentialcontainers.org --ignore-not-found --output=name";
+    assert_eq!(does(definition)?, "", "the definition is there");
 
     let unknown = shell(line, "$xtask deploy --provider openstack")?.err().context("it was deployed")?;
     ensure!(unknown.contains("there is no overlay kustomize/overlays/openstack"), "{unknown}");
@@ -104,8 +107,11 @@ END",
     let image = "kubectl -n confidential-containers-system get deployment peerpod-operator \
                  -o jsonpath='{.spec.template.spec.containers[0].image}'";
     assert_eq!(does(image)?, "registry.example/mine:v2");
-    let refusal = shell(line, "$xtask undeploy")?.err().context("it was deleted without a drain")?;
-    ensure!(refusal.contains("nothing was deleted"), "{refusal}");
+    let mine = "-n confidential-containers-system configmap peer-pods-cm";
+    does(&format!("kubectl patch {mine} --patch '{{\"data\":{{\"LIBVIRT_URI\":\"mine\"}}}}'"))?;
+    does("$xtask deploy --provider aws --image registry.example/mine:v3")?;
+    assert_eq!(does(image)?, "registry.example/mine:v3");
+    assert_eq!(does(&format!("kubectl get {mine} -o jsonpath='{{.data.LIBVIRT_URI}}'"))?, "mine");
     does(
         "kubectl create -f - <<END
 apiVersion: node.k8s.io/v1
@@ -115,9 +121,15 @@ handler: kata-remote
 END",
     )?;
     does("$xtask samples")?;
+    let refusal = shell(line, "$xtask undeploy")?.err().context("it was deleted without a drain")?;
+    ensure!(
+        refusal.contains("nothing was deleted") && refusal.contains("PeerPodConfigs are left"),
+        "{refusal}"
+    );
     does("kubectl -n confidential-containers-system delete peerpodconfigs --all")?;
-    does("$xtask uninstall")?;
-    let definition = "kubectl get crd peerpods.confidentialcontainers.org --ignore-not-found --output=name";
+    let refusal = shell(line, "$xtask uninstall")?.err().context("the operator lost its definitions")?;
+    ensure!(refusal.contains("runs an operator already"), "{refusal}");
+    does("$xtask undeploy")?;
     assert_eq!(does(definition)?, "", "the definition is there");
     Ok(())
 }

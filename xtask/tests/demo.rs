@@ -111,8 +111,8 @@ fn keep(demos: &Demos, arguments: &[&str]) -> Result<(String, PathBuf)> {
     assert_eq!(said.matches("as told").count(), stories(&said)?, "{said}");
     assert!(!said.contains('\x1b'), "no colours where there is no terminal: {said}");
     let kubeconfig =
-        said.lines().find_map(|line| line.trim().strip_prefix("export KUBECONFIG='")?.strip_suffix('\''));
-    let kubeconfig = PathBuf::from(kubeconfig.context("it says how to look around")?);
+        said.lines().find_map(|line| line.trim().strip_prefix("export KUBECONFIG='")?.split_once('\''));
+    let kubeconfig = PathBuf::from(kubeconfig.context("it says how to look around")?.0);
     Ok((said, kubeconfig))
 }
 

@@ -1,7 +1,6 @@
 //! A demo that stays: how to find and to end it.
 
 use std::{
-    env,
     fs::{self, File},
     io::{self, Write as _},
     path::{Path, PathBuf},
@@ -21,7 +20,7 @@ use super::{
     stage::{NAMESPACE, Stage},
     stories::{CONFIG_FILE, PODS_FILE},
 };
-use crate::cluster::quote;
+use crate::cluster::{exports, quote};
 
 /// The file that records the operator's process, if it is a process of this machine.
 const NOTE: &str = "operator.json";
@@ -53,9 +52,8 @@ pub(super) fn ensure_none() -> Result<()> {
     let cluster = Cluster::open(&cluster_dir(&dir))?.filter(|cluster| cluster.ended().is_empty());
     match cluster {
         Some(cluster) => bail!(
-            "an earlier `cargo xtask demo --keep` is still running.\n\n  use it:  export KUBECONFIG={}\n  \
-             end it:  cargo xtask demo --down",
-            quote(&cluster.kubeconfig())
+            "an earlier `cargo xtask demo --keep` is still running.\n\n  use it:  {}\n  end it:  cargo xtask demo --down",
+            exports(&cluster)
         ),
         None => bail!(
             "an earlier `cargo xtask demo --keep` has left {}, but not all of it still runs.\n\n  remove \
@@ -119,16 +117,8 @@ pub(super) async fn invite(stage: Stage, paint: Paint) -> Result<()> {
     stage.caa.start_vm(&pod, host).await?;
 
     let cluster = stage.testbed.cluster();
-    let kubectl = &cluster.tools().kubectl;
-    let mut lines = vec![format!("export KUBECONFIG={}", quote(&cluster.kubeconfig()))];
-    if !is_on_path("kubectl")
-        && let Some(folder) = kubectl.parent()
-    {
-        lines.push(format!("export PATH=\"$PATH\":{}", quote(folder)));
-    }
     let virsh = format!("virsh --connect '{}'", host.uri());
-    lines.push(format!("{virsh} list --all"));
-    lines.push(format!("{virsh} vol-list default"));
+    let lines = [exports(cluster), format!("{virsh} list --all"), format!("{virsh} vol-list default")];
 
     let mut stdout = io::stdout().lock();
     let heading = |text: &str| paint.paint(Style::Bold, text);
@@ -155,9 +145,4 @@ pub(super) async fn invite(stage: Stage, paint: Paint) -> Result<()> {
     writeln!(stdout, "  control plane  {}/", cluster.logs().display())?;
     writeln!(stdout, "\n{}\n  cargo xtask demo --down", heading("End it all:"))?;
     Ok(())
-}
-
-fn is_on_path(program: &str) -> bool {
-    env::var_os("PATH")
-        .is_some_and(|path| env::split_paths(&path).any(|folder| folder.join(program).is_file()))
 }

@@ -150,19 +150,26 @@ pub(super) fn uri(socket: &Path, driver: &str, path: &str) -> Result<ConnectUri>
     text.parse().with_context(|| format!("the path {} cannot be part of a URI", socket.display()))
 }
 
+/// Fails if a user must first make folders: in its namespace, it may mount over folders, but not make them in root's.
+pub(super) fn ensure_folders() -> Result<()> {
+    if rustix::process::geteuid().is_root() {
+        return Ok(());
+    }
+    let missing = FOLDERS.iter().map(|(_, target)| *target).filter(|it| !Path::new(it).exists());
+    let missing: Vec<_> = missing.collect();
+    ensure!(
+        missing.is_empty(),
+        "libvirt's folders are missing, as after each start of this machine; make them with\n  sudo mkdir -p {}",
+        missing.join(" ")
+    );
+    Ok(())
+}
+
 /// Starts the daemon of a prepared folder. Its log is `libvirtd.log` there.
 pub(super) fn start(dir: &Path, purpose: Purpose, lifetime: Lifetime) -> Result<Process> {
     let mut unshare = Command::new("unshare");
     unshare.arg("--mount");
     if !rustix::process::geteuid().is_root() {
-        // In its namespace, a user may mount over folders, but not make them in root's.
-        let missing: Vec<_> =
-            FOLDERS.iter().map(|(_, target)| *target).filter(|it| !Path::new(it).exists()).collect();
-        ensure!(
-            missing.is_empty(),
-            "libvirt's folders are missing; make them with\n  sudo mkdir -p {}",
-            missing.join(" ")
-        );
         unshare.arg("--map-root-user");
     }
     let run = match purpose {

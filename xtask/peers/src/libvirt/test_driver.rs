@@ -34,9 +34,10 @@ pub struct Libvirtd {
 }
 
 impl Libvirtd {
-    /// Installs the packages, so that [`start`](Self::start) need not.
+    /// Installs the packages, so that [`start`](Self::start) need not. Fails if a user must first make folders.
     pub fn install() -> Result<()> {
-        cluster::packages::ensure(&PACKAGES)
+        cluster::packages::ensure(&PACKAGES)?;
+        daemon::ensure_folders()
     }
 
     /// Starts one with its state and its log in `dir`, a folder of its own. It has the driver's one domain `test`, the pool
