@@ -1,7 +1,10 @@
 //! What happens while the sandbox of a Pod is being created.
 
+use std::cell::Cell;
+
 use anyhow::{Result, ensure};
 use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Pod;
 use kube::api::{DeleteParams, Patch, PatchParams};
 use serde_json::json;
 use testbed::wait::{self, DEADLINE};
@@ -106,13 +109,20 @@ fn a_surge_replaces_cloud_api_adaptor_on_its_node_while_a_pod_runs() -> Result<(
         let adaptor = json!({ "updateStrategy": { "rollingUpdate": { "maxSurge": 1 } }, "podAnnotations": { "version": "2" } });
         let patch = Patch::Merge(json!({ "spec": { "adaptor": adaptor } }));
         stage.configs.patch("config", &PatchParams::default(), &patch).await?;
+        let were_together = Cell::new(false);
         wait::eventually("one that was started beside it runs alone", 2 * DEADLINE, async || {
             let pods = stage.adaptors().await?;
+            let is_former =
+                |pod: &Pod| pod.metadata.uid == before && pod.metadata.deletion_timestamp.is_none();
+            if pods.len() == 2 && pods.iter().any(is_former) {
+                were_together.set(true);
+            }
             let [pod] = pods.as_slice() else { anyhow::bail!("{} are there", pods.len()) };
             ensure!(pod.metadata.uid != before, "it is the one from before");
             Ok(())
         })
         .await?;
+        ensure!(were_together.get(), "the former one ended before another one ran");
         stage.until_it_waits_for("web").await?;
         stage.until_left("web", 1, 1).await?;
         stage.until_gone("web").await?;

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use anyhow::{Result, ensure};
+use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt as _;
 use peerpod_operator::provider::{
     Claim, Error, ErrorClass, InstanceId, Stage, cloud::RecordedPlace, docker::CLOUD,
@@ -54,7 +55,7 @@ impl Stand {
 }
 
 fn running(name: &str) -> Container<'_> {
-    Container { name, running: true, volume: None }
+    Container { name, running: true, volume: None, cluster_uid: None }
 }
 
 #[test]
@@ -71,6 +72,22 @@ fn a_deletion_takes_three_requests() -> Result<()> {
         ensure!(gone.is_err_and(|error| error.class == ErrorClass::NotFound));
         assert_eq!(docker.methods(), ["GET", "DELETE", "GET"]);
         ensure!(!docker.podman.has_container(&name)? && !docker.podman.has_volume(&volumes[0])?);
+        Ok(())
+    })
+}
+
+#[test]
+fn a_container_says_when_it_was_made_and_of_which_cluster_it_is() -> Result<()> {
+    run(async {
+        let docker = Stand::start().await?;
+        let name = vm_name("web");
+        let of_another = Container { cluster_uid: Some("another"), ..running(&name) };
+        let id = docker.podman.make(&of_another).await?;
+        let provider = docker.settings().open()?;
+        let vm = provider.describe(&InstanceId::of(&CLOUD, &id)?, &Claim::default()).await?;
+        ensure!(vm.cluster_uid.as_deref() == Some("another"), "{vm:?}");
+        let age = vm.created.map(|created| Timestamp::now().duration_since(created).abs());
+        ensure!(age.is_some_and(|age| age < SignedDuration::from_mins(5)), "{vm:?}");
         Ok(())
     })
 }

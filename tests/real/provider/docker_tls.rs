@@ -52,7 +52,7 @@ async fn describe(settings: &Settings, id: &str) -> Result<Result<Stage, Error>>
 }
 
 fn running(name: &str) -> Container<'_> {
-    Container { name, running: true, volume: None }
+    Container { name, running: true, volume: None, cluster_uid: None }
 }
 
 #[test]

@@ -3,9 +3,11 @@
 use std::{
     fs,
     net::SocketAddr,
+    os::unix::ffi::OsStrExt as _,
     path::{Path, PathBuf},
     process::Command,
-    time::Duration,
+    thread,
+    time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, Result, ensure};
@@ -33,6 +35,9 @@ const PORT: u16 = 2375;
 const IMAGE: &str = "peer";
 const START_DEADLINE: Duration = Duration::from_secs(60);
 
+/// How long the monitors of removed containers may take to end.
+const CLEAN_UP_PATIENCE: Duration = Duration::from_secs(10);
+
 /// Options that keep podman away from the machine's own state and configuration.
 const OPTIONS: [&str; 8] = [
     "--storage-driver",
@@ -54,6 +59,8 @@ pub struct Container<'a> {
     pub running: bool,
     /// The name of a user's volume that is mounted in it.
     pub volume: Option<&'a str>,
+    /// The UID of the cluster that its label names.
+    pub cluster_uid: Option<&'a str>,
 }
 
 /// A podman.
@@ -102,11 +109,13 @@ impl Podman {
         let binds: Vec<_> = container.volume.iter().map(|volume| format!("{volume}:/data")).collect();
         // podman's default limits may be more than a test machine allows.
         let limits = ["nofile", "nproc"].map(|name| json!({ "Name": name, "Soft": 1024, "Hard": 1024 }));
+        let mut labels = json!({ "cluster": "test" });
+        container.cluster_uid.iter().for_each(|uid| labels["caa-cluster-uid"] = json!(uid));
         let wanted = json!({
             "Image": IMAGE,
             // A container that a test leaves behind ends by itself.
             "Cmd": [SLEEP, "600"],
-            "Labels": { "cluster": "test" },
+            "Labels": labels,
             "Volumes": { "/anonymous": {} },
             "HostConfig": { "NetworkMode": "none", "Ulimits": limits, "Binds": binds },
         });
@@ -158,7 +167,24 @@ impl Drop for Podman {
     /// nothing worse can result.
     fn drop(&mut self) {
         drop(podman(&self.dir).args(["rm", "--all", "--force", "--volumes", "--time=0"]).output());
+        // Each container's monitor still runs a podman, which would make the folder again while or after it is removed.
+        let until = Instant::now() + CLEAN_UP_PATIENCE;
+        while cleans_up(&self.dir) && Instant::now() < until {
+            thread::sleep(Duration::from_millis(20));
+        }
     }
+}
+
+/// Whether the monitor of a container in this folder is there, or the podman that it runs at its end.
+fn cleans_up(dir: &Path) -> bool {
+    let root = dir.join("root");
+    let root = root.as_os_str().as_bytes();
+    fs::read_dir("/proc").into_iter().flatten().flatten().any(|process| {
+        let line = fs::read(process.path().join("cmdline")).unwrap_or_default();
+        // The service has the folder in its command line, too.
+        line.split(|byte| *byte == 0).any(|it| it == b"cleanup")
+            && line.windows(root.len()).any(|it| it == root)
+    })
 }
 
 /// podman with its state in this folder.

@@ -103,6 +103,13 @@ fn objects_stay_while_a_configuration_of_that_name_exists_elsewhere() -> Result<
         })
         .await?;
         stage.shares(&[Some(2)]).await?;
+        let kept = everything(&stage.client).await?;
+        for kind in ["MutatingAdmissionPolicy", "MutatingAdmissionPolicyBinding"] {
+            let is_kept = |object: &String| {
+                object.contains(&format!("/{kind} ")) && object.ends_with("/peer-pods-config")
+            };
+            ensure!(kept.keys().any(is_kept), "the {kind} was deleted: {kept:?}");
+        }
         // The operator runs when this configuration is removed.
         remove_by_force(&elsewhere, "config").await?;
         until_as(&stage.client, &before).await?;

@@ -1,13 +1,13 @@
 //! What `check` says about the operator's permissions.
 
-use anyhow::{Result, ensure};
+use anyhow::{Result, bail, ensure};
 use peerpod_operator::provider::alibabacloud::POLICY;
 use peers::alibaba::{Instance, Owner, actions};
 use testbed::vm_name;
 
 use super::Cloud;
 use crate::{
-    provider::check::{check, findings, outcomes},
+    provider::check::{check, outcomes},
     support::run,
 };
 
@@ -26,9 +26,18 @@ fn check_names_the_one_permission_that_is_missing_and_changes_nothing() -> Resul
             cloud.peer.owner(&Owner::operator(&rest)).await?;
             let (output, report) = check(cloud.dir.path(), &cloud.settings(), &[]).await?;
             assert_eq!(output.status.code(), Some(3), "{missing}: {report}");
-            let failed: Vec<_> =
-                findings(&report).into_iter().filter(|(outcome, _)| outcome == "fails").collect();
-            ensure!(failed.len() == 1 && failed[0].1.contains("Forbidden.RAM"), "{missing}: {report}");
+            let findings: Vec<_> = report["findings"].as_array().into_iter().flatten().collect();
+            let failed: Vec<_> = findings.into_iter().filter(|it| it["outcome"] == "fails").collect();
+            let [failed] = failed.as_slice() else { bail!("{missing}: {report}") };
+            let text = failed["text"].as_str().unwrap_or_default();
+            ensure!(text.contains("Forbidden.RAM"), "{missing}: {report}");
+            let is_named = match missing.as_str() {
+                "ecs:DescribeInstances" => failed["subject"] == "look up VMs",
+                "ecs:DescribeNetworkInterfaces" => failed["subject"] == "look up interfaces",
+                "vpc:DescribeEipAddresses" => failed["subject"] == "look up addresses",
+                probed => text.contains(&format!("({})", probed.split(':').next_back().unwrap_or_default())),
+            };
+            ensure!(is_named, "{missing}: {report}");
         }
         let left = cloud.peer.left(&id).await?;
         ensure!(left.vm && !left.deleting, "check deletes: {left:?}");

@@ -96,7 +96,7 @@ fn a_vm_of_ecs_is_deleted_with_its_pod_and_foreign_vms_and_disks_stay() -> Resul
         let left = peer.left(&id).await?;
         let expected = Left { vm: false, deleting: false, nics: 0, addresses: 0, system: 0, data: 1 };
         assert_eq!(left, expected);
-        ensure!(scene.peerpods.get_opt(&stolen).await?.is_some(), "{stolen} is released");
+        scene.held(&stolen, "NotThisPodsVM").await?;
         let left = peer.left(&other).await?;
         ensure!(left.vm && !left.deleting, "{left:?}");
         Ok(())

@@ -61,7 +61,7 @@ fn a_vm_of_vpc_is_deleted_with_its_pod_and_foreign_vms_and_volumes_stay() -> Res
         wait::gone(&scene.peerpods, &peerpod, 2 * DEADLINE).await?;
         let left = peer.left(&id).await?;
         ensure!(!left.vm && left.boot == 0 && left.data == 1, "{left:?}");
-        ensure!(scene.peerpods.get_opt(&stolen).await?.is_some(), "{stolen} is released");
+        scene.held(&stolen, "NotThisPodsVM").await?;
         let left = peer.left(&other).await?;
         ensure!(left.vm && !left.deleting, "{left:?}");
         Ok(())

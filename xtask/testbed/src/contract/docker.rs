@@ -66,7 +66,8 @@ impl Peer for Docker {
 
     async fn make(&self, kind: Kind, pod: &str) -> Result<Example, Cannot> {
         let name = name_of(kind, pod);
-        let (data, running) = (volume(&name), Container { name: &name, running: true, volume: None });
+        let data = volume(&name);
+        let running = Container { name: &name, running: true, volume: None, cluster_uid: None };
         let container = match kind {
             Kind::Running | Kind::Foreign => running,
             Kind::Stopped => Container { running: false, ..running },
