@@ -15,7 +15,7 @@ const REVIEWS: Description = Description {
     kind: "counter",
     labels: &["outcome"],
     help: "Answered reviews, by outcome: the Pod was mutated, left unchanged or refused, or the review was \
-         malformed.",
+         malformed, or unread because it took too long to arrive or to find memory.",
 };
 
 const DURATION: Description = Description {

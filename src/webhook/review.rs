@@ -56,6 +56,8 @@ pub enum Outcome {
     Refused,
     /// The request was no review.
     Malformed,
+    /// The review did not arrive in time, or found no memory.
+    Unread,
 }
 
 operator_kit::labels! {
@@ -65,6 +67,7 @@ operator_kit::labels! {
         Unchanged => "unchanged",
         Refused => "refused",
         Malformed => "malformed",
+        Unread => "unread",
     }
 }
 

@@ -137,14 +137,17 @@ impl Webhook {
         start: Instant,
         slot: &Slot,
     ) -> (Outcome, hyper::Response<Full<Bytes>>) {
-        let (code, reason, problem) = match self.review(body, start + BODY_TIME, slot).await {
+        let problem = match self.review(body, start + BODY_TIME, slot).await {
             Ok(answered) => return answered,
-            Err(problem @ Problem::TooLong) => (413, "RequestEntityTooLarge", problem),
-            Err(problem @ Problem::Broken(_)) => (400, "BadRequest", problem),
-            Err(problem @ Problem::Displaced) => (503, "ServiceUnavailable", problem),
-            Err(problem @ Problem::Late) => (408, "Timeout", problem),
+            Err(problem) => problem,
         };
-        let Answer { status, body, outcome } = status(code, reason, &problem.to_string(), Outcome::Malformed);
+        let (code, reason, outcome) = match problem {
+            Problem::TooLong => (413, "RequestEntityTooLarge", Outcome::Malformed),
+            Problem::Broken(_) => (400, "BadRequest", Outcome::Malformed),
+            Problem::Displaced => (503, "ServiceUnavailable", Outcome::Unread),
+            Problem::Late => (408, "Timeout", Outcome::Unread),
+        };
+        let Answer { status, body, outcome } = status(code, reason, &problem.to_string(), outcome);
         (outcome, json(status, body.into()))
     }
 

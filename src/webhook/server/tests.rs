@@ -8,6 +8,7 @@ use std::net::Ipv4Addr;
 use futures::future::try_join_all;
 use http_body_util::BodyExt;
 use hyper::client::conn as client;
+use prometheus_client::registry::Registry;
 use rcgen::{CertifiedKey, generate_simple_self_signed};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -31,6 +32,7 @@ const MOST_BODY: usize = 4 * 1024 * 1024;
 
 struct Fixture {
     server: Server,
+    registry: Registry,
     readiness: Readiness,
     serving: Arc<Serving>,
     trusted: RootCertStore,
@@ -45,7 +47,7 @@ fn certificate() -> (String, String) {
 
 impl Fixture {
     fn start(options: &TlsOptions) -> Self {
-        let mut registry = prometheus_client::registry::Registry::default();
+        let mut registry = Registry::default();
         let (readiness, stop) = (Readiness::default(), CancellationToken::new());
         let webhook = Webhook::new(
             Options {
@@ -60,9 +62,18 @@ impl Fixture {
         let serving = Arc::new(Serving::default());
         let tls = options.server_config(serving.clone()).unwrap();
         let server = serve(LOCAL.into(), tls, webhook, stop.clone()).unwrap();
-        let mut fixture = Self { server, readiness, serving, trusted: RootCertStore::empty(), stop };
+        let mut fixture =
+            Self { server, registry, readiness, serving, trusted: RootCertStore::empty(), stop };
         fixture.rotate();
         fixture
+    }
+
+    /// How many reviews had this outcome.
+    fn count(&self, outcome: &str) -> String {
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, &self.registry).unwrap();
+        let name = format!("peerpod_operator_admission_reviews_total{{outcome=\"{outcome}\"}} ");
+        text.lines().find_map(|line| line.strip_prefix(&name)).unwrap().to_owned()
     }
 
     fn plain() -> Self {

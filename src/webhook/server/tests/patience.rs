@@ -49,6 +49,7 @@ async fn bodies_that_do_not_arrive_keep_no_other_waiting() {
         stream.read_to_string(&mut answer).await.unwrap();
         assert!(answer.starts_with("HTTP/1.1 408 "), "{answer}");
     }
+    assert_eq!([fixture.count("unread"), fixture.count("malformed")], ["16", "0"]);
 }
 
 /// A body that is no review, of so many bytes but the last.
@@ -82,6 +83,7 @@ async fn clients_that_take_all_memory_do_not_delay_usual_reviews() {
     tokio::time::advance(ARRIVAL_TIME).await;
     assert_eq!(third.await.unwrap(), 400);
     displaced(&mut stalled[0]).await;
+    assert_eq!([fixture.count("unread"), fixture.count("malformed")], ["1", "1"]);
     assert!(
         stalled[1].read(&mut [0]).now_or_never().is_none(),
         "the oldest one has to give way, and no other"
