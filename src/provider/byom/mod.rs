@@ -43,10 +43,8 @@ use self::{
 use super::{
     Accepted, Claim, Error, ErrorClass, Finding, IdProblem, InstanceId, Listed, OwnVm, Pages, ParsedId,
     Provider, Resource, Vm,
-    cloud::{
-        AdaptorSecret, AdaptorVolume, Cloud, ClusterAccess, NAME_LIMIT, Opening, RecordedPlace, SSH_KEY,
-        VolumeSource,
-    },
+    account::ExpectedIdentity,
+    cloud::{AdaptorSecret, AdaptorVolume, Cloud, ClusterAccess, NAME_LIMIT, Opening, SSH_KEY, VolumeSource},
     ownership,
 };
 use crate::settings::Values;
@@ -101,8 +99,7 @@ fn open(values: &Values, opening: &Opening<'_>) -> Result<Box<dyn Provider>, Err
         api: Api::namespaced(client.clone(), namespace),
         name: name.to_owned(),
         full_name: format!("{namespace}/{name}"),
-        expected: recorded.and_then(|recorded| recorded.identity).map(str::to_owned),
-        identity_changed: recorded.and_then(RecordedPlace::identity_changed),
+        expected: ExpectedIdentity::of(opening),
         turn: Mutex::default(),
     };
     let patience = settings.patience();

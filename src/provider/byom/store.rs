@@ -1,6 +1,6 @@
 //! The `ConfigMap` of the pool *(client required)*. cloud-api-adaptor on every node writes it, too.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::{Api, ResourceExt as _, api::PostParams};
@@ -8,12 +8,12 @@ use operator_kit::{
     Message,
     api_call::{ApiError, bounded},
 };
-use tokio::sync::{Mutex, Notify};
+use tokio::sync::Mutex;
 
 use super::pool::Pool;
 use crate::{
     api::v1alpha1::FIELD_MANAGER,
-    provider::{Error, ErrorClass},
+    provider::{Error, ErrorClass, account::ExpectedIdentity},
 };
 
 /// The key of the pool in its `ConfigMap`.
@@ -27,10 +27,8 @@ pub(super) struct Store {
     pub(super) name: String,
     /// Namespace and name, for the log.
     pub(super) full_name: String,
-    /// The UID that it must have. None for any.
-    pub(super) expected: Option<String>,
-    /// Notified if the ConfigMap has another UID. Then it was made anew, without the allocations.
-    pub(super) identity_changed: Option<Arc<Notify>>,
+    /// The UID that it must have. With another one it was made anew, without the allocations.
+    pub(super) expected: ExpectedIdentity,
     /// One write at a time: this process' own writes would only conflict with one another.
     pub(super) turn: Mutex<()>,
 }
@@ -50,8 +48,7 @@ impl Store {
     /// The pool as it is now.
     pub(super) async fn read(&self) -> Result<Read, Error> {
         let object = self.get().await?;
-        if self.expected.is_some() && object.metadata.uid != self.expected {
-            self.identity_changed.iter().for_each(|it| it.notify_one());
+        if !self.expected.accepts(object.metadata.uid.as_deref()) {
             let public = "the pool's ConfigMap was made anew and has forgotten whose the machines are";
             return Err(self.error(ErrorClass::Transient, public, public));
         }

@@ -8,7 +8,7 @@ use tokio::{
 };
 
 use super::{returns::MAY_BE_UNDONE, *};
-use crate::provider::Outcome;
+use crate::provider::{Outcome, cloud::RecordedPlace};
 
 const PATH: &str = "/api/v1/namespaces/here/configmaps/byom-ip-pool-state";
 const NAME: &str = "byom-ip-pool-state";

@@ -10,7 +10,7 @@
 
 mod settings;
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, time::Duration};
 
 use async_trait::async_trait;
 use hyper::{Method, header};
@@ -18,13 +18,13 @@ use jiff::Timestamp;
 use operator_kit::Message;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use tokio::sync::Notify;
 
 pub use self::settings::Settings;
 use super::{
     Accepted, Claim, Error, ErrorClass, Finding, IdProblem, InstanceId, Listed, OwnVm, POD_VM, Pages,
     ParsedId, PowerState, Provider, Resource, Stage, Vm,
-    cloud::{AdaptorVolume, Cloud, Opening, RecordedPlace, VolumeSource},
+    account::ExpectedIdentity,
+    cloud::{AdaptorVolume, Cloud, Opening, VolumeSource},
     cluster_proof::cluster_uid,
     finding::look_up,
     http::{Call, Client, Reply, encoded, is_untrusted},
@@ -55,10 +55,8 @@ struct Docker {
     client: Client,
     /// The URL of its API, with the version.
     base: String,
-    /// The identifier that it must have. None for any.
-    expected: Option<String>,
-    /// Notified if another daemon answers there.
-    identity_changed: Option<Arc<Notify>>,
+    /// The identifier that it must have.
+    expected: ExpectedIdentity,
 }
 
 #[derive(Deserialize)]
@@ -125,12 +123,10 @@ fn open(values: &Values, opening: &Opening<'_>) -> Result<Box<dyn Provider>, Err
     let authority = opening.place(settings::check(values), "Docker daemon", authority)?;
     let scheme = if settings.certificates.is_some() { "https" } else { "http" };
     let base = format!("{scheme}://{authority}/v{}", settings.version);
-    let recorded = opening.recorded.as_ref();
     Ok(Box::new(Docker {
         client: Client::new(settings.options()?)?,
         base,
-        expected: recorded.and_then(|recorded| recorded.identity).map(str::to_owned),
-        identity_changed: recorded.and_then(RecordedPlace::identity_changed),
+        expected: ExpectedIdentity::of(opening),
     }))
 }
 
@@ -156,7 +152,7 @@ fn accepted(reply: Reply, container: &str) -> Result<Reply, Error> {
         let is_absent = reply.status == 404
             && !container.is_empty()
             && text.contains("no such container")
-            && text.contains(container);
+            && message.contains(container);
         reply.error("", &message, is_absent.then_some(ErrorClass::NotFound))
     })
 }
@@ -200,12 +196,10 @@ impl Docker {
     }
 
     /// Fails unless the daemon is the expected one: another daemon has none of its containers.
-    async fn is_expected(&self) -> Result<(), Error> {
-        let Some(expected) = &self.expected else { return Ok(()) };
-        if self.daemon().await?.as_ref() == Some(expected) {
+    async fn ensure_expected(&self) -> Result<(), Error> {
+        if !self.expected.is_known() || self.expected.accepts(self.daemon().await?.as_deref()) {
             return Ok(());
         }
-        self.identity_changed.iter().for_each(|it| it.notify_one());
         let message = "another Docker daemon answers at DOCKER_HOST than before";
         Err(Error::new(ErrorClass::Transient, message))
     }
@@ -218,7 +212,7 @@ impl Provider for Docker {
             self.call("looking up the container", Method::GET, &format!("containers/{id}/json")).await?;
         let reply = match accepted(reply, id.as_str()) {
             Err(gone) if gone.class == ErrorClass::NotFound => {
-                self.is_expected().await?;
+                self.ensure_expected().await?;
                 return Err(gone);
             }
             reply => reply?,
@@ -251,7 +245,7 @@ impl Provider for Docker {
     async fn list(&self, pages: Pages<'_>) -> Result<(), Error> {
         let listed = self.pod_vms().await?.into_iter().map(Summary::listed);
         // Another daemon's containers may be another cluster's.
-        self.is_expected().await?;
+        self.ensure_expected().await?;
         pages(listed.filter(|it| it.name.starts_with(POD_VM)).collect());
         Ok(())
     }
