@@ -263,8 +263,9 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(10_000))]
 
     #[test]
-    fn only_unused_vms_proven_ours_and_seen_long_enough_are_deleted(world in any_world()) {
-        for (round, findings) in world.rounds().iter().enumerate() {
+    fn old_untracked_vms_are_found_and_only_unused_ones_proven_ours_and_seen_long_enough_are_deleted(world in any_world()) {
+        let rounds = world.rounds();
+        for (round, findings) in rounds.iter().enumerate() {
             for finding in findings {
                 let number = World::number(finding);
                 let thing = &world.things[number];
@@ -293,11 +294,7 @@ proptest! {
                 prop_assert_ne!(thing.state, PowerState::Leaving);
             }
         }
-    }
 
-    #[test]
-    fn old_untracked_vms_are_found_and_deleted_if_proven(world in any_world()) {
-        let rounds = world.rounds();
         let last = &rounds[ROUNDS - 1];
         for (number, thing) in world.things.iter().enumerate() {
             let seen = INTERVAL * u32::try_from(ROUNDS - 1 - world.since(number, ROUNDS - 1)).unwrap();

@@ -27,15 +27,15 @@ use crate::support::{Installation, alone};
 /// The most memory that the operator may take, whatever the objects: half its limit.
 const MOST: u64 = 64 << 20;
 /// How long the operator may take to be ready, in seconds. It takes a fifth of that on an idle machine.
-const READY: i64 = 55;
+const READY: i64 = 35;
 
 /// The most bytes that the annotations of an object may have together.
 const ANNOTATION: usize = 250_000;
 const DAEMON_SETS: usize = 60;
-const PODS: usize = 200;
-const PEERPODS: usize = 500;
+const PODS: usize = 100;
+const PEERPODS: usize = 300;
 /// How many of the PeerPods are being deleted and wait for their Pods.
-const GOING: usize = 100;
+const GOING: usize = 50;
 /// Objects made or deleted at the same time.
 const CONCURRENCY: usize = 8;
 

@@ -52,9 +52,17 @@ static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| {
 /// Started once: if it does not start, each test that needs it says why.
 static SHARED: OnceCell<Result<Shared, String>> = OnceCell::const_new();
 
-/// How many tests have a cluster of their own at once. Each cluster costs half a GiB, and the processors are few.
-const PLACES: usize = 5;
-static TURNS: Semaphore = Semaphore::const_new(PLACES);
+/// How much tests with a cluster of their own may load at once. The processors are few.
+const CAPACITY: usize = 10;
+static TURNS: Semaphore = Semaphore::const_new(CAPACITY);
+
+/// How much a test with a cluster of its own loads.
+#[derive(Clone, Copy, Debug)]
+enum Load {
+    /// It waits most of its time.
+    Low = 1,
+    Usual = 2,
+}
 
 /// The clusters of [`alone`] that are free.
 static FREE: Mutex<Vec<Testbed>> = Mutex::const_new(Vec::new());
@@ -122,7 +130,15 @@ pub fn alone_with(
     start: impl AsyncFnOnce(&Testbed, &Path, &Libvirtd) -> Result<Operator>,
     test: impl AsyncFnOnce(&mut Alone) -> Result<()>,
 ) -> Result<()> {
-    on_own_cluster(async |testbed| on(testbed, start, test).await)
+    on_own_cluster(Load::Usual, async |testbed| on(testbed, start, test).await)
+}
+
+/// Like [`alone_with`], for a test that waits most of its time.
+pub fn alone_waiting(
+    start: impl AsyncFnOnce(&Testbed, &Path, &Libvirtd) -> Result<Operator>,
+    test: impl AsyncFnOnce(&mut Alone) -> Result<()>,
+) -> Result<()> {
+    on_own_cluster(Load::Low, async |testbed| on(testbed, start, test).await)
 }
 
 /// Like [`alone_with`], but `start` starts only what the operator uses, a cloud for example. It gets a folder and the libvirtd, and
@@ -146,14 +162,17 @@ pub fn alone_with_another(
     start: impl AsyncFnOnce(&Testbed, &Path, &Libvirtd) -> Result<Operator>,
     test: impl AsyncFnOnce(&mut Alone, &mut Testbed) -> Result<()>,
 ) -> Result<()> {
-    on_own_cluster(async |testbed| {
-        with_own_cluster(async |other| on(testbed, start, async |alone| test(alone, other).await).await).await
+    on_own_cluster(Load::Usual, async |testbed| {
+        with_own_cluster(Load::Usual, async |other| {
+            on(testbed, start, async |alone| test(alone, other).await).await
+        })
+        .await
     })
 }
 
 /// Runs a test on a cluster that no other test uses meanwhile, without libvirtd and operator.
 pub fn without_operator(test: impl AsyncFnOnce(&Testbed) -> Result<()>) -> Result<()> {
-    on_own_cluster(async |testbed| {
+    on_own_cluster(Load::Usual, async |testbed| {
         timeout(LIMIT, test(testbed)).await.context("the test takes too long").flatten()
     })
 }
@@ -174,13 +193,13 @@ pub fn run_on<S>(
     })
 }
 
-fn on_own_cluster(work: impl AsyncFnOnce(&mut Testbed) -> Result<()>) -> Result<()> {
-    RUNTIME.block_on(with_own_cluster(work))
+fn on_own_cluster(load: Load, work: impl AsyncFnOnce(&mut Testbed) -> Result<()>) -> Result<()> {
+    RUNTIME.block_on(with_own_cluster(load, work))
 }
 
 /// Does this with a cluster that no other test uses meanwhile.
-async fn with_own_cluster(work: impl AsyncFnOnce(&mut Testbed) -> Result<()>) -> Result<()> {
-    let _turn = TURNS.acquire().await?;
+async fn with_own_cluster(load: Load, work: impl AsyncFnOnce(&mut Testbed) -> Result<()>) -> Result<()> {
+    let _turn = TURNS.acquire_many(load as u32).await?;
     let free = FREE.lock().await.pop();
     let mut testbed = match free {
         Some(testbed) => testbed,
@@ -202,7 +221,7 @@ pub fn alone_on(
     test: impl AsyncFnOnce(&mut Alone) -> Result<()>,
 ) -> Result<()> {
     RUNTIME.block_on(async {
-        let _turn = TURNS.acquire().await?;
+        let _turn = TURNS.acquire_many(Load::Usual as u32).await?;
         let mut testbed = new_testbed(Some(version.to_owned())).await?;
         on(&mut testbed, start, test).await
     })

@@ -90,8 +90,8 @@ fn cpu(operator: &Operator) -> Result<Duration> {
 }
 
 #[test]
-fn five_thousand_that_name_the_machine_of_their_pod_cost_nothing() -> Result<()> {
-    const COUNT: usize = 5000;
+fn thousands_that_name_the_machine_of_their_pod_cost_nothing() -> Result<()> {
+    const COUNT: usize = 2000;
     alone(async |alone| {
         let vm = alone.scene().pod_with_vm("web").await?;
         let pod = alone.scene().pods.api().get("web").await?;

@@ -81,16 +81,16 @@ proptest! {
                     "{} has more newer siblings than it asks for", one.name_any()
                 );
             }
-            for one in &all {
-                let since = recorded(&all, one);
-                let siblings = all.iter().filter(|other| is_sibling(other, one) && id(other) != id(one));
-                let mut newer: Vec<_> = siblings
-                    .map(|other| {
-                        let contested = namesakes(&all, other).into_iter().any(|it| !are_of_one_pod(it, other));
-                        (recorded(&all, other), id(other), contested)
-                    })
-                    .filter(|(recorded, ..)| *recorded >= since)
-                    .collect();
+            let facts = all.iter().map(|it| {
+                let contested = namesakes(&all, it).into_iter().any(|other| !are_of_one_pod(other, it));
+                (recorded(&all, it), id(it), contested)
+            });
+            let facts: Vec<_> = facts.collect();
+            for (one, (since, own, _)) in all.iter().zip(&facts) {
+                let since = *since;
+                let siblings = all.iter().zip(&facts).filter(|(other, (_, id, _))| is_sibling(other, one) && id != own);
+                let siblings = siblings.filter(|(_, (recorded, ..))| *recorded >= since);
+                let mut newer: Vec<_> = siblings.map(|(_, facts)| facts.clone()).collect();
                 newer.sort_by(|a, b| b.cmp(a));
                 newer.dedup();
                 let found = index.siblings(one);

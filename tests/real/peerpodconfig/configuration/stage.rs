@@ -20,7 +20,7 @@ use testbed::{
     wait::{self, DEADLINE},
 };
 
-use crate::support::{Alone, PROGRAM, alone_with};
+use crate::support::{Alone, PROGRAM, alone_waiting};
 
 /// The extended resource of VMs.
 pub const RESOURCE: &str = "kata.peerpods.io/vm";
@@ -29,7 +29,7 @@ pub const RUNTIME_CLASS: &str = "kata-remote";
 
 /// Runs a test with an operator that also handles configurations.
 pub fn configuring(test: impl AsyncFnOnce(&mut Alone) -> Result<()>) -> Result<()> {
-    alone_with(operator, test)
+    alone_waiting(operator, test)
 }
 
 /// Starts an operator that also handles configurations.

@@ -26,7 +26,7 @@ pub use self::gate::Gate;
 pub(crate) use self::network::Network;
 pub use self::tools::PAUSE_IMAGE;
 use self::{cgroups::Cgroup, config::Files, network::output, tools::NodeTools};
-use crate::component::{Component, Plan, flag};
+use crate::component::{Component, Plan, flag, save_time};
 use crate::control_plane::{ASK_AGAIN, Cluster, START_DEADLINE, asked, is_ready};
 use crate::process::{Lifetime, Process};
 
@@ -114,6 +114,7 @@ impl Node {
         let path = std::env::var("PATH").unwrap_or_default();
         let shim = self.tools.shim.parent().map(|dir| dir.display().to_string()).unwrap_or_default();
         command.env("PATH", format!("{shim}:{path}:/usr/sbin:/sbin"));
+        save_time(&mut command);
         Ok(command)
     }
 

@@ -27,6 +27,8 @@ impl Virsh {
     pub async fn run(&self, arguments: &[&str]) -> Result<String> {
         let what = format!("virsh {}", arguments.join(" "));
         let output = Command::new("virsh")
+            // It translates also what programs read.
+            .env("LC_ALL", "C")
             .args(["--quiet", "--connect", &self.uri])
             .args(arguments)
             .stdin(Stdio::null())
