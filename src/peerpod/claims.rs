@@ -6,7 +6,9 @@
 //! and the PeerPod's next reconcile finds that its Pod has ended.
 //!
 //! On a cloud that reuses identifiers, a Pod may have a VM that no PeerPod records for it yet. There, Pods of the same name count,
-//! too. A VM that was absent and came back may bear a name that is no longer true. Then each PeerPod that names it counts.
+//! too. A VM that was absent and came back may bear a name that is no longer true, and an earlier process may have seen that alone. So
+//! there each living PeerPod with the finalizer counts that names it for a Pod. If this process has seen it, each PeerPod that names it
+//! counts.
 
 use jiff::{SignedDuration, Timestamp};
 use kube::{Api, Resource as _, ResourceExt as _, api::ListParams, runtime::reflector::ObjectRef};
@@ -80,7 +82,8 @@ impl Observer {
             } else {
                 self.index.claimants(peerpod, MOST_PODS)
             };
-        if let Some(living) = living {
+        let of_any_pod = || reuses_ids(peerpod).then(|| self.index.record_of_any_pod(peerpod)).flatten();
+        if let Some(living) = living.or_else(of_any_pod) {
             return Ok(Some((*living).clone()));
         }
         if let Some(one_more) = one_more {

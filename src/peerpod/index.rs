@@ -33,7 +33,7 @@ use parking_lot::Mutex;
 pub(super) use self::relatives::{MOST_PODS, MOST_RELATIVES};
 
 use self::{
-    hashes::{ALL_PODS, PodHash, PodVm, Pods, non_zero, same_stem},
+    hashes::{ALL_PODS, EACH_POD, PodHash, PodVm, Pods, non_zero, same_stem},
     links::{CountedAs, Entry, Links, Replaced},
     relatives::Role,
 };
@@ -196,6 +196,13 @@ impl Index {
     /// Like [`Self::claimants`], whatever names the VMs of their Pods have.
     pub(super) fn claimants_of_any_name(&self, peerpod: &PeerPod, most: usize) -> Claimants {
         self.claimants_of(peerpod, self.pod_vm(peerpod), ALL_PODS, most)
+    }
+
+    /// Another living PeerPod with the finalizer that names the same VM for a Pod, whatever the name of that is.
+    pub(super) fn record_of_any_pod(&self, peerpod: &PeerPod) -> Option<Key> {
+        let (own, vm) = (key(peerpod), self.pod_vm(peerpod).vm);
+        let relatives = &self.state.lock().current.relatives;
+        relatives.recording(vm, EACH_POD).find(|key| ***key != own).cloned()
     }
 
     fn claimants_of(&self, peerpod: &PeerPod, pod_vm: PodVm, pods: Pods, most: usize) -> Claimants {

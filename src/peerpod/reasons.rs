@@ -67,8 +67,9 @@ reasons! {
     /// Another PeerPod names the same VM, its Pod's VMs have the same name, and it is not being deleted or its Pod may still run
     /// on the VM. One of an earlier start of the same Pod that cloud-api-adaptor has released does not count. If aws or
     /// alibabacloud has only a part of the VM left, a PeerPod of a Pod of any name or of none counts. With byom also:
-    /// another Pod of the same name may have the machine, which is not recorded for it; or the pool gave the machine to this Pod
-    /// again after it was available, and such a PeerPod of a Pod of any name names it.
+    /// another Pod of the same name may have the machine, which is not recorded for it; or a PeerPod of a Pod of any name names it,
+    /// has the finalizer and is not being deleted; or the pool gave the machine to this Pod again after it was available or another Pod's, and any
+    /// PeerPod names it that is not being deleted or whose Pod may still run.
     ClaimedByAnother => Stalled, Warning;
     /// The Pod has several PeerPods, and the operator cannot tell which of their VMs the Pod runs on. It keeps all of
     /// them until the Pod ends, or until a PeerPod that is made later replaces them.

@@ -44,8 +44,8 @@ pub fn doc(class: ErrorClass) -> String {
         }
         ErrorClass::Unsettled { .. } => {
             "the absence may not last: the cloud may not show yet a VM that was recorded less than 2 min before its deletion, so \
-             the operator asks a second time, 10 s later; or the pool of byom may lose a machine again that is available for less \
-             than 30 s, so the operator asks again after that time"
+             the operator asks a second time, 10 s later; or the pool of byom may give the Pod a machine again that it has lost \
+             for less than 30 s, so the operator asks again after that time"
                 .to_owned()
         }
         ErrorClass::Transient => {

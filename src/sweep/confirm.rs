@@ -73,7 +73,7 @@ async fn is_lost(
     let Ok(id) = InstanceId::of(target.cloud, peerpod.instance_id().trim()) else { return Ok(false) };
     let recorded = created(peerpod);
     let claim = Claim { pod: Some(pod.to_owned()), recorded, created: recorded, ..Claim::default() };
-    // A machine that is back in the pool is no Pod's now. Only a release waits until that can no longer be undone.
+    // A machine that is back in the pool, or another Pod's, is not this Pod's now. Only a release waits until that can no longer be undone.
     let is_gone = |error: &Error| match error.class {
         ErrorClass::NotFound => true,
         ErrorClass::Unsettled { .. } => target.cloud.reuses_ids,

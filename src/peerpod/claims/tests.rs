@@ -93,6 +93,20 @@ fn vm(peerpod: &PeerPod) -> Vm {
 }
 
 #[tokio::test]
+async fn a_machine_that_a_pod_of_another_name_records_is_kept_although_this_process_saw_no_return() {
+    let own = peerpod("byom", ADDRESS, "shop", Some(("web-0", "own")));
+    let next = peerpod("byom", ADDRESS, "bank", Some(("db", "x")));
+    assert!(!vm(&own).reappeared);
+    assert!(claimant(&own, vm(&own), std::slice::from_ref(&next), []).await.unwrap().is_some());
+    let (mut released, mut ownerless) = (next.clone(), next);
+    released.metadata.finalizers = None;
+    ownerless.metadata.owner_references = None;
+    for other in [released, ownerless] {
+        assert!(claimant(&own, vm(&own), &[other], [pods(list(&[]))]).await.unwrap().is_none());
+    }
+}
+
+#[tokio::test]
 async fn a_living_peerpod_claims_a_vm_only_if_its_pod_may_have_a_vm_of_that_name() {
     let own = peerpod("libvirt", VM, "shop", Some(("web-0", "own")));
     let needed = async |other: &PeerPod, vm: Vm| {

@@ -25,6 +25,9 @@ pub(super) struct PodHash(NonZeroU64);
 /// Some neighbours. `None`: no Pod, which comes before all Pods.
 pub(super) type Pods = RangeInclusive<Option<PodHash>>;
 
+/// All Pods.
+pub(super) const EACH_POD: Pods = Some(PodHash::FIRST)..=Some(PodHash(NonZeroU64::MAX));
+
 /// All Pods, and no Pod.
 pub(super) const ALL_PODS: Pods = None..=Some(PodHash(NonZeroU64::MAX));
 

@@ -10,7 +10,7 @@
 //! ```
 //!
 //! cloud-api-adaptor may write the pool as it read it before, and so undo the return of a machine, whichever process returned it. So
-//! a machine is absent only when it was available for a while. If the pool gives it to the Pod again, the deletion is repeated, unless
+//! a machine is absent only when it was available, or another Pod's, for a while. If the pool gives it to the Pod again, the deletion is repeated, unless
 //! a PeerPod says that another Pod got the machine meanwhile.
 //!
 //! An identifier is an address, which the pool gives to other Pods later. So the pool alone says whether a machine is still the
@@ -142,8 +142,9 @@ impl Provider for Byom {
         let address = address(id)?;
         let read = self.store.read().await?;
         let allocation = match read.pool.held(address, claim) {
-            Err(gone) if gone.class == ErrorClass::NotFound && read.pool.available.contains(&address) => {
-                self.returns.available(address, claim)?;
+            // Also if another Pod has it by now: cloud-api-adaptor may write the pool as it was before.
+            Err(gone) if gone.class == ErrorClass::NotFound => {
+                self.returns.absent(address, claim)?;
                 return Err(gone);
             }
             held => held?,

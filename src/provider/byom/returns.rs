@@ -1,4 +1,4 @@
-//! Since when machines are back in the pool, as far as this process has seen it *(no client)*.
+//! Since when machines are no longer those of their PeerPods' Pods, as far as this process has seen it *(no client)*.
 
 use std::{
     collections::HashMap,
@@ -27,7 +27,7 @@ const CAME_BACK_COUNTS: Duration = Duration::from_secs(60 * 60);
 /// The most machines that are remembered.
 const MOST: usize = 10_000;
 
-/// The machines that were available, each for the PeerPod that claims it.
+/// The machines that were available or another Pod's, each for the PeerPod that claims it.
 #[derive(Default)]
 pub(super) struct Returns {
     machines: Mutex<Machines>,
@@ -37,7 +37,7 @@ pub(super) struct Returns {
 /// The key is the hash of the machine and of the claim: a claim may contain long texts, which a hash does not keep.
 type Machines = HashMap<u64, Returned>;
 
-/// A machine that was available.
+/// A machine that was available or another Pod's.
 struct Returned {
     /// Since when it is. `None`: the pool gives it to the Pod again.
     since: Option<Instant>,
@@ -52,8 +52,8 @@ impl Returned {
 }
 
 impl Returns {
-    /// Notes that the pool has the machine as available. Fails while that may be undone, whichever process returned the machine.
-    pub(super) fn available(&self, address: IpAddr, claim: &Claim) -> Result<(), Error> {
+    /// Notes that the pool does not give the machine to the Pod. Fails while that may be undone, whichever process returned the machine.
+    pub(super) fn absent(&self, address: IpAddr, claim: &Claim) -> Result<(), Error> {
         // Without a Pod, the operator would not return the machine a second time.
         if claim.pod.is_none() {
             return Ok(());
@@ -76,11 +76,11 @@ impl Returns {
         if check_again_after.is_zero() {
             return Ok(());
         }
-        let message = "the machine is back in the pool; cloud-api-adaptor may undo that for a moment, so the operator looks again";
+        let message = "the machine is no longer this Pod's; cloud-api-adaptor may undo that for a moment, so the operator looks again";
         Err(Error::new(ErrorClass::Unsettled { check_again_after }, Message::public(message)))
     }
 
-    /// Notes that the pool gives the machine to the Pod. Returns whether the machine was available before.
+    /// Notes that the pool gives the machine to the Pod. Returns whether it did not before.
     pub(super) fn undone(&self, address: IpAddr, claim: &Claim) -> bool {
         let key = self.key(address, claim);
         let mut all = self.machines.lock();
@@ -103,34 +103,34 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn the_memory_is_bounded_and_a_crowd_makes_others_wait_and_no_longer() {
         let (returns, address) = (Returns::default(), IpAddr::from([10, 0, 0, 1]));
-        let available = |number: usize| {
+        let absent = |number: usize| {
             let claim = Claim { pod: Some(format!("web-{number}")), ..Claim::default() };
-            returns.available(address, &claim).is_ok()
+            returns.absent(address, &claim).is_ok()
         };
         for number in 0..=MOST {
-            assert!(!available(number));
+            assert!(!absent(number));
         }
         assert_eq!(returns.machines.lock().len(), MOST);
         advance(MAY_BE_UNDONE).await;
-        assert!(available(0) && !available(MOST), "there is no room for that one yet");
+        assert!(absent(0) && !absent(MOST), "there is no room for that one yet");
         advance(MAY_BE_UNDONE).await;
-        assert!(!available(MOST), "now it is remembered");
+        assert!(!absent(MOST), "now it is remembered");
         advance(MAY_BE_UNDONE).await;
-        assert!(available(MOST));
+        assert!(absent(MOST));
     }
 
     #[tokio::test(start_paused = true)]
     async fn an_old_look_does_not_count_and_a_full_memory_keeps_which_machines_came_back() {
         let (returns, address) = (Returns::default(), IpAddr::from([10, 0, 0, 1]));
         let claim = |number: usize| Claim { pod: Some(format!("web-{number}")), ..Claim::default() };
-        assert!(returns.available(address, &claim(0)).is_err() && returns.undone(address, &claim(0)));
-        assert!(returns.available(address, &claim(1)).is_err());
+        assert!(returns.absent(address, &claim(0)).is_err() && returns.undone(address, &claim(0)));
+        assert!(returns.absent(address, &claim(1)).is_err());
         advance(COUNTS).await;
-        assert!(returns.available(address, &claim(1)).is_err(), "it may have been allocated meanwhile");
+        assert!(returns.absent(address, &claim(1)).is_err(), "it may have been allocated meanwhile");
         for number in 1..=MOST {
-            let _ = returns.available(address, &claim(number));
+            let _ = returns.absent(address, &claim(number));
         }
-        assert!(returns.available(address, &claim(MOST)).is_err() && returns.machines.lock().len() == MOST);
+        assert!(returns.absent(address, &claim(MOST)).is_err() && returns.machines.lock().len() == MOST);
         assert!(returns.undone(address, &claim(0)));
     }
 }

@@ -72,7 +72,7 @@ async fn no_answer_but_the_pools_own_word_is_absence() {
         describe(&*provider(&server, None)).await.unwrap_err().class
     };
     let (web, db) = (allocation("web", "10.0.0.1"), allocation("db", ADDRESS));
-    assert_eq!(asked(Answer::object(&pool(&[db], &[], 1))).await, ErrorClass::NotFound);
+    assert_eq!(asked(Answer::object(&pool(&[db], &[], 1))).await, check_again_after(30));
     assert_eq!(asked(Answer::object(&pool(&[], &[ADDRESS], 1))).await, check_again_after(30));
     assert_eq!(asked(Answer::object(&pool(&[web], &[], 1))).await, ErrorClass::Invalid);
     assert_eq!(asked(Answer::not_found("configmaps", NAME)).await, ErrorClass::Invalid);
@@ -105,6 +105,21 @@ async fn a_machine_is_absent_after_its_return_can_no_longer_be_undone() {
         assert_eq!(class(&next).await, check_again_after(30), "{next:?}");
     }
     assert_eq!(class(&Claim { pod: None, ..own }).await, ErrorClass::NotFound, "nothing is returned for it");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_machine_of_another_pod_is_absent_after_its_allocation_can_no_longer_be_undone() {
+    let [ours, theirs] = ["web", "db"].map(|pod| pool(&[allocation(pod, ADDRESS)], &[], 1));
+    let looks =
+        [&theirs, &ours, &theirs, &theirs].map(|object| Call::get(PATH).answer(Answer::object(object)));
+    let server = ApiServer::expecting(looks);
+    let provider = provider(&server, None);
+    let class = async || describe(&*provider).await.unwrap_err().class;
+    assert_eq!(class().await, check_again_after(30));
+    assert!(describe(&*provider).await.unwrap().reappeared);
+    assert_eq!(class().await, check_again_after(30));
+    advance(MAY_BE_UNDONE).await;
+    assert_eq!(class().await, ErrorClass::NotFound);
 }
 
 #[tokio::test]

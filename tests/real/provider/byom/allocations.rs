@@ -14,7 +14,7 @@ use peerpod_operator::{
 };
 use testbed::byom_pool::POOL;
 
-use super::{AVAILABLE, Stand, claim, reap};
+use super::{ABSENT_FOR_NOW, Stand, claim, reap};
 use crate::support::without_operator;
 
 #[test]
@@ -59,7 +59,7 @@ fn a_pool_that_is_another_one_or_does_not_know_the_machine_proves_nothing() -> R
         };
         let provider = stand.settings().open_in(testbed.client(), None)?;
         let uid = provider.identity().await?.context("a ConfigMap has a UID")?;
-        assert_eq!(class(&*provider).await, Some(AVAILABLE));
+        assert_eq!(class(&*provider).await, Some(ABSENT_FOR_NOW));
         let far = InstanceId::of(&CLOUD, "10.9.8.7")?;
         let unknown = provider.describe(&far, &claim("web")).await.err().context("it is described")?;
         assert_eq!(unknown.class, ErrorClass::Invalid);
@@ -67,7 +67,7 @@ fn a_pool_that_is_another_one_or_does_not_know_the_machine_proves_nothing() -> R
         // A node's clock may be ahead. Only if another PeerPod records the machine, it is a later Pod's for certain.
         let refused = Some(ErrorClass::Refused);
         for (ahead, expected, if_contested) in
-            [(5, None, None), (60, refused, refused), (600, refused, Some(ErrorClass::NotFound))]
+            [(5, None, None), (60, refused, refused), (600, refused, Some(ABSENT_FOR_NOW))]
         {
             let since = Timestamp::now() + SignedDuration::from_secs(ahead);
             stand.pool.give("web-0123456789abcdef", &stand.address(), "web", since).await?;

@@ -30,14 +30,14 @@ use testbed::{
 
 use crate::support::PROGRAM;
 
-/// How long the operator must have seen a machine as available until it releases the PeerPod.
+/// How long the operator must have seen a machine as absent until it releases the PeerPod.
 const LOOK_AFTER: Duration = Duration::from_secs(30);
 
 /// How long the release of a PeerPod may take after its machine has returned.
 const RELEASED: Duration = DEADLINE.saturating_add(LOOK_AFTER);
 
-/// The answer to the first look at a machine that is available.
-const AVAILABLE: ErrorClass = ErrorClass::Unsettled { check_again_after: LOOK_AFTER };
+/// The answer to the first look at a machine that is absent.
+const ABSENT_FOR_NOW: ErrorClass = ErrorClass::Unsettled { check_again_after: LOOK_AFTER };
 
 /// The folder that the machine serves by SFTP, within that of a test.
 const ROOT: &str = "machine";
@@ -137,7 +137,7 @@ async fn reap(provider: &dyn Provider, address: &str, pod: &str) -> Result<()> {
     let (id, claim) = (InstanceId::of(&CLOUD, address)?, claim(pod));
     for _ in 0..100 {
         match provider.describe(&id, &claim).await {
-            Err(gone) if [AVAILABLE, ErrorClass::NotFound].contains(&gone.class) => return Ok(()),
+            Err(gone) if [ABSENT_FOR_NOW, ErrorClass::NotFound].contains(&gone.class) => return Ok(()),
             Err(error) => bail!("{}", error.message.for_log()),
             Ok(vm) => {
                 let own = ownership::verify(vm, pod, CLOUD.name_limit)?;

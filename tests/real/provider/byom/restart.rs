@@ -47,7 +47,7 @@ fn a_machine_restarts_and_returns_to_the_pool_with_its_pod_and_is_no_earlier_pod
         let stale = scene.caa.record(&old, "byom", &address).await?.name_any();
         scene.caa.record(&next, "byom", &address).await?;
         scene.pods.delete("old").await?;
-        wait::gone(&scene.peerpods, &stale, DEADLINE).await?;
+        wait::gone(&scene.peerpods, &stale, RELEASED).await?;
         ensure!(stand.told()?.is_none(), "the machine of another Pod was told to restart");
         ensure!(stand.pool.content().await?.allocated[&address] == "next");
         scene.pods.delete("next").await?;
