@@ -227,8 +227,10 @@ impl Drain {
         if !going.is_empty() {
             return Err(format!(
                 "the time limit is over, and these PeerPods are still being deleted: {}. `kubectl get peerpods \
-                 -A` shows why",
-                names(&going)
+                 -A` shows why. If it shows no STATE, no operator may be running, as after an earlier drain with --stop: `{}` \
+                 starts it. Then run drain again",
+                names(&going),
+                self.start()
             ));
         }
         Err(format!(

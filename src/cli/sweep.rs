@@ -99,8 +99,8 @@ async fn search(args: SweepArgs) -> Result<(), String> {
     let target = target.ok_or("this version does not know the cloud of the settings")?;
     if target.has_moved {
         print_note(&format!(
-            "another host, account or pool answers here than before: SWEEP_TAG and SWEEP_EXCLUSIVE prove nothing. If this place is \
-             this cluster's, delete its entry from the ConfigMap {PLACES}"
+            "another host, account or pool answers here than before: SWEEP_TAG and SWEEP_EXCLUSIVE prove nothing. If no pod VM is left \
+             in the former one, or only the UUID of the host changed, delete the entry of this place from the ConfigMap {PLACES}"
         ));
     }
     let search = Search::new(client, metrics);

@@ -16,7 +16,7 @@ use super::{
     cloud::{Opening, RecordedPlace},
     decorate,
     former_places::{FormerProvider, WithFormerPlaces},
-    places::{self, KnownPlaces, Places},
+    places::{KnownPlaces, Places},
     sightings::Sightings,
 };
 use crate::{
@@ -247,7 +247,7 @@ impl Target {
         let openers = Openers::default().in_cluster(client.clone(), namespace);
         let provider = openers.open(&settings, Opening::new(calls))?;
         let provider = decorate(provider, cloud.name(), Limits::default(), metrics);
-        let has_moved = places::has_moved(client, namespace, &settings, &*provider).await?;
+        let has_moved = super::places::has_moved(client, namespace, &settings, &*provider).await?;
         let (settings, provider) = (Arc::new(settings), Ok(provider));
         // A command does not conclude that a VM is gone.
         Ok(Some(Self { cloud, settings, provider, may_miss_vms: true, has_moved }))
