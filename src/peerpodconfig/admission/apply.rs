@@ -3,7 +3,10 @@
 
 use std::slice;
 
-use futures::{future::join_all, try_join};
+use futures::{
+    future::{join_all, try_join_all},
+    try_join,
+};
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::Deployment;
 use kube::{ResourceExt, api::DeleteParams};
@@ -56,13 +59,17 @@ impl Applier {
         let answers = available(found.get::<Deployment>(&names.webhook).as_ref()) > 0
             && authorities.is_some()
             && certificate_problem(watched, owner, authorities, Timestamp::now()).is_none();
-        // A registered webhook that does not answer refuses Pods. While there is another admission of their class, the registration
-        // waits. Without any admission, Pods would not become peer pods, so the registration does not wait.
+        // A registered webhook that does not answer refuses Pods. While there is another admission of their class, its own or that of a
+        // younger configuration, the registration waits. Without any admission, Pods would not become peer pods, so the registration does not wait.
         let due = answers || {
-            let (registered, others) = try_join!(
+            let of_any = [registrations.as_slice(), &desired.former].concat();
+            let of_younger = desired.younger.iter().map(|younger| self.objects.all_staying(younger, &of_any));
+            let (registered, mut others, of_younger) = try_join!(
                 self.objects.all_staying(&name, &registrations),
-                self.objects.all_staying(&name, &desired.former)
+                self.objects.all_staying(&name, &desired.former),
+                try_join_all(of_younger),
             )?;
+            others.extend(of_younger.into_iter().flatten());
             let class = &owner.config.spec.admission.runtime_class_name;
             let has_another =
                 others.iter().any(|other| other.annotations().get(CLASS_ANNOTATION) == Some(class));

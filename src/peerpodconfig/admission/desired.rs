@@ -24,6 +24,8 @@ pub(super) struct Desired {
     pub(super) kinds: Vec<Kind>,
     /// The kinds of all other objects of an admission.
     pub(super) former: Vec<Kind>,
+    /// The names of the younger ones that ask for an admission of the same class.
+    pub(super) younger: Vec<String>,
 }
 
 impl Desired {
@@ -47,7 +49,7 @@ impl Desired {
         let (kinds, former) = kinds(namespace, observed.supports_policies)
             .into_iter()
             .partition(|kind| means.consists_of(kind));
-        Self { means, is_unsupported, kinds, former }
+        Self { means, is_unsupported, kinds, former, younger: observed.younger.clone() }
     }
 }
 

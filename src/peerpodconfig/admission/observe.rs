@@ -31,7 +31,7 @@ use super::{
     },
     means::{Means, cluster_scoped},
     policy_support::PolicySupport,
-    sharing::{has_others, older_with_same_class},
+    sharing::{has_others, older_with_same_class, younger_with_same_class},
     webhook_resources::Watched,
 };
 use crate::{
@@ -58,6 +58,8 @@ pub(super) struct Observed {
     pub(super) supports_policies: bool,
     /// The older configuration that has the admission of this one's runtime class.
     pub(super) older: Option<Arc<PeerPodConfig>>,
+    /// The names of the younger ones that ask for an admission of this class, too.
+    pub(super) younger: Vec<String>,
     /// Its present admission. `None` also where that does not matter.
     pub(super) present: Option<Present>,
 }
@@ -96,7 +98,8 @@ impl Observer {
         } else {
             None
         };
-        Ok(Observed { supports_policies, older: older_with_same_class(config, configs), present })
+        let older = older_with_same_class(config, configs);
+        Ok(Observed { supports_policies, older, younger: younger_with_same_class(config, configs), present })
     }
 
     async fn present(

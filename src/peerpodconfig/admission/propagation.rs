@@ -103,7 +103,7 @@ mod tests {
     fn wrote_news(means: Means, missing: &str, applied: &[(&str, bool)]) -> bool {
         let key = |kind: &str| (kind.to_owned(), "name".to_owned());
         let (kinds, former) = kinds("ns", true).into_iter().partition(|kind| means.consists_of(kind));
-        let desired = Desired { means, is_unsupported: false, kinds, former };
+        let desired = Desired { means, is_unsupported: false, kinds, former, younger: Vec::new() };
         let resources = desired.kinds.iter().map(|kind| &kind.resource);
         let found = resources.filter(|resource| resource.kind != missing);
         let objects = found.map(|resource| (key(&resource.kind), DynamicObject::new("name", resource)));

@@ -35,6 +35,14 @@ pub(super) fn older_with_same_class(
     older.find(|other| is_for(other, &admission.runtime_class_name)).cloned()
 }
 
+/// The names of the younger ones that ask for an admission of this one's runtime class. What they have of it stays until this one's is
+/// ready.
+pub(super) fn younger_with_same_class(config: &PeerPodConfig, configs: &[Arc<PeerPodConfig>]) -> Vec<String> {
+    let class = &config.spec.admission.runtime_class_name;
+    let younger = configs.iter().skip_while(|other| other.uid() != config.uid()).skip(1);
+    younger.filter(|other| is_for(other, class)).map(|other| other.name_any()).collect()
+}
+
 /// The configuration that has the admission of `class`, if `config` still has objects for it but must not have them.
 pub(super) fn successor(
     config: &PeerPodConfig,
@@ -93,13 +101,16 @@ mod tests {
         assert_eq!(name(older_with_same_class(&oldest, &configs)), None);
         assert_eq!(name(older_with_same_class(&younger, &configs)), Some("oldest".to_owned()));
         assert_eq!(name(older_with_same_class(&last, &configs)), None, "it asks for none");
+        assert_eq!(younger_with_same_class(&oldest, &configs), ["younger"]);
+        assert!(younger_with_same_class(&younger, &configs).is_empty());
         for leaves in [
-            config("oldest", "kata", "Policy", true),
-            config("oldest", "kata", "None", false),
-            config("oldest", "other", "Policy", false),
+            config("leaves", "kata", "Policy", true),
+            config("leaves", "kata", "None", false),
+            config("leaves", "other", "Policy", false),
         ] {
-            let configs = [leaves, younger.clone()];
+            let configs = [leaves.clone(), younger.clone()];
             assert_eq!(name(older_with_same_class(&younger, &configs)), None);
+            assert!(younger_with_same_class(&oldest, &[oldest.clone(), leaves]).is_empty());
         }
     }
 

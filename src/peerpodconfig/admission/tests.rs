@@ -1,5 +1,6 @@
 use std::slice;
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use operator_kit::testing::{Answer, ApiServer, Call};
 use serde_json::{Value, json};
 
@@ -192,6 +193,39 @@ async fn a_registration_waits_for_its_server_only_while_a_policy_admits_pods_of_
         let reasons: Vec<_> = found.all.iter().map(|finding| finding.reason).collect();
         assert_eq!(reasons, [Reason::WebhookStarting]);
     }
+}
+
+#[tokio::test]
+async fn a_registration_waits_for_its_server_while_a_younger_configuration_admits_pods_of_its_class() {
+    let [policies, bindings] = policy::resources();
+    let webhooks = format!("{API}/mutatingwebhookconfigurations");
+    let younger = PeerPodConfig {
+        metadata: ObjectMeta {
+            name: Some("younger".to_owned()),
+            uid: Some("younger".to_owned()),
+            ..config("Policy").metadata.clone()
+        },
+        ..(*config("Policy")).clone()
+    };
+    let metadata = json!({ "name": "peer-pods-younger", "annotations": { (CLASS_ANNOTATION): "kata" } });
+    let there = json!([{ "metadata": metadata }]);
+    let of_none = |path: &str| list(path, &json!([]));
+    let [policies_path, bindings_path] = [&policies.plural, &bindings.plural].map(|it| format!("{API}/{it}"));
+    let mut calls = vec![has(&[(&*policies.kind, &*policies.plural), (&*bindings.kind, &*bindings.plural)])];
+    // What is there of its own, to see whether another configuration is to take over.
+    calls.extend([&webhooks, &policies_path, &bindings_path].map(|path| of_none(path)));
+    calls.extend(writes_server(|_| Answer::as_sent()));
+    calls.extend([&webhooks, &policies_path, &bindings_path].map(|path| of_none(path)));
+    calls.extend([of_none(&webhooks), list(policies_path, &there), list(bindings_path, &there)]);
+    let class = json!({ "metadata": { "name": "kata" } });
+    calls.push(Call::get("/apis/node.k8s.io/v1/runtimeclasses/kata").answer(Answer::json(200, &class)));
+    let server = ApiServer::expecting(calls);
+    let config = config("Webhook");
+    let all = [config.clone(), Arc::new(younger)];
+    let tls = Some(Ok(TlsOptions::default()));
+    let found = admission(&server).reconcile(&config, &all, tls).await.unwrap();
+    let reasons: Vec<_> = found.all.iter().map(|finding| finding.reason).collect();
+    assert_eq!(reasons, [Reason::WebhookStarting]);
 }
 
 #[tokio::test]

@@ -25,7 +25,7 @@ fn ready(config: &PeerPodConfig) -> Arc<PeerPodConfig> {
 /// The means of one with this mode for the class `kata`.
 fn means(mode: &str, older: Option<&Arc<PeerPodConfig>>, present: Option<(&str, Means)>) -> Means {
     let present = present.map(|(class, means)| Present { class: class.to_owned(), means });
-    let observed = Observed { supports_policies: true, older: older.cloned(), present };
+    let observed = Observed { supports_policies: true, older: older.cloned(), younger: Vec::new(), present };
     Desired::of(&config(mode), &observed, "n").means
 }
 
@@ -46,7 +46,8 @@ fn a_younger_one_removes_its_admission_when_that_of_the_older_one_is_ready() {
 fn where_no_policies_are_supported_what_is_there_stays() {
     let own = config("Policy");
     let present = Present { class: "kata".to_owned(), means: Means::Webhook };
-    let observed = Observed { supports_policies: false, older: None, present: Some(present) };
+    let observed =
+        Observed { supports_policies: false, older: None, younger: Vec::new(), present: Some(present) };
     let desired = Desired::of(&own, &observed, "n");
     assert!(desired.is_unsupported);
     assert_eq!((desired.means, desired.kinds.len(), desired.former.len()), (Means::Webhook, 4, 0));

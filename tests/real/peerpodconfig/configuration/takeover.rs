@@ -156,6 +156,7 @@ fn a_younger_configuration_notices_by_itself_that_the_older_one_is_ready() -> Re
         trust(&stage.client).await?;
         stage.until("older", "AdmissionReady", "WebhookStarting").await?;
         stage.until("younger", "AdmissionReady", "SharedNotReady").await?;
+        ensure!(makes_peer_pods(alone).await?, "the younger one's policy admits Pods meanwhile");
         // After this time no earlier event causes another look.
         tokio::time::sleep(Duration::from_secs(12)).await;
         stage.until("younger", "AdmissionReady", "SharedNotReady").await?;
