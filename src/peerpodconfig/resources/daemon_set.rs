@@ -238,6 +238,9 @@ fn common_volumes(secrets: AdaptorSecrets) -> Vec<MountedVolume> {
     ]
 }
 
+/// The name of cloud-api-adaptor's container.
+pub const ADAPTOR_CONTAINER: &str = "cloud-api-adaptor";
+
 fn container(inputs: &Inputs, mounts: Vec<VolumeMount>) -> Container {
     let adaptor = &inputs.owner.config.spec.adaptor;
     let image = adaptor.image.as_deref().unwrap_or(inputs.adaptor_image);
@@ -247,7 +250,7 @@ fn container(inputs: &Inputs, mounts: Vec<VolumeMount>) -> Container {
         ImagePullPolicy::Never => "Never",
     });
     Container {
-        name: "cloud-api-adaptor".to_owned(),
+        name: ADAPTOR_CONTAINER.to_owned(),
         image: Some(image.to_owned()),
         image_pull_policy: policy.map(str::to_owned),
         command: Some(vec!["/usr/local/bin/entrypoint.sh".to_owned()]),

@@ -28,8 +28,8 @@ pub mod webhook;
 
 pub use cloud::{AdaptorSecrets, InstanceType, MountedVolume, instance_type, token_volumes};
 pub use daemon_set::{
-    DEFAULT_ADAPTOR_IMAGE, SERVICE_ACCOUNT, SETTINGS_HASH_ANNOTATION, account_annotations, daemon_set,
-    service_account, surges, unusable_annotations,
+    ADAPTOR_CONTAINER, DEFAULT_ADAPTOR_IMAGE, SERVICE_ACCOUNT, SETTINGS_HASH_ANNOTATION, account_annotations,
+    daemon_set, service_account, surges, unusable_annotations,
 };
 pub use names::{CLASS_ANNOTATION, CONFIG_LABEL, MANAGED_BY, MANAGER, Names, Part};
 pub use operator_kit::differs::differs;

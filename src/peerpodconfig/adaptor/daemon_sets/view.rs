@@ -14,7 +14,9 @@ use operator_kit::{
 use serde::{Deserialize, de::IgnoredAny};
 
 use super::super::{
-    super::resources::{BUILT_FROM_ANNOTATION, CONFIG_LABEL, is_adaptor_image, runs_adaptor},
+    super::resources::{
+        ADAPTOR_CONTAINER, BUILT_FROM_ANNOTATION, CONFIG_LABEL, is_adaptor_image, runs_adaptor,
+    },
     settings,
 };
 
@@ -122,10 +124,13 @@ impl From<DaemonSetView> for DaemonSet {
     /// Its nodes and its Pods matter only if it runs cloud-api-adaptor, in whichever container.
     fn from(DaemonSetView { metadata, spec, status }: DaemonSetView) -> Self {
         let PodView { node_selector, affinity, mut containers, host_network, volumes } = spec.template.spec;
-        containers.retain(|it| it.image.as_deref().is_some_and(is_adaptor_image));
+        // The image of a mirror may have any name.
+        let has_image = |it: &ContainerView| it.image.as_deref().is_some_and(is_adaptor_image);
+        let adaptor = containers.iter().position(has_image);
+        let adaptor = adaptor.or_else(|| containers.iter().position(|it| it.name == ADAPTOR_CONTAINER));
         let container =
             |ContainerView { name, image, env }| Container { name, image, env, ..Container::default() };
-        let containers = containers.into_iter().next().map(container).into_iter().collect();
+        let containers = adaptor.map(|at| container(containers.swap_remove(at))).into_iter().collect();
         // One says as much as many.
         let host_path = || Volume { host_path: Some(HostPathVolumeSource::default()), ..Volume::default() };
         let volumes = volumes.iter().any(|it| it.host_path.is_some()).then(|| vec![host_path()]);
@@ -152,7 +157,7 @@ impl From<DaemonSetView> for DaemonSet {
 #[cfg(test)]
 mod tests {
     use operator_kit::testing::read_and_projected;
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
 
@@ -167,12 +172,12 @@ mod tests {
         let affinity = json!({ "nodeAffinity": { "requiredDuringSchedulingIgnoredDuringExecution": {
             "nodeSelectorTerms": [{ "matchExpressions": [{ "key": "k", "operator": "Exists" }] }],
         } } });
-        let kept = |image: &str| {
+        let kept = |name: &str, image: &str, labels: Value| {
             let [_, projected] = read_and_projected::<DaemonSetView>(
                 &DAEMON_SET,
                 &json!({
                     "metadata": {
-                        "name": "a", "labels": { "app": "x", "fat": "x" }, "managedFields": fields,
+                        "name": "a", "labels": labels, "managedFields": fields,
                         "annotations": { (BUILT_FROM_ANNOTATION): "b", (settings::SETTINGS): "s", (settings::SETTINGS_SINCE): "t", "fat": "x" },
                         "ownerReferences": [{ "apiVersion": "v1", "kind": "x", "name": "o", "uid": "u" }],
                     },
@@ -185,7 +190,7 @@ mod tests {
                                 "volumes": [
                                     { "name": "a", "emptyDir": {} }, { "name": "b", "hostPath": { "path": "/" } },
                                 ],
-                                "containers": [{ "name": "y", "image": "z" }, { "name": "x", "image": image, "env": env }],
+                                "containers": [{ "name": "y", "image": "z" }, { "name": name, "image": image, "env": env }],
                             },
                         },
                     },
@@ -217,8 +222,13 @@ mod tests {
                 "desiredNumberScheduled": 0, "numberReady": 0,
             },
         });
-        assert_eq!(kept("r/cloud-api-adaptor:v1"), expected);
+        let foreign = || json!({ "app": "x", "fat": "x" });
+        assert_eq!(kept("x", "r/cloud-api-adaptor:v1", foreign()), expected);
+        let own = kept(ADAPTOR_CONTAINER, "mirror/caa:v1", json!({ (CONFIG_LABEL): "config" }));
+        let [kept_env, known_env] =
+            [&own, &expected].map(|it| &it["spec"]["template"]["spec"]["containers"][0]["env"]);
+        assert_eq!(kept_env, known_env, "of the operator's own, whatever its image is called");
         expected.as_object_mut().unwrap().retain(|field, _| !["spec", "status"].contains(&field.as_str()));
-        assert_eq!(kept("another"), expected, "one that runs something else");
+        assert_eq!(kept("x", "another", foreign()), expected, "one that runs something else");
     }
 }
