@@ -211,6 +211,14 @@ fn wrong_values_are_refused_by_their_name() -> Result<()> {
                 (&*long, "at '/peerPodConfig/name': maxLength"),
                 ("drain.timeout=500ms", "at '/drain/timeout'"),
             ],
+            &[
+                ("image.name=reg:5000/caa:v1", "at '/image/name': 'reg:5000/caa:v1' does not match"),
+                ("image.tag=@sha256:0", "at '/image/tag': '@sha256:0' does not match"),
+                (
+                    "daemonset.updateStrategy.maxUnavailable=150%",
+                    "at '/daemonset/updateStrategy/maxUnavailable'",
+                ),
+            ],
             &[("drain.timeout=0m 0s", "at '/drain/timeout'")],
             &[("drain.timeout=30h", "at '/drain/timeout'")],
             &[("drain.timeout=24h 1s", "at '/drain/timeout'")],

@@ -184,3 +184,27 @@ fn the_notes_say_how_to_uninstall_with_and_without_the_hook() -> Result<()> {
         Ok(())
     })
 }
+
+#[test]
+fn the_notes_name_a_key_without_which_every_host_is_trusted_and_no_command_that_fails() -> Result<()> {
+    beside_others(async |scene| {
+        let helm = Helm::of(scene.testbed.cluster()).await?;
+        let hosts = json!({ "mode": "reference", "existingByomHostKeySecretName": "hosts" });
+        for (provider, config_map, secrets, is_said) in [
+            ("byom", "mine", &hosts, true),
+            ("", "", &hosts, true),
+            ("byom", "", &hosts, false),
+            ("aws", "mine", &hosts, false),
+            ("byom", "mine", &json!({}), false),
+        ] {
+            let values = json!({ "provider": provider, "settings": { "existingConfigMapName": config_map }, "secrets": secrets });
+            let told = installed(&helm, &values).await?;
+            ensure!(told.contains("SSH_HOST_KEY_ALLOWLIST_DIR") == is_said, "{values}: {told}");
+        }
+        for (controllers, is_said) in [(json!(null), true), (json!(["peerpod"]), false)] {
+            let told = installed(&helm, &json!({ "operator": { "controllers": controllers } })).await?;
+            ensure!(told.contains("peerPodConfig.create=true") == is_said, "{controllers}: {told}");
+        }
+        Ok(())
+    })
+}

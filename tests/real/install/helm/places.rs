@@ -97,7 +97,12 @@ fn values_take_their_places_and_the_api_server_takes_the_result() -> Result<()> 
         );
         ensure!(spec["admission"]["mode"] == "Policy" && spec["admission"]["replicas"] == 4, "{spec}");
         ensure!(spec["admission"]["resources"] == json!({ "limits": { "cpu": "0.5" } }), "{spec}");
-        ensure!(spec["adaptor"]["updateStrategy"]["rollingUpdate"]["maxSurge"] == 1, "{spec}");
+        ensure!(
+            spec["adaptor"]["updateStrategy"]["rollingUpdate"]
+                == json!({ "maxUnavailable": 0, "maxSurge": 1 }),
+            "{spec}"
+        );
+        ensure!(spec["adaptor"]["resources"] == json!({ "limits": { "cpu": "0.25" } }), "{spec}");
         ensure!(spec["adaptor"]["image"] == json!(format!("caa:v1@{}", digest())), "{spec}");
         ensure!(spec["cloudSecretName"] == "credentials" && spec["configMapName"] == "mine", "{spec}");
         the_job_may_write_its_configuration_alone(&objects)?;
@@ -136,14 +141,14 @@ fn everything() -> Value {
         "image": { "name": "caa", "tag": format!("v1@{}", digest()) },
         "limit": "7",
         "daemonset": {
-            "updateStrategy": { "maxUnavailable": 0, "maxSurge": 1 },
+            "updateStrategy": { "maxUnavailable": "0", "maxSurge": 1 },
             "podLabels": { "x": "z" },
             "serviceAccount": { "annotations": { "role": "a" } },
         },
         "resourceCtrl": { "podLabels": { "wi": "true" }, "serviceAccount": { "annotations": { "role": "o" } } },
         "webhook": { "replicas": 4, "resources": { "limits": { "cpu": 0.5, "memory": null }, "requests": { "cpu": null } } },
         "admission": { "mode": "Policy", "sizing": "Sum", "excludedNamespaces": ["a"] },
-        "peerPodConfig": { "create": true, "name": "1e3", "spec": { "instanceType": "large" } },
+        "peerPodConfig": { "create": true, "name": "1e3", "spec": { "instanceType": "large", "adaptor": { "resources": { "limits": { "cpu": 0.25 } } } } },
         "operator": {
             "image": { "repository": "registry.example/operator", "digest": digest(), "pullPolicy": "Always" },
             "imagePullSecrets": [{ "name": "pull" }],

@@ -83,6 +83,13 @@
 {{ printf "%s\n" (trimSuffix "\n" .) | b64enc }}
 {{- end }}
 
+{{- /* Something if the values make or name host keys for byom. */ -}}
+{{- define "peerpod-operator.hasHostKeys" -}}
+{{- $named := and (eq .Values.secrets.mode "reference") .Values.secrets.existingByomHostKeySecretName -}}
+{{- $made := and (eq .Values.secrets.mode "create") (ne (include "peerpod-operator.byomHostKeys" .) "{}") -}}
+{{- if or $named $made }}yes{{ end -}}
+{{- end }}
+
 {{- /* The data of peer-pods-cm. */ -}}
 {{- define "peerpod-operator.settings" -}}
 {{- $all := dict "CLOUD_PROVIDER" (ternary "ibmcloud-powervs" .Values.provider (eq (toString .Values.provider) "ibmcloudpowervs")) -}}
@@ -95,9 +102,7 @@
 {{- end -}}
 {{- with $tls.tlsMinVersion }}{{ $_ := set $all "TLS_MIN_VERSION" . }}{{ end -}}
 {{- with $tls.tlsCipherSuites }}{{ $_ := set $all "TLS_CIPHER_SUITES" . }}{{ end -}}
-{{- $named := and (eq .Values.secrets.mode "reference") .Values.secrets.existingByomHostKeySecretName -}}
-{{- $made := and (eq .Values.secrets.mode "create") (ne (include "peerpod-operator.byomHostKeys" .) "{}") -}}
-{{- if and (eq (toString .Values.provider) "byom") (or $named $made) (not $all.SSH_HOST_KEY_ALLOWLIST_DIR) -}}
+{{- if and (eq (toString .Values.provider) "byom") (include "peerpod-operator.hasHostKeys" .) (not $all.SSH_HOST_KEY_ALLOWLIST_DIR) -}}
 {{- $_ := set $all "SSH_HOST_KEY_ALLOWLIST_DIR" "/etc/byom/ssh-host-keys" -}}
 {{- end -}}
 {{- toYaml $all -}}
@@ -247,15 +252,21 @@
 {{- end -}}
 {{- end }}
 
-{{- /* The webhook's resources: amounts as text, because API servers take no fractions here, and no list without an amount. */ -}}
-{{- define "peerpod-operator.webhookResources" -}}
-{{- $resources := deepCopy (.Values.webhook.resources | default dict) -}}
-{{- include "peerpod-operator.dropNulls" $resources -}}
+{{- /* Makes the amounts of resources text, because API servers take no fractions here, and drops a list without an amount. */ -}}
+{{- define "peerpod-operator.amountsAsText" -}}
+{{- $resources := . -}}
 {{- range $list := list "limits" "requests" -}}
 {{- $amounts := get $resources $list | default dict -}}
 {{- range $name, $amount := $amounts }}{{ $_ := set $amounts $name (include "peerpod-operator.text" $amount) }}{{ end -}}
 {{- if not $amounts }}{{ $_ := unset $resources $list }}{{ end -}}
 {{- end -}}
+{{- end }}
+
+{{- /* The webhook's resources. */ -}}
+{{- define "peerpod-operator.webhookResources" -}}
+{{- $resources := deepCopy (.Values.webhook.resources | default dict) -}}
+{{- include "peerpod-operator.dropNulls" $resources -}}
+{{- include "peerpod-operator.amountsAsText" $resources -}}
 {{- toYaml $resources -}}
 {{- end }}
 
@@ -273,12 +284,21 @@
 {{- /* Also in the operator's environment. Here it comes together with the strategy that its update needs. */ -}}
 {{- with include "peerpod-operator.adaptorImage" . }}{{ $_ := set $adaptor "image" . }}{{ end -}}
 {{- with .Values.daemonset.podLabels }}{{ $_ := set $adaptor "podLabels" . }}{{ end -}}
-{{- with .Values.daemonset.updateStrategy }}{{ $_ := set $adaptor "updateStrategy" (dict "type" "RollingUpdate" "rollingUpdate" .) }}{{ end -}}
+{{- with .Values.daemonset.updateStrategy -}}
+{{- $rolling := dict -}}
+{{- /* cloud-api-adaptor's chart takes a number as text, too. API servers do not. */ -}}
+{{- range $key, $amount := . }}{{ $_ := set $rolling $key (ternary (int $amount) $amount (regexMatch "^[0-9]+$" (toString $amount))) }}{{ end -}}
+{{- $_ := set $adaptor "updateStrategy" (dict "type" "RollingUpdate" "rollingUpdate" $rolling) -}}
+{{- end -}}
 {{- $spec := dict "limit" .Values.limit "admission" $admission -}}
 {{- with $adaptor }}{{ $_ := set $spec "adaptor" . }}{{ end -}}
 {{- $_ := set $spec "configMapName" (include "peerpod-operator.configMapName" .) -}}
 {{- $_ := set $spec "cloudSecretName" (include "peerpod-operator.secretName" .) -}}
 {{- $own := deepCopy (.Values.peerPodConfig.spec | default dict) -}}
 {{- include "peerpod-operator.dropNulls" $own -}}
-{{- toYaml (mergeOverwrite $spec $own) -}}
+{{- $spec = mergeOverwrite $spec $own -}}
+{{- range list $spec.adaptor $spec.admission -}}
+{{- with (. | default dict).resources }}{{ include "peerpod-operator.amountsAsText" . }}{{ end -}}
+{{- end -}}
+{{- toYaml $spec -}}
 {{- end }}

@@ -132,8 +132,11 @@ impl Operator {
     }
 }
 
-/// The name of an image without a digest, which follows the tag or has a value of its own.
-pub(super) const IMAGE_NAME: &str = "^[^@]*$";
+/// The name of an image without a tag and a digest, which have values of their own. Its registry may have a port.
+pub(super) const IMAGE_NAME: &str = "^([^/@]+/)?[^@:]*$";
+
+/// The tag of an image, which a digest may follow.
+pub(super) const IMAGE_TAG: &str = "^([A-Za-z0-9_][A-Za-z0-9_.-]{0,127}(@sha256:[0-9a-f]{64})?)?$";
 
 /// The operator's image.
 #[derive(Default, Serialize, JsonSchema)]
@@ -143,6 +146,7 @@ struct OperatorImage {
     #[schemars(length(min = 1), regex(pattern = IMAGE_NAME))]
     repository: String,
     /// The tag. If empty, the chart's appVersion.
+    #[schemars(regex(pattern = IMAGE_TAG))]
     tag: String,
     /// The digest, `sha256:` and 64 hexadecimal digits, instead of a tag.
     #[schemars(regex(pattern = r"^(sha256:[0-9a-f]{64})?$"))]

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::{
     Object, Texts,
-    operator::{IMAGE_NAME, ServiceAccount},
+    operator::{IMAGE_NAME, IMAGE_TAG, ServiceAccount},
     sources::tls_version,
 };
 use peerpod_operator::install::samples::CONFIG;
@@ -24,6 +24,7 @@ pub(super) struct AdaptorImage {
     /// The tag, which a digest may follow: `v0.22.0@sha256:…`. If empty, `latest`, which changes over time: name a release to keep one
     /// version. libvirt needs a development image, `latest` or a tag with `dev` in it: released images do not support libvirt. docker needs
     /// one up to `v0.21.1-dev`. vsphere needs a release up to `v0.17.0`.
+    #[schemars(regex(pattern = IMAGE_TAG))]
     tag: String,
 }
 
@@ -180,14 +181,14 @@ impl Default for PeerPodConfig {
 pub(super) fn limit(_: &mut SchemaGenerator) -> Schema {
     json_schema!({ "anyOf": [
         { "type": "integer", "minimum": 0, "maximum": 1_000_000 },
-        { "type": "string", "pattern": "^[0-9]{1,7}$" },
+        { "type": "string", "pattern": "^([0-9]{1,6}|1000000)$" },
     ] })
 }
 
 fn update_strategy(_: &mut SchemaGenerator) -> Schema {
     let amount = json!({ "anyOf": [
         { "type": "integer", "minimum": 0, "maximum": i32::MAX },
-        { "type": "string", "pattern": "^[0-9]+%?$" },
+        { "type": "string", "pattern": "^([0-9]{1,9}|[0-9]{1,2}%|100%)$" },
     ] });
     json_schema!({
         "type": "object",

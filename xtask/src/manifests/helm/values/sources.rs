@@ -18,8 +18,8 @@ pub(super) struct Secrets {
     /// The Secret with certificates for the connection to pod VMs, if the mode is `reference`. If empty, `certs-for-tls`.
     existing_tls_secret_name: String,
     /// The Secret with the host keys that byom trusts, in files `*.pub`, if the mode is `reference`. If empty,
-    /// `byom-ssh-host-keys`. If set, `SSH_HOST_KEY_ALLOWLIST_DIR` is `/etc/byom/ssh-host-keys` by default, where its keys are
-    /// mounted.
+    /// `byom-ssh-host-keys`. Its keys are mounted in `/etc/byom/ssh-host-keys`. If set, that is `SSH_HOST_KEY_ALLOWLIST_DIR` by
+    /// default in the ConfigMap that the chart creates. In one of your own, set it: otherwise every host key is trusted.
     existing_byom_host_key_secret_name: String,
     /// Certificates for the connection to pod VMs, if the mode is `create`. `CACERT_FILE`, `CERT_FILE` and `CERT_KEY`
     /// name their files in `/etc/certificates`: `ca.crt`, `client.crt` and `client.key`.
