@@ -21,7 +21,7 @@ use testbed::{
     wait::{self, DEADLINE},
 };
 
-use crate::support::{Alone, PROGRAM, alone_waiting};
+use crate::support::{Alone, PROGRAM, alone_with};
 
 /// Runs a test with one operator that takes part in the election, with further arguments if any are given.
 pub fn elected(arguments: &[String], test: impl AsyncFnOnce(&mut Alone) -> Result<()>) -> Result<()> {
@@ -32,7 +32,7 @@ pub fn elected(arguments: &[String], test: impl AsyncFnOnce(&mut Alone) -> Resul
             options.arguments.extend_from_slice(arguments);
             Operator::start(testbed, &options).await
         };
-    alone_waiting(start, test)
+    alone_with(start, test)
 }
 
 /// A second operator beside the first, which leads. Also the second one's folder.

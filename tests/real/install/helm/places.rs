@@ -99,7 +99,7 @@ fn values_take_their_places_and_the_api_server_takes_the_result() -> Result<()> 
         ensure!(spec["admission"]["resources"] == json!({ "limits": { "cpu": "0.5" } }), "{spec}");
         ensure!(
             spec["adaptor"]["updateStrategy"]["rollingUpdate"]
-                == json!({ "maxUnavailable": 0, "maxSurge": 1 }),
+                == json!({ "maxUnavailable": 0, "maxSurge": 10 }),
             "{spec}"
         );
         ensure!(spec["adaptor"]["resources"] == json!({ "limits": { "cpu": "0.25" } }), "{spec}");
@@ -141,7 +141,8 @@ fn everything() -> Value {
         "image": { "name": "caa", "tag": format!("v1@{}", digest()) },
         "limit": "7",
         "daemonset": {
-            "updateStrategy": { "maxUnavailable": "0", "maxSurge": 1 },
+            // An octal number elsewhere.
+            "updateStrategy": { "maxUnavailable": "0", "maxSurge": "010" },
             "podLabels": { "x": "z" },
             "serviceAccount": { "annotations": { "role": "a" } },
         },

@@ -287,7 +287,7 @@
 {{- with .Values.daemonset.updateStrategy -}}
 {{- $rolling := dict -}}
 {{- /* cloud-api-adaptor's chart takes a number as text, too. API servers do not. */ -}}
-{{- range $key, $amount := . }}{{ $_ := set $rolling $key (ternary (int $amount) $amount (regexMatch "^[0-9]+$" (toString $amount))) }}{{ end -}}
+{{- range $key, $amount := . }}{{ $_ := set $rolling $key (ternary (atoi (toString $amount)) $amount (regexMatch "^[0-9]+$" (toString $amount))) }}{{ end -}}
 {{- $_ := set $adaptor "updateStrategy" (dict "type" "RollingUpdate" "rollingUpdate" $rolling) -}}
 {{- end -}}
 {{- $spec := dict "limit" .Values.limit "admission" $admission -}}
