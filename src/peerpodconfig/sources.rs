@@ -14,7 +14,7 @@ use crate::{
     cluster::read_uid,
     provider::{CloudEndpoint, Tagging, named_by},
     settings::{
-        Raw, file_text,
+        FileText, Raw,
         key::is_true,
         tls::{TlsError, TlsOptions},
     },
@@ -109,10 +109,11 @@ pub(super) struct AdaptorPlace {
 
 /// What becomes variables of cloud-api-adaptor, as the operator reads its files. `binaryData` becomes a file alone.
 fn raw(config_map: Option<&ConfigMap>, secret: Option<&Secret>) -> Option<Raw> {
-    let file = |name: &String, value: &[u8]| Some((name.clone(), file_text(value.to_vec())?));
+    let file = |name: &String, value: &[u8]| Some((name.clone(), FileText::of(value.to_vec())?.value));
     let settings = config_map?.data.iter().flatten().map(|(name, value)| file(name, value.as_bytes()));
     let credentials = secret?.data.iter().flatten().map(|(name, value)| file(name, &value.0));
-    Some(Raw { settings: settings.collect::<Option<_>>()?, credentials: credentials.collect::<Option<_>>()? })
+    let (settings, credentials) = (settings.collect::<Option<_>>()?, credentials.collect::<Option<_>>()?);
+    Some(Raw { settings, credentials, ..Raw::default() })
 }
 
 #[cfg(test)]

@@ -36,6 +36,8 @@ pub struct Raw {
     pub settings: BTreeMap<String, SecretString>,
     /// The `Secret`'s.
     pub credentials: BTreeMap<String, SecretString>,
+    /// The names of those of these files that end with a line end, which cloud-api-adaptor takes as part of the value.
+    pub line_ends: BTreeSet<String>,
 }
 
 impl Raw {
@@ -60,7 +62,8 @@ impl Raw {
         let settings = settings.unwrap_or_else(Reading::failed);
         let credentials = credentials.map_or_else(Reading::default, |it| it.unwrap_or_else(Reading::failed));
         let problems = [settings.problems, credentials.problems].concat();
-        (Self { settings: settings.files, credentials: credentials.files }, problems)
+        let line_ends = settings.line_ends.into_iter().chain(credentials.line_ends).collect();
+        (Self { settings: settings.files, credentials: credentials.files, line_ends }, problems)
     }
 
     pub(super) fn same_as(&self, other: &Self) -> bool {
@@ -78,12 +81,13 @@ impl Raw {
 #[derive(Default)]
 struct Reading {
     files: BTreeMap<String, SecretString>,
+    line_ends: Vec<String>,
     problems: Vec<SettingsError>,
 }
 
 impl Reading {
     fn failed(problem: SettingsError) -> Self {
-        Self { files: BTreeMap::new(), problems: vec![problem] }
+        Self { problems: vec![problem], ..Self::default() }
     }
 }
 
@@ -135,7 +139,12 @@ fn read_files(folder: &Path, source: &Path) -> Result<Reading, SettingsError> {
         let path = folder.join(&name);
         match read_file(&source.join(&name), &path, name, &mut room) {
             Ok(None) => {}
-            Ok(Some((name, content))) => _ = reading.files.insert(name, content),
+            Ok(Some((name, text))) => {
+                if text.has_line_end {
+                    reading.line_ends.push(name.clone());
+                }
+                reading.files.insert(name, text.value);
+            }
             Err(problem) => {
                 reading.problems.push(problem);
                 if reading.problems.len() == PROBLEMS_LIMIT {
@@ -155,7 +164,7 @@ fn read_file(
     path: &Path,
     name: OsString,
     room: &mut usize,
-) -> Result<Option<(String, SecretString)>, SettingsError> {
+) -> Result<Option<(String, FileText)>, SettingsError> {
     let named = |error| unreadable(path, &error);
     // Follows links, as in a folder that someone made of links to files elsewhere.
     let about = source.metadata().map_err(named)?;
@@ -175,14 +184,25 @@ fn read_file(
         .and_then(|file| file.take(*room as u64 + 1).read_to_end(&mut content))
         .map_err(named)?;
     *room = room.checked_sub(content.len()).ok_or_else(too_large)?;
-    Ok(Some((name, file_text(content).ok_or_else(not_text)?)))
+    Ok(Some((name, FileText::of(content).ok_or_else(not_text)?)))
 }
 
-/// The content of a file as text, without the line ends that editors leave behind.
-pub(crate) fn file_text(content: Vec<u8>) -> Option<SecretString> {
-    let mut text = String::from_utf8(content).ok()?;
-    text.truncate(text.trim_end_matches(['\n', '\r']).len());
-    Some(SecretString::from(text))
+/// The content of a file as text.
+pub(crate) struct FileText {
+    /// Without the line ends that editors leave behind.
+    pub(crate) value: SecretString,
+    has_line_end: bool,
+}
+
+impl FileText {
+    /// `None`: the content is not UTF-8.
+    pub(crate) fn of(content: Vec<u8>) -> Option<Self> {
+        let mut text = String::from_utf8(content).ok()?;
+        let length = text.trim_end_matches(['\n', '\r']).len();
+        let has_line_end = length < text.len();
+        text.truncate(length);
+        Some(Self { value: SecretString::from(text), has_line_end })
+    }
 }
 
 fn unreadable(path: &Path, error: &io::Error) -> SettingsError {
@@ -224,6 +244,9 @@ mod tests {
         let expected = [("A", "one"), ("B", "two"), ("C", " three \nfour"), ("EMPTY", "")];
         let expected = expected.map(|(name, value)| (name.to_owned(), value.to_owned()));
         assert_eq!(read(&folder).unwrap(), expected);
+        let folders =
+            Folders { settings: folder.path().to_owned(), credentials: Some(folder.path().to_owned()) };
+        assert_eq!(Raw::read(&folders).unwrap().line_ends, ["A", "B"].map(str::to_owned).into());
     }
 
     #[test]

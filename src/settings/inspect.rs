@@ -178,9 +178,10 @@ impl Remarks {
                 Warning::DifferentValues { name } | Warning::EmptyWins { name } => {
                     (name.as_str(), Verdict::Conflicting)
                 }
-                Warning::NotABoolean { key } | Warning::NotATag { key } | Warning::NotTags { key } => {
-                    (*key, Verdict::Malformed)
-                }
+                Warning::NotABoolean { key }
+                | Warning::NotATag { key }
+                | Warning::NotTags { key }
+                | Warning::NotAlone { key, .. } => (*key, Verdict::Malformed),
                 Warning::ProvesNothing { .. } => ("SWEEP_CLUSTER", Verdict::Missing),
             };
             self.add(name, verdict, false, warning);
@@ -215,7 +216,8 @@ impl Remarks {
         };
         if key.required && source == Source::Default && accepted {
             let what = match key.default {
-                "" if key.concerns_deletion => None,
+                // That is said already.
+                "" if self.0.contains_key(key.name) => None,
                 "" => Some("cloud-api-adaptor usually cannot make VMs without it"),
                 _ => Some("this operator uses the default, but cloud-api-adaptor does not start without it"),
             };

@@ -36,7 +36,7 @@ pub use catalogue::{Catalogue, Check, Schema};
 pub use common::Common;
 pub use endpoint::Endpoint;
 pub use error::{FolderRole, SettingsError};
-pub(crate) use folder::file_text;
+pub(crate) use folder::FileText;
 pub use folder::{Folders, Raw};
 pub use inspect::{Entry, Inspection, Remark, Shown, Verdict};
 pub use key::{Key, Kind};

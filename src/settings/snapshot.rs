@@ -100,6 +100,13 @@ pub enum Warning {
         /// The setting's name.
         key: &'static str,
     },
+    /// A value with quotes, a blank or a line end around it.
+    NotAlone {
+        /// The setting's name.
+        key: &'static str,
+        /// What is around it, as a predicate.
+        around: &'static str,
+    },
     /// It would prove which VMs are this cluster's, if `SWEEP_CLUSTER` named the cluster.
     ProvesNothing {
         /// The setting's name.
@@ -118,7 +125,7 @@ impl Snapshot {
     pub(super) fn judge(raw: &Raw, catalogue: Catalogue) -> Result<Self, Rejected> {
         let values = Values::of(raw, Common::KEYS);
         let common = Common::read(&values);
-        let mut warnings: Vec<_> = values.odd(Common::KEYS).collect();
+        let mut warnings = values.odd(raw, Common::KEYS);
         if common.sweep_tag.is_some() && common.declared_tag().is_none() {
             warnings.push(Warning::NotATag { key: "SWEEP_TAG" });
         }
@@ -139,7 +146,7 @@ impl Snapshot {
         match schema {
             Ok(schema) => {
                 let values = Values::of(raw, schema.keys);
-                warnings.extend(values.odd(schema.keys));
+                warnings.extend(values.odd(raw, schema.keys));
                 let conflict = compare_folders(raw, schema, &mut warnings);
                 let endpoint = (schema.check)(&values);
                 warnings.extend(unknown);
@@ -301,6 +308,7 @@ impl fmt::Display for Warning {
                 f,
                 "{key} has a tag that is not written KEY=VALUE; cloud-api-adaptor ignores it and all tags after it"
             ),
+            Self::NotAlone { key, around } => write!(f, "{key} {around}; write the value alone"),
             Self::ProvesNothing { key } => write!(
                 f,
                 "{key} proves nothing without SWEEP_CLUSTER: set that to the UID of the namespace kube-system"

@@ -13,7 +13,11 @@ fn inspect_with(catalogue: Catalogue, settings: Pairs, credentials: Pairs) -> In
     let map = |pairs: Pairs| -> BTreeMap<String, SecretString> {
         pairs.iter().map(|(name, value)| ((*name).to_owned(), SecretString::from(*value))).collect()
     };
-    Inspection::judge(&Raw { settings: map(settings), credentials: map(credentials) }, catalogue, Vec::new())
+    Inspection::judge(
+        &Raw { settings: map(settings), credentials: map(credentials), ..Raw::default() },
+        catalogue,
+        Vec::new(),
+    )
 }
 
 fn entry<'a>(inspection: &'a Inspection, name: &str) -> &'a Entry {
@@ -119,6 +123,21 @@ fn an_inferred_provider_and_a_default_uri_are_warnings() {
     assert!(inspection.is_right());
     assert_eq!(remarks(&inspection, "CLOUD_PROVIDER"), [(Verdict::Missing, false)]);
     assert_eq!(remarks(&inspection, "LIBVIRT_URI"), [(Verdict::Missing, false)]);
+}
+
+#[test]
+fn what_cloud_api_adaptor_requires_is_missed_although_the_operator_does_without() {
+    let gcp = [
+        ("CLOUD_PROVIDER", "gcp"),
+        ("GCP_PROJECT_ID", "peer-pods"),
+        ("GCP_ZONE", "a"),
+        ("PODVM_IMAGE_NAME", "i"),
+    ];
+    let inspection = inspect(&gcp, &[]);
+    assert!(inspection.is_right(), "the metadata server gives tokens");
+    assert_eq!(remarks(&inspection, "GCP_CREDENTIALS"), [(Verdict::Missing, false)]);
+    let malformed = inspect(&gcp, &[("GCP_CREDENTIALS", "x")]);
+    assert_eq!(remarks(&malformed, "GCP_CREDENTIALS"), [(Verdict::Malformed, true)]);
 }
 
 #[test]

@@ -15,7 +15,10 @@ fn map(pairs: Pairs) -> BTreeMap<String, SecretString> {
 }
 
 fn parse(settings: Pairs, credentials: Pairs) -> Result<Snapshot, SettingsError> {
-    Snapshot::parse(&Raw { settings: map(settings), credentials: map(credentials) }, CATALOGUE)
+    Snapshot::parse(
+        &Raw { settings: map(settings), credentials: map(credentials), ..Raw::default() },
+        CATALOGUE,
+    )
 }
 
 fn libvirt(snapshot: &Snapshot) -> Settings {
@@ -53,6 +56,36 @@ fn a_switch_is_on_with_1_or_true_alone_in_upper_or_lower_case() {
 }
 
 #[test]
+fn what_is_around_a_value_is_part_of_it() {
+    const KEY: &str = "GCP_NETWORK";
+    let around = |name: &'static str, value: &str, line_ends: &[&str]| {
+        let settings = map(&[("CLOUD_PROVIDER", "gcp"), ("GCP_PROJECT_ID", "peer-pods")]);
+        let line_ends = line_ends.iter().map(|name| (*name).to_owned()).collect();
+        let raw = Raw { settings, credentials: map(&[(name, value)]), line_ends };
+        let warnings = Snapshot::parse(&raw, CATALOGUE).unwrap().warnings;
+        let texts: Vec<_> = warnings.iter().map(ToString::to_string).collect();
+        assert!(texts.iter().all(|text| !text.contains("hush")), "{texts:?}");
+        texts.join(" ").strip_prefix(name).map(|text| text.split(',').next().unwrap_or_default().to_owned())
+    };
+    for (value, expected) in [
+        ("hush", None),
+        ("\"hush\"", Some(" is in quotes")),
+        ("'hush'", Some(" is in quotes")),
+        ("'hush\"", None),
+        ("'", None),
+        ("hush ", Some(" begins or ends with a blank")),
+        ("\thush", Some(" begins or ends with a blank")),
+    ] {
+        assert_eq!(around(KEY, value, &[]).as_deref(), expected, "{value:?}");
+    }
+    assert_eq!(around(KEY, "hush", &[KEY]).as_deref(), Some(" ends with a line end"));
+    assert_eq!(around(KEY, "hush", &["GCP_ZONE"]), None);
+    assert_eq!(around("GCP_CREDENTIALS", "{} ", &["GCP_CREDENTIALS"]), None, "it is JSON");
+    let base = "CLOUDSDK_API_ENDPOINT_OVERRIDES_COMPUTE";
+    assert_eq!(around(base, "https://hush/", &[base]), None, "cloud-api-adaptor does not read it");
+}
+
+#[test]
 fn a_declared_tag_has_a_key_and_a_value() {
     let declared = |text| {
         let snapshot = parse(&[LIBVIRT, ("SWEEP_TAG", text), ("SWEEP_CLUSTER", "uid-1")], &[]).unwrap();
@@ -62,7 +95,9 @@ fn a_declared_tag_has_a_key_and_a_value() {
     let tag = Some(("cluster".to_owned(), "a=b".to_owned()));
     assert_eq!(declared("cluster=a=b"), (tag, vec![]));
     for text in ["cluster", "=a", "cluster=", " = "] {
-        assert_eq!(declared(text), (None, vec![Warning::NotATag { key: "SWEEP_TAG" }]), "{text}");
+        let (tag, warnings) = declared(text);
+        assert_eq!(tag, None, "{text}");
+        assert!(warnings.contains(&Warning::NotATag { key: "SWEEP_TAG" }), "{text}: {warnings:?}");
     }
 }
 
@@ -217,11 +252,11 @@ fn the_table_of_keys_matches_the_declaration() {
 
 #[test]
 fn a_secret_is_not_shown() {
-    let raw = Raw { settings: BTreeMap::new(), credentials: map(&[("SAMPLE_TOKEN", "hush")]) };
+    let raw = Raw { credentials: map(&[("SAMPLE_TOKEN", "hush")]), ..Raw::default() };
     let sample = Sample::read(&Values::of(&raw, Sample::KEYS));
     assert_eq!(sample.token.as_ref().unwrap().expose_secret(), "hush");
     assert!(!format!("{sample:?}").contains("hush"));
-    let raw = Raw { settings: BTreeMap::new(), credentials: map(&[("A", "hush")]) };
+    let raw = Raw { credentials: map(&[("A", "hush")]), ..Raw::default() };
     assert!(!format!("{raw:?}").contains("hush"));
 }
 
@@ -240,7 +275,7 @@ proptest! {
         settings in proptest::collection::btree_map(names(), values(), 0..12),
         credentials in proptest::collection::btree_map(names(), values(), 0..12),
     ) {
-        let raw = Raw { settings, credentials };
+        let raw = Raw { settings, credentials, ..Raw::default() };
         if let Ok(snapshot) = Snapshot::parse(&raw, CATALOGUE) {
             if let Some(pool) = raw.settings.get("LIBVIRT_POOL").filter(|_| snapshot.cloud() == "libvirt") {
                 let pool = pool.expose_secret();

@@ -175,7 +175,7 @@ fn settings_are_usable_when_deletions_can_use_them() {
     ] {
         let [uri, other] = uris.map(|uri| ("LIBVIRT_URI".to_owned(), uri.into()));
         let settings = [("CLOUD_PROVIDER".to_owned(), provider.into()), uri].into();
-        assert!(in_force.accept(Ok(Raw { settings, credentials: [other].into() })));
+        assert!(in_force.accept(Ok(Raw { settings, credentials: [other].into(), ..Raw::default() })));
         assert_eq!(in_force.state.usable(), usable, "{provider} {uris:?}");
         assert_eq!(in_force.state.problem().is_none(), usable, "{provider} {uris:?}");
     }

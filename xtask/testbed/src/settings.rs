@@ -180,7 +180,8 @@ impl Settings {
         let secrets = |data: &BTreeMap<String, String>| {
             data.iter().map(|(key, value)| (key.clone(), value.as_str().into())).collect()
         };
-        let raw = Raw { settings: secrets(&self.config_map), credentials: secrets(&self.secret) };
+        let raw =
+            Raw { settings: secrets(&self.config_map), credentials: secrets(&self.secret), ..Raw::default() };
         let snapshot = Snapshot::parse(&raw, CATALOGUE)
             .map_err(|problem| Error::new(ErrorClass::Invalid, problem.message()))?;
         openers.open(&snapshot, Opening { recorded, ..Opening::new(32) })
