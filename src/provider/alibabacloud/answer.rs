@@ -181,7 +181,7 @@ pub(super) fn assumed(reply: Reply) -> Result<Fresh<AccessKey>, Error> {
 /// What an answer that is no success says.
 fn failure(reply: &Reply) -> Failure {
     let Problem { code, message, request_id } = serde_json::from_slice(&reply.body).unwrap_or_default();
-    let message = format!("{message} (request {request_id})");
+    let message = if request_id.is_empty() { message } else { format!("{message} (request {request_id})") };
     let error = reply.error(&code, &message, class(reply.status, &code));
     Failure { code, error }
 }

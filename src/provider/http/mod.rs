@@ -49,7 +49,7 @@ use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::{
     Request, Response, StatusCode,
     body::{Bytes, Incoming},
-    header::{AUTHORIZATION, HeaderValue},
+    header::{AUTHORIZATION, HeaderValue, USER_AGENT},
 };
 use hyper_util::client::proxy::matcher::Matcher;
 use operator_kit::{Message, client::Proxies, text::causes};
@@ -83,6 +83,9 @@ use super::{Error, ErrorClass};
 
 /// How many idle connections to one host are usually kept.
 const IDLE_CONNECTIONS: usize = 16;
+
+/// How the operator names itself: gateways of clouds may refuse requests without a name, and audit logs show it.
+const NAME: HeaderValue = HeaderValue::from_static(concat!("peerpod-operator/", env!("CARGO_PKG_VERSION")));
 
 /// The bytes of a body that are read at once. What is longer waits for its turn.
 const SMALL: usize = 64 << 10;
@@ -200,7 +203,8 @@ impl Client {
     /// ([`ErrorClass::Transient`]), and if the server is not trusted ([`ErrorClass::Invalid`]) or does not trust the operator's
     /// certificate ([`ErrorClass::Unauthorized`]).
     pub(super) async fn send(&self, call: Call) -> Result<Reply, Error> {
-        let Call { doing, pace, request, mut secrets, elsewhere } = call;
+        let Call { doing, pace, mut request, mut secrets, elsewhere } = call;
+        request.headers_mut().insert(USER_AGENT, NAME);
         let sensitive = request.headers().values().filter(|value| value.is_sensitive());
         secrets.extend(sensitive.filter_map(credential));
         let host = request.uri().host().unwrap_or_default().to_owned();

@@ -120,6 +120,8 @@ impl Reply {
     /// The error that this answer means, with the cloud's own `code` and `message`. `class` is for codes that the cloud
     /// documents; without it the status decides. A status alone never means absence.
     ///
+    /// An answer without the cloud's words is probably another server's, such as a proxy's: the log quotes how it begins.
+    ///
     /// If the cloud refused because of too many requests, the client becomes slower: call this once for each reply.
     pub fn error(&self, code: &str, message: &str, class: Option<ErrorClass>) -> Error {
         let class = match (class.unwrap_or_else(|| self.class()), self.turn) {
@@ -139,7 +141,14 @@ impl Reply {
         let status = self.status.as_u16();
         let public = format!("{} failed: the cloud answered {status}{separator}{code}", self.doing);
         let request = self.request_id().map(|id| format!(" (request {id})")).unwrap_or_default();
-        let full = format!("{public}: {}{request}", masked(message, &self.secrets));
+        let said = match message.trim() {
+            "" if self.body.is_empty() => String::new(),
+            "" => {
+                format!(": it begins with {:?}", masked(&String::from_utf8_lossy(&self.body), &self.secrets))
+            }
+            message => format!(": {}", masked(message, &self.secrets)),
+        };
+        let full = format!("{public}{said}{request}");
         Error::new(class, Message::new(public, full))
     }
 

@@ -116,7 +116,7 @@ pub(super) fn accepted(reply: Reply) -> Result<Reply, Error> {
 pub(super) fn problem(reply: &Reply) -> (String, String) {
     let Problems { errors, trace } = serde_json::from_slice(&reply.body).unwrap_or_default();
     let Problem { code, message } = errors.into_iter().next().unwrap_or_default();
-    (code, format!("{message} (trace {trace})"))
+    (code, if trace.is_empty() { message } else { format!("{message} (trace {trace})") })
 }
 
 #[cfg(test)]

@@ -45,6 +45,20 @@ async fn a_complete_answer_is_returned_with_any_status() {
 }
 
 #[tokio::test]
+async fn an_answer_without_the_clouds_words_is_quoted_in_the_log_alone() {
+    for (body, message, expected) in [
+        ("error code: 1010", " ", "the cloud answered 403: it begins with \"error code: 1010\""),
+        ("", "", "the cloud answered 403"),
+        ("{}", "no right", "the cloud answered 403: no right"),
+    ] {
+        let reply = answer(whole("403 No", "", body)).await.unwrap();
+        let message = reply.error("", message, None).message;
+        assert!(message.for_log().ends_with(expected), "{message:?}");
+        assert!(message.for_status().ends_with("the cloud answered 403"), "{message:?}");
+    }
+}
+
+#[tokio::test]
 async fn incomplete_answers_are_transient_errors() {
     let long = "x".repeat(20_000);
     for broken in [
