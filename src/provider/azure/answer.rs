@@ -111,15 +111,33 @@ fn matches(pattern: &str, text: &str) -> bool {
 
 /// The reply, or the error that it means. That is never [`ErrorClass::NotFound`]: see [`is_absent`].
 pub(super) fn accepted(reply: Reply) -> Result<Reply, Error> {
-    reply.success_or(meaning)
+    reply.success_or(|reply| {
+        let (code, error) = meaning(reply);
+        advise_on_vm(&code, error)
+    })
 }
 
-/// The error that a reply means.
-fn meaning(reply: &Reply) -> Error {
+/// The same for an answer about the group of the settings.
+pub(super) fn accepted_of_settings(reply: Reply) -> Result<Reply, Error> {
+    reply.success_or(|reply| match meaning(reply) {
+        (code, error) if matches!(&*code, "ResourceGroupNotFound" | "SubscriptionNotFound") => {
+            error.advising("correct AZURE_SUBSCRIPTION_ID, AZURE_RESOURCE_GROUP or AZURE_TENANT_ID")
+        }
+        (_, error) => error,
+    })
+}
+
+/// Azure's code, and the error that a reply means.
+fn meaning(reply: &Reply) -> (String, Error) {
     // Resource Manager's shape, and Compute's.
     let [code, message] = reply.texts([&["/error/code", "/code"], &["/error/message", "/message"]]);
     let error = reply.error(&code, &message, class(reply, &code, &message));
-    match &*code {
+    (code, error)
+}
+
+/// The error with advice for the VM of a PeerPod.
+fn advise_on_vm(code: &str, error: Error) -> Error {
+    match code {
         "ResourceGroupNotFound" => error.advising(&format!(
             "the resource group of the VM is gone: if the VM is, too, {}",
             release_advice()

@@ -125,7 +125,10 @@ impl TokenSource for Credentials {
                 }
                 let call = Call::to("asking Microsoft Entra for an access token", Method::POST, url)?;
                 let token = client.token(call.form(&fields).hiding([&secret])).await;
-                token.map_err(|error| error.advising(APPLICATION_ADVICE))
+                token.map_err(|error| match error.class {
+                    ErrorClass::Unauthorized => error.advising(APPLICATION_ADVICE),
+                    _ => error,
+                })
             }
             Source::Metadata(server, client_id) => {
                 let client_id = client_id.as_ref().map(|id| ("client_id", id.expose_secret()));

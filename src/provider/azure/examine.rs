@@ -4,7 +4,7 @@ use hyper::Method;
 
 use super::{
     Azure,
-    answer::{Page, Permission, accepted},
+    answer::{Page, Permission, accepted_of_settings},
 };
 use crate::provider::{
     Error, Finding,
@@ -43,7 +43,7 @@ impl Azure {
     async fn roles(&self) -> Result<Vec<Permission>, Error> {
         let id = format!("{}/providers/microsoft.authorization/permissions", self.group()?);
         let reply = self.call("asking for the rights", Method::GET, &id, AUTHORIZATION).await?;
-        Ok(accepted(reply)?.json::<Page<Permission>>()?.value)
+        Ok(accepted_of_settings(reply)?.json::<Page<Permission>>()?.value)
     }
 }
 

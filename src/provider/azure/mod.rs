@@ -30,7 +30,7 @@ use operator_kit::Message;
 
 pub use self::settings::Settings;
 use self::{
-    answer::{ArmResource, Page, accepted, is_absent},
+    answer::{ArmResource, Page, accepted, accepted_of_settings, is_absent},
     credentials::Credentials,
 };
 use super::{
@@ -171,7 +171,7 @@ impl Provider for Azure {
         let query = encoded([("api-version", RESOURCES), ("$filter", &filter), ("$expand", EXPAND)]);
         let mut url = format!("{}{}/resources?{query}", self.manager, id::path(self.group()?));
         for _ in 0..MOST_PAGES {
-            let reply = accepted(self.api.send(Call::to(doing, Method::GET, &url)?).await?)?;
+            let reply = accepted_of_settings(self.api.send(Call::to(doing, Method::GET, &url)?).await?)?;
             let page: Page<ArmResource> = reply.json()?;
             pages(page.value.into_iter().filter_map(listed).collect());
             let Some(next) = page.next_link.filter(|link| !link.is_empty()) else { return Ok(()) };

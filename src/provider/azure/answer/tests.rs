@@ -72,9 +72,9 @@ fn the_errors_of_all_who_answer_have_a_code() {
     for (reply, says) in [
         (compute(409, "RetryableError", "no"), "the cloud answered 409 RetryableError: no"),
         (resource_manager(409, "ScopeLocked"), "the cloud answered 409 ScopeLocked: no"),
-        (answer(409, "<html>"), "the cloud answered 409: "),
+        (answer(409, "<html>"), "the cloud answered 409: it begins with \"<html>\""),
     ] {
-        let error = meaning(&reply);
+        let (_, error) = meaning(&reply);
         assert!(error.message.for_log().ends_with(says), "{says}: {error:?}");
     }
 }
@@ -154,6 +154,18 @@ fn compute_refuses_requests_for_one_vm_or_for_all() {
         ("OperationNotAllowed", ErrorClass::Refused),
         ("RetryableError", ErrorClass::Transient),
     ] {
-        assert_eq!(meaning(&compute(429, code, "no")).class, class_of_one, "{code}");
+        assert_eq!(meaning(&compute(429, code, "no")).1.class, class_of_one, "{code}");
+    }
+}
+
+#[test]
+fn a_group_that_azure_does_not_find_is_corrected_in_the_settings_or_given_up_with_its_vm() {
+    for code in ["ResourceGroupNotFound", "SubscriptionNotFound"] {
+        let text = |outcome: Result<Reply, Error>| outcome.unwrap_err().message.for_log().to_owned();
+        let of_settings = text(accepted_of_settings(resource_manager(404, code)));
+        assert!(of_settings.contains("correct AZURE_SUBSCRIPTION_ID"), "{of_settings}");
+        assert!(!of_settings.contains("abandon") && !of_settings.contains("VM"), "{of_settings}");
+        let of_vm = text(accepted(resource_manager(404, code)));
+        assert!(of_vm.contains("of the VM") || of_vm.contains("the VM's"), "{of_vm}");
     }
 }
