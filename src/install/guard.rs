@@ -5,7 +5,7 @@
 //! |---|---|
 //! | a new PeerPod, another spec, another owner | `record` |
 //! | no owner | `record`, or the right to delete Pods in the namespace (it lets a user orphan a PeerPod anyway, by the garbage collector) |
-//! | no finalizer of cloud-api-adaptor's | `release` |
+//! | no finalizer of cloud-api-adaptor's, or a further finalizer | `release` |
 //! | the annotation that abandons the VM | `abandon` |
 //!
 //! The ordinary rights decide about everything else. That includes a deletion, because the operator judges it by the Pod.
@@ -150,6 +150,12 @@ fn variables() -> Vec<Variable> {
         ),
         ("disowns", "size(variables.keptOwners) < size(variables.formerOwners)".to_owned()),
         ("releases", format!("!variables.isNew && {} && !({})", holds("oldObject"), holds("object"))),
+        (
+            "holds",
+            "!variables.isNew && object.metadata.?finalizers.orValue([]).exists(it, !(it in \
+             oldObject.metadata.?finalizers.orValue([])))"
+                .to_owned(),
+        ),
         ("abandons", format!("{} && (variables.isNew || !({}))", abandons("object"), abandons("oldObject"))),
     ]
     .map(|(name, expression)| Variable { name: name.to_owned(), expression })
@@ -185,6 +191,13 @@ fn validations() -> Vec<Validation> {
             format!(
                 "may not remove the finalizer {FINALIZER} of a PeerPod, because its VM would never be \
                  deleted: this needs the right to {RELEASE_VERB} peerpods. {who_else}"
+            ),
+        ),
+        (
+            format!("!variables.holds || {}", may(RELEASE_VERB)),
+            format!(
+                "may not add a finalizer to a PeerPod, because it keeps the PeerPod, and many of them its VM: this \
+                 needs the right to {RELEASE_VERB} peerpods. {who_else}"
             ),
         ),
         (

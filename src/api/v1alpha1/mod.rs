@@ -32,7 +32,7 @@ pub const RELEASE_ABANDON: &str = "abandon";
 /// API server itself. The guard (a validating admission policy of the installation) requires it.
 pub const RECORD_VERB: &str = "record";
 
-/// The right to remove [`FINALIZER`]; see [`RECORD_VERB`].
+/// The right to remove [`FINALIZER`], and to add finalizers; see [`RECORD_VERB`].
 pub const RELEASE_VERB: &str = "release";
 
 /// The right to set [`RELEASE_ABANDON`]; see [`RECORD_VERB`].

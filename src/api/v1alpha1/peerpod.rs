@@ -8,6 +8,9 @@ use kube::{CustomResource, KubeSchema};
 use operator_kit::metadata;
 use serde::{Deserialize, Deserializer, Serialize};
 
+/// Text that no terminal obeys: neither white space nor control or format characters.
+const PRINTABLE: &str = r"self.matches('^[^\\s\\p{C}\\p{Z}]*$')";
+
 /// Records the VM that cloud-api-adaptor created for a Pod. The operator deletes the VM when the Pod is deleted and
 /// cloud-api-adaptor has not deleted it. cloud-api-adaptor creates PeerPods, and the Pod owns its PeerPod. Users do not
 /// create PeerPods.
@@ -45,14 +48,14 @@ pub struct PeerPodSpec {
     /// The cloud that runs the VM, as in cloud-api-adaptor's `CLOUD_PROVIDER`: libvirt, aws, azure, …
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 63))]
-    #[x_kube(validation = Rule::new("self.matches('^[^\\\\s]*$')").message("cloudProvider must not contain white space"))]
+    #[x_kube(validation = Rule::new(PRINTABLE).message("cloudProvider must not contain white space or control characters"))]
     pub cloud_provider: Option<String>,
 
     /// The VM's identifier in that cloud, for instance a libvirt domain's UUID. Empty if cloud-api-adaptor did not learn
     /// it.
     #[serde(default, rename = "instanceID", skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 512))]
-    #[x_kube(validation = Rule::new("self.matches('^[^\\\\s]*$')").message("instanceID must not contain white space"))]
+    #[x_kube(validation = Rule::new(PRINTABLE).message("instanceID must not contain white space or control characters"))]
     pub instance_id: Option<String>,
 }
 

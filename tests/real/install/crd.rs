@@ -75,6 +75,11 @@ fn the_record_of_a_machine_cannot_be_changed_or_be_nonsense() -> Result<()> {
         }
         let spaced = scene.caa.record(&pod, "lib virt", "x").await.err().context("accepted")?;
         assert!(format!("{spaced:#}").contains("white space"), "{spaced:#}");
+        // What would steer a terminal, or turn the text around.
+        for invisible in ["x\u{9b}2J", "x\u{1b}", "x\u{202e}", "x\u{a0}"] {
+            let error = scene.caa.record(&pod, "libvirt", invisible).await.err().context("accepted")?;
+            assert!(format!("{error:#}").contains("control characters"), "{error:#}");
+        }
         let long = scene.caa.record(&pod, "libvirt", &"x".repeat(513)).await.err().context("accepted")?;
         assert!(format!("{long:#}").contains("512"), "{long:#}");
         Ok(())

@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::Namespace;
 use kube::{Api, ResourceExt as _};
 use peerpod_operator::{
     NAMESPACE,
-    api::v1alpha1::PeerPod,
+    api::v1alpha1::{FINALIZER, PeerPod},
     install::guard::{self, Action},
 };
 use serde_json::{Value, json, to_value};
@@ -101,7 +101,7 @@ fn unblocking(mut peerpod: Value) -> Value {
 }
 
 /// Writes to a PeerPod that the guard forbids a stranger, and the words of its answer.
-fn attacks(other_pod_uid: &str) -> [(&'static str, String, &'static str); 4] {
+fn attacks(other_pod_uid: &str) -> [(&'static str, String, &'static str); 5] {
     let owner = json!({ "apiVersion": "v1", "kind": "Pod", "name": "other", "uid": other_pod_uid });
     let release = json!({ "peerpods.confidentialcontainers.org/release": "abandon" });
     [
@@ -114,6 +114,11 @@ fn attacks(other_pod_uid: &str) -> [(&'static str, String, &'static str); 4] {
             "disowns",
             json!({ "metadata": { "ownerReferences": null } }).to_string(),
             "remove the owner of a PeerPod",
+        ),
+        (
+            "holds",
+            json!({ "metadata": { "finalizers": [FINALIZER, "x/y"] } }).to_string(),
+            "add a finalizer to a PeerPod",
         ),
         (
             "strips",
