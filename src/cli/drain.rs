@@ -39,11 +39,18 @@ use super::{NamespaceArgs, patience, retry::Retry, serving::block_on, terminal};
 use crate::{
     api::v1alpha1::{CRDS, PeerPod, PeerPodConfig},
     names::{COMPONENT_LABEL, NAME_LABEL, OPERATOR, OPERATOR_COMPONENT, PLACES},
-    peerpod::{object::owner, trim::trim},
+    peerpod::{
+        object::{has_finalizer, has_unread_finalizers, owner},
+        trim::trim,
+    },
 };
 
-/// What is read of PeerPods: which Pods own them.
-static OWNED: Projection = Projection { metadata: &[("ownerReferences", Part::All)], rest: &[], most: MOST };
+/// What is read of PeerPods: which Pods own them, and what holds them.
+static OWNED: Projection = Projection {
+    metadata: &[("ownerReferences", Part::All), ("finalizers", Part::All)],
+    rest: &[],
+    most: MOST,
+};
 
 /// For `--help`.
 pub(super) const EXIT_CODES: &str = "\
@@ -226,11 +233,8 @@ impl Drain {
         let going: Vec<_> = left.iter().filter(|peerpod| is_going(peerpod)).cloned().collect();
         if !going.is_empty() {
             return Err(format!(
-                "the time limit is over, and these PeerPods are still being deleted: {}. `kubectl get peerpods \
-                 -A` shows why. If it shows no STATE, no operator may be running, as after an earlier drain with --stop: `{}` \
-                 starts it. Then run drain again",
-                names(&going),
-                self.start()
+                "the time limit is over, and {}. Then run drain again",
+                self.unfinished(going)
             ));
         }
         Err(format!(
@@ -239,6 +243,28 @@ impl Drain {
              PeerPod itself",
             with_pods(&left)
         ))
+    }
+
+    /// What these PeerPods, which are being deleted, wait for.
+    fn unfinished(&self, going: Vec<Arc<PeerPod>>) -> String {
+        let waits_for_operator = |it: &Arc<PeerPod>| has_finalizer(it) || has_unread_finalizers(it);
+        let (waiting, held): (Vec<_>, Vec<_>) = going.into_iter().partition(waits_for_operator);
+        let waiting = (!waiting.is_empty()).then(|| {
+            format!(
+                "these PeerPods are still being deleted: {}. `kubectl get peerpods -A` shows why. If it shows no STATE, no operator \
+                 may be running, as after an earlier drain with --stop: `{}` starts it",
+                names(&waiting),
+                self.start()
+            )
+        });
+        let held = (!held.is_empty()).then(|| {
+            format!(
+                "finalizers of other programs hold these PeerPods, for which the operator has nothing left to do: {}. Have these \
+                 programs remove their finalizers",
+                with_finalizers(&held)
+            )
+        });
+        waiting.into_iter().chain(held).collect::<Vec<_>>().join(". Also, ")
     }
 
     /// Deletes every PeerPodConfig and waits until the operator has restored the nodes.
@@ -343,6 +369,16 @@ fn names<K: Resource<DynamicType = ()>>(objects: &[Arc<K>]) -> String {
     listed(&names)
 }
 
+/// These PeerPods, each with its finalizers.
+fn with_finalizers(peerpods: &[Arc<PeerPod>]) -> String {
+    let named = |it: &Arc<PeerPod>| {
+        format!("{}/{} ({})", it.namespace().unwrap_or_default(), it.name_any(), it.finalizers().join(", "))
+    };
+    let mut named: Vec<_> = peerpods.iter().map(named).collect();
+    named.sort();
+    listed(&named)
+}
+
 /// The Pods of these PeerPods, each with its PeerPod.
 fn with_pods(peerpods: &[Arc<PeerPod>]) -> String {
     let named = |peerpod: &Arc<PeerPod>| {
@@ -358,55 +394,4 @@ fn with_pods(peerpods: &[Arc<PeerPod>]) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use operator_kit::testing::{Answer, ApiServer, Call};
-
-    use super::*;
-
-    #[tokio::test]
-    async fn what_was_created_while_the_operators_ended_is_an_error_and_the_places_stay() {
-        const GROUP: &str = "/apis/confidentialcontainers.org/v1alpha1";
-        let object = |kind: &str, pod: &str| {
-            let owner = json!({ "apiVersion": "v1", "kind": "Pod", "name": pod, "uid": "1" });
-            json!({
-                "apiVersion": "confidentialcontainers.org/v1alpha1", "kind": kind,
-                "metadata": { "name": "web", "namespace": "shop", "ownerReferences": [owner] },
-            })
-        };
-        for (configs, peerpods, pod, shown) in [
-            (0, 0, "orders", ""),
-            (0, 1, "orders", "shop/orders (PeerPod web)"),
-            (0, 1, "x, kube-system/y", "the PeerPod shop/web, which no Pod owns"),
-            (0, 1, "x\u{1b}[2J\n", "the PeerPod shop/web, which no Pod owns"),
-            (1, 0, "orders", "shop/web"),
-        ] {
-            let list = |path: &str, kind: &str, count: usize| {
-                let list = json!({
-                    "apiVersion": "confidentialcontainers.org/v1alpha1", "kind": format!("{kind}List"),
-                    "metadata": { "resourceVersion": "1" }, "items": vec![object(kind, pod); count],
-                });
-                let call = || Call::get(format!("{GROUP}{path}")).answer(Answer::object(&list));
-                [call(), call()]
-            };
-            let mut calls: Vec<_> =
-                list("/namespaces/operator/peerpodconfigs", "PeerPodConfig", configs).into();
-            if configs == 0 {
-                calls.extend(list("/peerpods", "PeerPod", peerpods));
-            }
-            if configs + peerpods == 0 {
-                let places = format!("/api/v1/namespaces/operator/configmaps/{PLACES}");
-                let deleted = json!({ "apiVersion": "v1", "kind": "Status", "status": "Success" });
-                calls.push(Call::delete(places).answer(Answer::object(&deleted)));
-            }
-            let server = ApiServer::expecting(calls);
-            let deadline = Instant::now() + Duration::from_secs(60);
-            let (client, namespace) = (server.client(), "operator".to_owned());
-            let mut drain = Drain { client, namespace, retry: Retry::new(|_| {}) };
-            let outcome = drain.finish(deadline).await;
-            assert_eq!(outcome.is_ok(), configs + peerpods == 0, "{outcome:?}");
-            let problem = outcome.err().unwrap_or_default();
-            assert!(problem.contains(shown) && !problem.contains("kube-system"), "{problem}");
-            assert_eq!(problem.contains(PLACES), peerpods > 0, "{problem}");
-        }
-    }
-}
+mod tests;
