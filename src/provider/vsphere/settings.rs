@@ -21,8 +21,8 @@ settings! {
         user: Option<SecretString> = GOVC_USERNAME.required().concerns_deletion(),
         /// The user's password.
         password: Option<SecretString> = GOVC_PASSWORD.required().concerns_deletion(),
-        /// Thumbprint of vCenter's certificate: SHA-1, or, for the operator alone, SHA-256. Without it the operator trusts known
-        /// authorities, and cloud-api-adaptor any certificate.
+        /// Thumbprint of vCenter's certificate: SHA-1, in upper case and with colons. The operator alone also takes other spellings,
+        /// and SHA-256. Without it the operator trusts known authorities, and cloud-api-adaptor any certificate.
         thumbprint: Option<SecretString> = GOVC_THUMBPRINT.concerns_deletion(),
         /// Address of vCenter, such as https://vcenter.example.com/sdk.
         url: String = GOVC_URL.required().concerns_deletion(),
