@@ -104,6 +104,8 @@ fn restricted() -> SecurityContext {
         allow_privilege_escalation: Some(false),
         capabilities: Some(Capabilities { drop: Some(vec!["ALL".to_owned()]), ..Capabilities::default() }),
         run_as_non_root: Some(true),
+        // The kubelet refuses root, and a user of the image that is no number.
+        run_as_user: Some(65_532),
         seccomp_profile: Some(SeccompProfile {
             type_: "RuntimeDefault".to_owned(),
             ..SeccompProfile::default()
