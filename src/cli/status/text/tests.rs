@@ -186,3 +186,17 @@ fn problems_are_shown_in_red() {
         assert!(text.contains(&format!("{BAD}{bad}")), "{bad}: {text:?}");
     }
 }
+
+#[test]
+fn texts_of_tenants_do_not_steer_the_terminal() {
+    const EVIL: &str = "a\u{1b}[2J\u{9b}2J\u{202e}b";
+    let mut row = row("a", State::Stalled, Some(EVIL));
+    (row.vm, row.cloud) = (EVIL.to_owned(), EVIL.to_owned());
+    let problem = Problem { severity: Severity::Error, subject: EVIL.to_owned(), text: EVIL.to_owned() };
+    let report = Report { peer_pods: Some(vec![row]), problems: vec![problem], ..report() };
+    for wide in [false, true] {
+        let shown = shown(&report, wide, None);
+        assert!(!shown.contains(EVIL) && !shown.contains(['\u{9b}', '\u{202e}']), "{shown:?}");
+        assert!(shown.contains(r"a\u{1b}[2J\u{9b}2J\u{202e}b"), "{shown}");
+    }
+}
