@@ -21,6 +21,13 @@
 //!
 //! # In another operator
 //!
+//! Depend on it with `default-features = false`, and choose a version of Kubernetes by a feature of k8s-openapi, such as `v1_36`.
+//!
+//! Rights: [`peerpod::PERMISSIONS`] and [`cluster::PERMISSIONS`], those of [`provider::places`] in the host's namespace, and those that the
+//! [`provider::Cloud`] names. With the other controllers, the constants of [`sweep`], [`peerpodconfig`] and its rooms.
+//!
+//! A tracing subscriber that [`operator_kit::telemetry::init`] did not make needs [`operator_kit::telemetry::WITHOUT_SECRETS`].
+//!
 //! The host owns the async runtime, tracing, the metrics registry and leadership (its own, or a
 //! [`operator_kit::lease::Election`]); a controller is a future. Make the client with [`operator_kit::client`]: kube's own repeats each
 //! request that an API server answers with 429, so the reason does not reach a status:

@@ -1,6 +1,6 @@
 //! Calls to the API server, each with a deadline.
 
-use std::time::Duration;
+use std::{fmt, time::Duration};
 
 use kube::{
     Api, Client, Resource, ResourceExt,
@@ -31,17 +31,32 @@ const NO_STATUS: &str = "Failed to parse error data";
 const LONGEST_PAGE: usize = 200;
 
 /// Why a call to the API server failed.
-#[derive(Debug, thiserror::Error)]
+///
+/// It has no source, and its `Debug` is its text: kube's own error may quote what an exec plugin of a kubeconfig printed, such as a token.
+/// [`ApiError::cause`] gives that error.
+#[derive(thiserror::Error)]
 pub enum ApiError {
     /// It answered with an error, or could not be reached.
     #[error("the API server: {}", text(.0))]
-    Failed(#[from] kube::Error),
+    Failed(kube::Error),
     /// It did not answer in time.
     #[error("the API server did not answer within {DEADLINE:?}")]
     TimedOut,
     /// It changed a new object, so that the object is of no use.
     #[error("the API server changed the new object: look for a mutating webhook or policy that does so")]
     Altered,
+}
+
+impl From<kube::Error> for ApiError {
+    fn from(error: kube::Error) -> Self {
+        Self::Failed(error)
+    }
+}
+
+impl fmt::Debug for ApiError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ApiError({:?})", self.to_string())
+    }
 }
 
 /// Its answer, as a short text, or why there is none.
@@ -81,7 +96,7 @@ impl ApiError {
         Message::new(public, self.to_string())
     }
 
-    /// The call's own error, if it ended.
+    /// The call's own error, if it ended. Show it to no one: see [`ApiError`].
     pub fn cause(&self) -> Option<&kube::Error> {
         match self {
             Self::Failed(problem) => Some(problem),
@@ -177,6 +192,7 @@ fn causes(status: &Status) -> &[StatusCause] {
 }
 
 /// How a write ended.
+#[must_use = "an outdated object must be reconciled again"]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Written {
     /// It took place.

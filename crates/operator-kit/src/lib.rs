@@ -78,8 +78,9 @@
 //!
 //! # What it leaves to the program
 //!
-//! - Nothing is global. The program owns the async runtime, the metrics registry and the tracing subscriber, and takes the
-//!   modules that it wants.
+//! - The program owns the async runtime, the metrics registry and the tracing subscriber, and takes the modules that it wants. A subscriber
+//!   that [`telemetry::init`] did not make needs [`telemetry::WITHOUT_SECRETS`]: otherwise the log may hold Secrets.
+//! - One thing is global: [`client`] makes ring rustls' provider of cryptography, unless the program has chosen one.
 //! - The program chooses the version of Kubernetes: a feature of k8s-openapi, such as `v1_33`.
 //! - The field manager is a parameter: one name for all that an operator writes, and another one for [`finalizer::add`].
 //! - The program chooses the names of its flags. Errors name them where it says so: see [`ListenAt::chosen_by`] and

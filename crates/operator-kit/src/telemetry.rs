@@ -29,20 +29,21 @@ pub fn filter_variables(program: &str) -> [String; 2] {
 /// The default directives.
 pub const DEFAULT_FILTER: &str = "info";
 
-/// Apply before the chosen directives: what these targets log at lower levels holds secrets. To see it, name the very target.
+/// The most that these targets may log: what they log at lower levels holds secrets. [`init`] sees to that, and allows more only to a
+/// directive that names the very target. A host with a subscriber of its own must do the same.
 ///
 /// - The client warns of an undecodable answer with the whole answer, which may be all Secrets of a namespace. The error that it returns
 ///   says what was wrong with it.
 /// - A kubeconfig that cannot be read is quoted.
 /// - A watch whose credentials cannot be renewed shows the command of the kubeconfig's exec plugin, and what that printed.
-const WITHOUT_SECRETS: [(&str, LevelFilter); 3] = [
+pub const WITHOUT_SECRETS: [(&str, LevelFilter); 3] = [
     ("kube_client::client", LevelFilter::ERROR),
     ("kube_client::config", LevelFilter::INFO),
     ("kube_runtime::watcher", LevelFilter::INFO),
 ];
 
 /// Starts logging to standard error. `program` is the name of the program's crate, for [`filter_variables`]. A host that has
-/// a subscriber already keeps its own.
+/// a subscriber already keeps its own, which needs [`WITHOUT_SECRETS`].
 pub fn init(program: &str, format: LogFormat) {
     let (filter, problem) = filter(program, |name| std::env::var(name).ok());
     let ansi = stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());

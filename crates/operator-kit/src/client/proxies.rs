@@ -1,12 +1,13 @@
 //! The proxies that the environment names.
 
-use std::env;
+use std::{env, fmt};
 
 use hyper::Uri;
 use hyper_util::client::proxy::matcher::Matcher;
 
-/// What the environment says of proxies, read as Go's programs read it: kubectl and those of clouds.
-#[derive(Clone, Debug, Default)]
+/// What the environment says of proxies, read as Go's programs read it: kubectl and those of clouds. Its `Debug` does not show the proxy,
+/// which may have a password.
+#[derive(Clone, Default)]
 pub struct Proxies {
     /// The proxy by which `https:` hosts are reached: `HTTPS_PROXY`.
     pub https: Option<String>,
@@ -20,6 +21,13 @@ const OWN_HOST: &str = "localhost,127.0.0.0/8,::1";
 
 /// All hosts, by name and by address.
 const ALL: &str = "*,0.0.0.0/0,::/0";
+
+impl fmt::Debug for Proxies {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { https, exempt } = self;
+        f.debug_struct("Proxies").field("has_https", &https.is_some()).field("exempt", exempt).finish()
+    }
+}
 
 impl Proxies {
     /// The variables, in capitals or else in small letters. An empty one counts as absent.
