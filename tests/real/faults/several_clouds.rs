@@ -9,7 +9,7 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use kube::ResourceExt as _;
 use peers::{
-    Does, HttpRelay,
+    Does,
     gcp::{ComputeEngine, Instance, PERMISSIONS},
     libvirt::Libvirtd,
 };
@@ -66,14 +66,14 @@ fn a_cloud_that_throttles_and_one_that_is_dead_delay_no_deletion_on_another() ->
     let cloud = OnceCell::new();
     let start = async |testbed: &Testbed, dir: &Path, libvirtd: &Libvirtd| {
         let peer = ComputeEngine::start(&dir.join("gcp")).await?;
-        let relay = HttpRelay::start(peer.address()).await?;
-        let key = peer.account("operator@peer-pods", &PERMISSIONS, relay.address()).await?;
-        let options = beside_libvirt(Settings::gcp(relay.address(), Some(key)), dir, libvirtd)?;
-        let _ = cloud.set((peer, relay));
+        let key = peer.account("operator@peer-pods", &PERMISSIONS, peer.address()).await?;
+        let options = beside_libvirt(Settings::gcp(peer.address(), Some(key)), dir, libvirtd)?;
+        let _ = cloud.set(peer);
         Operator::start(testbed, &options).await
     };
     alone_with(start, async |alone| {
-        let (scene, (peer, relay)) = (alone.scene(), cloud.get().context("the cloud was started")?);
+        let (scene, peer) = (alone.scene(), cloud.get().context("the cloud was started")?);
+        let relay = peer.relay();
         let throttled = Does::Answer {
             status: 403,
             headers: vec![("retry-after", "20".to_owned())],

@@ -53,18 +53,16 @@ struct Cloud {
     peer: ComputeEngine,
     /// Delays each request.
     slow: HttpRelay,
-    _refuses: HttpRelay,
 }
 
 impl Cloud {
     async fn start(dir: &Path) -> Result<Self> {
         let peer = ComputeEngine::start(&dir.join("gcp")).await?;
-        let refuses = HttpRelay::start(peer.address()).await?;
         let no = Does::Answer { status: 403, headers: Vec::new(), body: REFUSED.to_owned() };
-        refuses.rule(|seen| seen.path.contains(HIDDEN), no);
-        let slow = HttpRelay::start(refuses.address()).await?;
+        peer.relay().rule(|seen| seen.path.contains(HIDDEN), no);
+        let slow = HttpRelay::start(peer.address()).await?;
         slow.rule(is_for_vms, Does::Delay(LATENCY));
-        Ok(Self { peer, slow, _refuses: refuses })
+        Ok(Self { peer, slow })
     }
 
     /// Settings with the key of this service account, which may delete VMs.

@@ -8,7 +8,7 @@ use peerpod_operator::provider::{
     gcp::{CLOUD, ROLE},
 };
 use peers::{
-    Does, HttpRelay,
+    Does,
     gcp::{Behavior, ComputeEngine, Instance, NODE_ACCOUNT, OTHER_PROJECT, OTHER_ZONE, PERMISSIONS, PROJECT},
 };
 use serde_json::{Value, json};
@@ -27,7 +27,6 @@ const ACCOUNT: &str = "operator@peer-pods.iam.gserviceaccount.com";
 struct Gcp {
     dir: TempDir,
     peer: ComputeEngine,
-    relay: HttpRelay,
     key: String,
 }
 
@@ -35,13 +34,12 @@ impl Gcp {
     async fn start() -> Result<Self> {
         let dir = tempfile::tempdir()?;
         let peer = ComputeEngine::start(dir.path()).await?;
-        let relay = HttpRelay::start(peer.address()).await?;
-        let key = peer.account(ACCOUNT, &PERMISSIONS, relay.address()).await?;
-        Ok(Self { dir, peer, relay, key })
+        let key = peer.account(ACCOUNT, &PERMISSIONS, peer.address()).await?;
+        Ok(Self { dir, peer, key })
     }
 
     fn settings(&self) -> Settings {
-        Settings::gcp(self.relay.address(), Some(self.key.clone()))
+        Settings::gcp(self.peer.address(), Some(self.key.clone()))
     }
 
     /// A new provider without any cached state.
@@ -56,7 +54,7 @@ impl Gcp {
 
     /// The requests to the API that came so far.
     fn requests(&self) -> Vec<String> {
-        let seen = self.relay.seen().into_iter().filter(|seen| seen.path.starts_with("/compute/"));
+        let seen = self.peer.relay().seen().into_iter().filter(|seen| seen.path.starts_with("/compute/"));
         seen.map(|seen| seen.method).collect()
     }
 }
@@ -78,7 +76,7 @@ fn a_deletion_takes_three_requests_by_name_and_by_path() -> Result<()> {
             assert_eq!(gcp.requests()[before..], ["GET", "DELETE", "GET"]);
         }
         // Each provider asks for one token.
-        let tokens = gcp.relay.seen().iter().filter(|seen| seen.path == "/token").count();
+        let tokens = gcp.peer.relay().seen().iter().filter(|seen| seen.path == "/token").count();
         assert_eq!(tokens, 2);
         Ok(())
     })
@@ -103,12 +101,12 @@ fn ambiguous_answers_do_not_count_as_absence() -> Result<()> {
         gcp.peer.behave(&Behavior { page_size: Some(1), ..Behavior::default() }).await?;
         assert_eq!(gcp.describe(&name).await?, Ok(Stage::Present));
         let busy = Does::Answer { status: 503, headers: Vec::new(), body: String::new() };
-        gcp.relay.rule(|seen| seen.path.contains("pageToken"), busy);
+        gcp.peer.relay().rule(|seen| seen.path.contains("pageToken"), busy);
         doubted("a list that is cut off", &name, ErrorClass::Transient).await?;
-        gcp.relay.forget_rules();
-        gcp.relay.rule(|seen| seen.path.contains("pageToken"), Does::CutOff);
+        gcp.peer.relay().forget_rules();
+        gcp.peer.relay().rule(|seen| seen.path.contains("pageToken"), Does::CutOff);
         doubted("half a page", &name, ErrorClass::Transient).await?;
-        gcp.relay.forget_rules();
+        gcp.peer.relay().forget_rules();
 
         gcp.peer.behave(&Behavior { unreachable: Some(OTHER_ZONE), ..Behavior::default() }).await?;
         doubted("a zone that does not answer", &name, ErrorClass::Transient).await?;
@@ -129,24 +127,24 @@ fn ambiguous_answers_do_not_count_as_absence() -> Result<()> {
             doubted("an unknown project or zone", &path, ErrorClass::Invalid).await?;
         }
         for (status, body) in [(200, "{}"), (200, "<html>"), (200, "[]")] {
-            gcp.relay.rule(
+            gcp.peer.relay().rule(
                 |seen| seen.path.contains("/aggregated/"),
                 Does::Answer { status, headers: Vec::new(), body: body.to_owned() },
             );
             doubted("a proxy's answer", &name, ErrorClass::Transient).await?;
-            gcp.relay.forget_rules();
+            gcp.peer.relay().forget_rules();
         }
         let missing = Does::Answer { status: 404, headers: Vec::new(), body: "<html>not found".to_owned() };
-        gcp.relay.rule(|seen| seen.path.contains("/compute/"), missing);
+        gcp.peer.relay().rule(|seen| seen.path.contains("/compute/"), missing);
         doubted("a proxy's 404", &name, ErrorClass::Invalid).await?;
         doubted("a proxy's 404", &far.path(), ErrorClass::Invalid).await?;
-        gcp.relay.forget_rules();
+        gcp.peer.relay().forget_rules();
 
         // An account without rights.
-        gcp.peer.account(ACCOUNT, &[], gcp.relay.address()).await?;
+        gcp.peer.account(ACCOUNT, &[], gcp.peer.address()).await?;
         doubted("no rights", &name, ErrorClass::Unauthorized).await?;
         doubted("no rights", &far.path(), ErrorClass::Unauthorized).await?;
-        gcp.relay.rule(
+        gcp.peer.relay().rule(
             |seen| seen.path == "/token",
             Does::Answer {
                 status: 400,
@@ -191,10 +189,10 @@ fn a_list_asks_for_what_it_uses_and_fails_if_it_lacks_a_zone() -> Result<()> {
                 "{what}: {listed:?}"
             );
         }
-        let lists = gcp.relay.seen().into_iter().filter(|seen| seen.path.contains("/aggregated/"));
+        let lists = gcp.peer.relay().seen().into_iter().filter(|seen| seen.path.contains("/aggregated/"));
         ensure!(lists.map(|seen| seen.path).all(|path| path.contains("maxResults=250&fields=")));
         // What proves absence is whole.
-        gcp.relay.rule(|seen| seen.path.contains("fields="), Does::CutOff);
+        gcp.peer.relay().rule(|seen| seen.path.contains("fields="), Does::CutOff);
         gcp.peer.behave(&Behavior::default()).await?;
         assert_eq!(
             gcp.describe("podvm-none-1a2b3c4d").await?.map_err(|it| it.class),
@@ -231,9 +229,9 @@ fn a_vm_on_two_pages_of_a_list_is_one_vm() -> Result<()> {
             Does::Answer { status: 200, headers: Vec::new(), body: page.to_string() }
         };
         for (zone, expected) in [("zones/a", Ok(Stage::Present)), ("zones/b", Err(ErrorClass::Refused))] {
-            gcp.relay.forget_rules();
-            gcp.relay.rule(|seen| seen.path.contains("pageToken=2"), page(zone, ""));
-            gcp.relay.rule(|seen| seen.path.contains("/aggregated/"), page("zones/a", "2"));
+            gcp.peer.relay().forget_rules();
+            gcp.peer.relay().rule(|seen| seen.path.contains("pageToken=2"), page(zone, ""));
+            gcp.peer.relay().rule(|seen| seen.path.contains("/aggregated/"), page("zones/a", "2"));
             assert_eq!(gcp.describe(&name).await?.map_err(|error| error.class), expected, "{zone}");
         }
         Ok(())
@@ -299,7 +297,7 @@ fn check_names_the_one_permission_that_is_missing() -> Result<()> {
         ensure!(output.status.success() && outcomes(&cloud) == ["works"; 3], "{cloud}");
         for missing in PERMISSIONS {
             let rest: Vec<_> = PERMISSIONS.into_iter().filter(|it| *it != missing).collect();
-            gcp.peer.account(ACCOUNT, &rest, gcp.relay.address()).await?;
+            gcp.peer.account(ACCOUNT, &rest, gcp.peer.address()).await?;
             let (output, cloud) = check(gcp.dir.path(), &gcp.settings(), &[]).await?;
             assert_eq!(output.status.code(), Some(3), "{missing}: {cloud}");
             let failed: Vec<_> =
@@ -318,8 +316,8 @@ fn credentials_come_from_the_document_or_the_machine() -> Result<()> {
     run(async {
         let gcp = Gcp::start().await?;
         gcp.peer.make(&Instance::running("node-1")).await?;
-        gcp.peer.account(NODE_ACCOUNT, &PERMISSIONS, gcp.relay.address()).await?;
-        let here = gcp.relay.address();
+        gcp.peer.account(NODE_ACCOUNT, &PERMISSIONS, gcp.peer.address()).await?;
+        let here = gcp.peer.address();
         let none = Settings::gcp(here, None);
         let works = async |what: &str, settings: &Settings, environment: &[(&str, &str)]| -> Result<()> {
             let (_, cloud) = check(gcp.dir.path(), settings, environment).await?;
@@ -365,9 +363,9 @@ fn no_access_token_is_quoted_from_an_answer_that_cannot_be_read() -> Result<()> 
         for body in
             [r#"{"access_token":"ya29.secret"}"#, r#"["ya29.secret"]"#, r#"{"access_token":"ya29.secret""#]
         {
-            gcp.relay.forget_rules();
+            gcp.peer.relay().forget_rules();
             let answer = Does::Answer { status: 200, headers: Vec::new(), body: body.to_owned() };
-            gcp.relay.rule(|seen| seen.path == "/token", answer);
+            gcp.peer.relay().rule(|seen| seen.path == "/token", answer);
             let error = gcp.describe("podvm-web-1a2b3c4d").await?.err().context("it is described")?;
             ensure!(error.class == ErrorClass::Transient, "{error:?}");
             ensure!(!format!("{error:?}").contains("secret"), "{error:?}");
@@ -395,9 +393,9 @@ fn refused_credentials_are_reported_and_not_shown() -> Result<()> {
         let gcp = Gcp::start().await?;
         // The key of another account.
         let mut document: Value = serde_json::from_str(&gcp.key)?;
-        let other = gcp.peer.account("other@peer-pods", &PERMISSIONS, gcp.relay.address()).await?;
+        let other = gcp.peer.account("other@peer-pods", &PERMISSIONS, gcp.peer.address()).await?;
         document["private_key"] = serde_json::from_str::<Value>(&other)?["private_key"].clone();
-        let settings = Settings::gcp(gcp.relay.address(), Some(document.to_string()));
+        let settings = Settings::gcp(gcp.peer.address(), Some(document.to_string()));
         let (output, cloud) = check(gcp.dir.path(), &settings, &[]).await?;
         assert_eq!(output.status.code(), Some(3));
         ensure!(findings(&cloud)[0].1.contains("invalid_grant"), "{cloud}");
@@ -407,8 +405,8 @@ fn refused_credentials_are_reported_and_not_shown() -> Result<()> {
         let token = gcp.peer.pool("//iam.googleapis.com/another", "anyone").await?;
         let path = gcp.dir.path().join("token");
         fs::write(&path, token)?;
-        let document = federation(gcp.relay.address(), audience, &path.display().to_string());
-        let settings = Settings::gcp(gcp.relay.address(), Some(document.to_string()));
+        let document = federation(gcp.peer.address(), audience, &path.display().to_string());
+        let settings = Settings::gcp(gcp.peer.address(), Some(document.to_string()));
         let (_, cloud) = check(gcp.dir.path(), &settings, &[]).await?;
         assert_eq!(outcomes(&cloud)[0], "fails", "{cloud}");
         Ok(())

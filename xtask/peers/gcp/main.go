@@ -6,29 +6,23 @@ package main
 
 import (
 	"flag"
+	"fmt"
 	"log"
 	"net"
 	"net/http"
-	"os"
+	"time"
 )
 
 func main() {
-	listen := flag.String("listen", "127.0.0.1:0", "where to listen")
-	addressFile := flag.String("address-file", "", "the file that gets the address, once it listens")
+	address := flag.String("listen", "127.0.0.1:0", "the `address` to listen at")
 	flag.Parse()
-	listener, err := net.Listen("tcp", *listen)
+	listener, err := net.Listen("tcp", *address)
 	if err != nil {
 		log.Fatal(err)
 	}
-	// Moved in place: who sees the file sees all of it.
-	fresh := *addressFile + ".new"
-	if err := os.WriteFile(fresh, []byte(listener.Addr().String()), 0o600); err != nil {
-		log.Fatal(err)
-	}
-	if err := os.Rename(fresh, *addressFile); err != nil {
-		log.Fatal(err)
-	}
-	log.Fatal(http.Serve(listener, newCloud().routes()))
+	server := &http.Server{Handler: newCloud().routes(), ReadHeaderTimeout: 10 * time.Second}
+	fmt.Println("listening at", listener.Addr())
+	log.Fatal(server.Serve(listener))
 }
 
 func (c *cloud) routes() http.Handler {

@@ -1,4 +1,4 @@
-//! Starts the servers of `xtask/peers/` that write their address to their log.
+//! Starts the Go servers of `xtask/peers/`, which write their address to their log.
 
 use std::{net::SocketAddr, path::Path, process::Command, time::Duration};
 

@@ -5,16 +5,13 @@
 //! what they do not know. The same server gives access tokens to service accounts and for workload identity federation, and is the
 //! metadata server.
 
-use std::{fs, net::SocketAddr, path::Path, process::Command, time::Duration};
+use std::{net::SocketAddr, path::Path};
 
 use anyhow::{Context as _, Result};
-use cluster::{
-    process::{Lifetime, Process},
-    tools::{self, Module},
-};
+use cluster::tools::Module;
 use serde_json::{Value, json};
 
-use crate::control::Control;
+use crate::{HttpRelay, go_server::GoServer};
 
 /// The project of the pod VMs.
 pub const PROJECT: &str = "peer-pods";
@@ -33,15 +30,9 @@ pub const NODE_ACCOUNT: &str = "node@peer-pods.iam.gserviceaccount.com";
 pub(crate) const PROGRAM: &str = "compute-engine";
 pub(crate) const MODULE: Module =
     Module::new("gcp", concat!(env!("CARGO_MANIFEST_DIR"), "/gcp"), &[(PROGRAM, "peers/gcp")]);
-const START_DEADLINE: Duration = Duration::from_secs(30);
 
-/// The server.
-#[derive(Debug)]
-pub struct ComputeEngine {
-    address: SocketAddr,
-    control: Control,
-    _process: Process,
-}
+/// The server, behind a relay.
+pub struct ComputeEngine(GoServer);
 
 /// An instance to be made.
 #[derive(Clone, Copy, Debug)]
@@ -109,33 +100,31 @@ impl<'a> Instance<'a> {
 impl ComputeEngine {
     /// Starts a server with its log in `dir`, a folder of its own. Builds it first if needed.
     pub async fn start(dir: &Path) -> Result<Self> {
-        let program = tools::program(&MODULE, PROGRAM).await?;
-        let file = dir.join("address");
-        let mut command = Command::new(program);
-        command.arg("-address-file").arg(&file);
-        let process = Process::start(PROGRAM, &command, dir, Lifetime::Owned)?;
-        let listens = || async { fs::read_to_string(&file).context("it does not listen yet") };
-        let address = process.wait_until("it listens", START_DEADLINE, listens).await?;
-        let control = Control::new(format!("http://{address}/_control"));
-        Ok(Self { address: address.parse()?, control, _process: process })
+        Ok(Self(GoServer::start(&MODULE, PROGRAM, dir).await?))
     }
 
-    /// Its address.
+    /// The relay that forwards every request.
+    pub fn relay(&self) -> &HttpRelay {
+        &self.0.relay
+    }
+
+    /// The relay's address.
     pub fn address(&self) -> SocketAddr {
-        self.address
+        self.0.relay.address()
     }
 
     /// Makes a service account with these permissions, or changes them. Returns the JSON document of its key, for use at `through`:
-    /// this server, or a relay before it.
+    /// this server, or a further relay before it.
     pub async fn account(&self, email: &str, permissions: &[&str], through: SocketAddr) -> Result<String> {
         let token_uri = format!("http://{through}/token");
         let wanted = json!({ "Email": email, "Permissions": permissions, "TokenURI": token_uri });
-        Ok(self.control.ask("accounts", &wanted).await?.to_string())
+        Ok(self.0.control.ask("accounts", &wanted).await?.to_string())
     }
 
     /// Makes a provider of a workload identity pool with this audience. Returns the token of a Pod with this subject.
     pub async fn pool(&self, audience: &str, subject: &str) -> Result<String> {
-        let answer = self.control.ask("pools", &json!({ "Audience": audience, "Subject": subject })).await?;
+        let answer =
+            self.0.control.ask("pools", &json!({ "Audience": audience, "Subject": subject })).await?;
         Ok(answer["token"].as_str().context("the server gave no token")?.to_owned())
     }
 
@@ -145,17 +134,17 @@ impl ComputeEngine {
         wanted["Status"] = instance.status.into();
         wanted["UserDisk"] = instance.user_disk.into();
         wanted["Protected"] = instance.protected.into();
-        self.control.ask("instances", &wanted).await.map(drop)
+        self.0.control.ask("instances", &wanted).await.map(drop)
     }
 
     /// Removes an instance with its own disk at once.
     pub async fn remove(&self, instance: &Instance<'_>) -> Result<()> {
-        self.control.ask("remove", &instance.place()).await.map(drop)
+        self.0.control.ask("remove", &instance.place()).await.map(drop)
     }
 
     /// What is left of an instance.
     pub async fn state(&self, instance: &Instance<'_>) -> Result<State> {
-        let answer = self.control.ask("state", &instance.place()).await?;
+        let answer = self.0.control.ask("state", &instance.place()).await?;
         let is =
             |name: &str| answer[name].as_bool().with_context(|| format!("the server did not say {name}"));
         Ok(State { instance: is("instance")?, disk: is("disk")?, user_disk: is("userDisk")? })
@@ -173,6 +162,6 @@ impl ComputeEngine {
             "Disabled": list(behavior.disabled),
             "Warning": behavior.warning.unwrap_or_default(),
         });
-        self.control.ask("behavior", &wanted).await.map(drop)
+        self.0.control.ask("behavior", &wanted).await.map(drop)
     }
 }

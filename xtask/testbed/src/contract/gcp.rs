@@ -8,7 +8,7 @@ use peerpod_operator::provider::{
     gcp,
 };
 use peers::{
-    Does, HttpRelay,
+    Does,
     gcp::{Behavior as Behaves, ComputeEngine, Instance, OTHER_PROJECT, OTHER_ZONE, PERMISSIONS},
 };
 use tempfile::TempDir;
@@ -18,7 +18,6 @@ use crate::Settings;
 
 pub(super) struct Gcp {
     peer: ComputeEngine,
-    relay: HttpRelay,
     pub(super) settings: Settings,
     _dir: TempDir,
 }
@@ -27,15 +26,14 @@ impl Gcp {
     pub(super) async fn start() -> anyhow::Result<Self> {
         let dir = tempfile::tempdir().context("making a folder")?;
         let peer = ComputeEngine::start(dir.path()).await?;
-        let relay = HttpRelay::start(peer.address()).await?;
-        let account = peer.account("operator@peer-pods", &PERMISSIONS, relay.address()).await?;
-        let settings = Settings::gcp(relay.address(), Some(account));
-        Ok(Self { peer, relay, settings, _dir: dir })
+        let account = peer.account("operator@peer-pods", &PERMISSIONS, peer.address()).await?;
+        let settings = Settings::gcp(peer.address(), Some(account));
+        Ok(Self { peer, settings, _dir: dir })
     }
 
     fn answer(&self, needle: &'static str, status: u16, headers: Vec<(&'static str, String)>, body: &str) {
         let does = Does::Answer { status, headers, body: body.to_owned() };
-        self.relay.rule(move |seen| seen.path.contains(needle), does);
+        self.peer.relay().rule(move |seen| seen.path.contains(needle), does);
     }
 }
 
@@ -92,10 +90,10 @@ impl Peer for Gcp {
             r#"{"error":{"code":403,"message":"Quota exceeded","errors":[{"reason":"rateLimitExceeded"}]}}"#;
         let mut behaves = Behaves::default();
         match behavior {
-            Behavior::Well => self.relay.forget_rules(),
+            Behavior::Well => self.peer.relay().forget_rules(),
             Behavior::Unauthorized => self.answer(API, 403, Vec::new(), REFUSED),
             Behavior::Throttled => self.answer(API, 403, vec![("retry-after", "1".to_owned())], TOO_MANY),
-            Behavior::Hangs => self.relay.rule(|seen| seen.path.contains(API), Does::Hang),
+            Behavior::Hangs => self.peer.relay().rule(|seen| seen.path.contains(API), Does::Hang),
             Behavior::DeletesLater => behaves.hold_operations = true,
             Behavior::NotYetShown => behaves.hidden = Some(&example.name),
             Behavior::CutsListsOff => {
