@@ -1,99 +1,66 @@
 package main
 
 import (
-	"encoding/json"
 	"errors"
 	"net/http"
 	"slices"
 	"time"
+
+	"peers/control"
 )
 
-// Adds the calls by which a test arranges things. Each takes JSON.
+// Adds the calls by which a test arranges things.
 func (c *cloud) control(routes *http.ServeMux) {
-	add := func(name string, act func(decode func(any) error) (any, error)) {
-		routes.HandleFunc("POST /_control/"+name, func(out http.ResponseWriter, request *http.Request) {
-			c.Lock()
-			defer c.Unlock()
-			decoder := json.NewDecoder(request.Body)
-			decoder.DisallowUnknownFields()
-			made, err := act(decoder.Decode)
-			if err != nil {
-				http.Error(out, err.Error(), http.StatusBadRequest)
-				return
-			}
-			reply(out, answerOf(http.StatusOK, made))
-		})
-	}
+	calls := control.Calls{Routes: routes, Lock: c}
 	// Adds an access key, or changes the one with this identifier.
-	add("key", func(decode func(any) error) (any, error) {
-		var k key
-		err := decode(&k)
+	control.Do(calls, "key", func(k key) {
 		c.keys = slices.DeleteFunc(c.keys, func(other *key) bool { return other.ID == k.ID })
 		c.keys = append(c.keys, &k)
-		return struct{}{}, err
 	})
 	// Adds a role.
-	add("role", func(decode func(any) error) (any, error) {
-		var r role
-		err := decode(&r)
+	control.Do(calls, "role", func(r role) {
 		c.roles = append(c.roles, &r)
-		return struct{}{}, err
 	})
 	// Lets every temporary key expire.
-	add("expire", func(func(any) error) (any, error) {
+	control.Do(calls, "expire", func(struct{}) {
 		for _, k := range c.keys {
 			if !k.expires.IsZero() {
 				k.expires = time.Now().Add(-time.Second)
 			}
 		}
-		return struct{}{}, nil
 	})
 	// Says of which region a host is the endpoint.
-	add("endpoint", func(decode func(any) error) (any, error) {
-		var asked struct{ Host, Region string }
-		err := decode(&asked)
+	control.Do(calls, "endpoint", func(asked struct{ Host, Region string }) {
 		c.regions[asked.Host] = asked.Region
-		return struct{}{}, err
 	})
 	// Makes an instance, and gives its identifier.
-	add("instance", func(decode func(any) error) (any, error) {
-		var i instance
-		err := decode(&i)
-		return c.add(&i).id, err
+	control.Ask(calls, "instance", func(i instance) (any, error) {
+		return c.add(&i).id, nil
 	})
 	// Changes the address that an instance has.
-	add("address", func(decode func(any) error) (any, error) {
-		var asked struct{ Instance, Description, Charge, Nic string }
-		if err := decode(&asked); err != nil {
-			return nil, err
-		}
+	control.Ask(calls, "address", func(asked struct{ Instance, Description, Charge, Nic string }) (any, error) {
 		for _, a := range c.addresses {
 			if a.made == asked.Instance {
 				a.description, a.charge = asked.Description, asked.Charge
 				if asked.Nic != "" {
 					a.nic, a.status = asked.Nic, "InUse"
 				}
-				return struct{}{}, nil
+				return nil, nil
 			}
 		}
 		return nil, errors.New("it has no address")
 	})
 	// Lets the interface of an instance stay when that goes.
-	add("keep", func(decode func(any) error) (any, error) {
-		var id string
-		err := decode(&id)
+	control.Do(calls, "keep", func(id string) {
 		for _, n := range c.nics {
 			n.goes = n.goes && n.made != id
 		}
-		return struct{}{}, err
 	})
 	// Removes an instance with what goes with it, and with its addresses and interfaces if that is asked for.
-	add("remove", func(decode func(any) error) (any, error) {
-		var asked struct {
-			ID         string
-			Belongings bool
-		}
-		err := decode(&asked)
+	control.Do(calls, "remove", func(asked struct {
+		ID         string
+		Belongings bool
+	}) {
 		if i := c.find(asked.ID); i != nil {
 			c.end(i)
 		}
@@ -101,42 +68,31 @@ func (c *cloud) control(routes *http.ServeMux) {
 			c.nics = slices.DeleteFunc(c.nics, func(n *nic) bool { return n.made == asked.ID })
 			c.addresses = slices.DeleteFunc(c.addresses, func(a *address) bool { return a.made == asked.ID })
 		}
-		return struct{}{}, err
 	})
 	// Gives the address of an instance the name that the operator gives it.
-	add("name", func(decode func(any) error) (any, error) {
-		var id string
-		err := decode(&id)
+	control.Do(calls, "name", func(id string) {
 		for _, a := range c.addresses {
 			if a.made == id {
 				a.name = "peerpod-eip-" + id
 			}
 		}
-		return struct{}{}, err
 	})
 	// Makes the cloud behave so to one instance.
-	add("behave", func(decode func(any) error) (any, error) {
-		var asked struct {
-			ID       string
-			Behavior behavior
-		}
-		err := decode(&asked)
+	control.Do(calls, "behave", func(asked struct {
+		ID       string
+		Behavior behavior
+	}) {
 		c.held = slices.DeleteFunc(c.held, func(id string) bool { return id == asked.ID })
 		if asked.Behavior == holdsBelongings {
 			c.held = append(c.held, asked.ID)
 		} else if i := c.find(asked.ID); i != nil {
 			i.behavior = asked.Behavior
 		}
-		return struct{}{}, err
 	})
 	// Sets the most things on a page.
-	add("pages", func(decode func(any) error) (any, error) {
-		return struct{}{}, decode(&c.pageSize)
-	})
+	control.Do(calls, "pages", func(size int) { c.pageSize = size })
 	// What is there of an instance.
-	add("left", func(decode func(any) error) (any, error) {
-		var id string
-		err := decode(&id)
+	control.Ask(calls, "left", func(id string) (any, error) {
 		nics, addresses, system, data := 0, 0, 0, 0
 		for _, n := range c.nics {
 			if n.made == id {
@@ -160,6 +116,6 @@ func (c *cloud) control(routes *http.ServeMux) {
 		return map[string]any{
 			"vm": i != nil, "deleting": i != nil && i.status == "Stopping", "nics": nics, "addresses": addresses,
 			"system": system, "data": data,
-		}, err
+		}, nil
 	})
 }

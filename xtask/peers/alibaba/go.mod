@@ -9,6 +9,7 @@ require (
 	github.com/alibabacloud-go/tea v1.3.8
 	github.com/alibabacloud-go/tea-utils/v2 v2.0.7
 	github.com/alibabacloud-go/vpc-20160428/v6 v6.12.5
+	peers/control v0.0.0
 )
 
 require (
@@ -26,3 +27,5 @@ require (
 	golang.org/x/net v0.26.0 // indirect
 	gopkg.in/ini.v1 v1.67.0 // indirect
 )
+
+replace peers/control => ../control

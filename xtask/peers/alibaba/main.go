@@ -7,15 +7,13 @@ package main
 
 import (
 	"flag"
-	"fmt"
 	"log"
-	"net"
 	"net/http"
-	"time"
+
+	"peers/control"
 )
 
 func main() {
-	address := flag.String("listen", "127.0.0.1:0", "the `address` to listen at")
 	records := flag.Bool("record", false, "print how the library signs the examples of the unit tests, and end")
 	flag.Parse()
 	notes, err := newNotebook()
@@ -26,15 +24,9 @@ func main() {
 		record(notes)
 		return
 	}
-	listener, err := net.Listen("tcp", *address)
-	if err != nil {
-		log.Fatal(err)
-	}
 	cloud := newCloud(notes)
 	routes := http.NewServeMux()
 	routes.HandleFunc("POST /{$}", cloud.serve)
 	cloud.control(routes)
-	server := &http.Server{Handler: routes, ReadHeaderTimeout: 10 * time.Second}
-	fmt.Println("listening at", listener.Addr())
-	log.Fatal(server.Serve(listener))
+	control.Serve(routes)
 }

@@ -45,6 +45,7 @@ const (
 // A cloud. Its lock is held while a request is answered.
 type cloud struct {
 	sync.Mutex
+	// The URL by which callers reach it.
 	address       string
 	principals    map[string]*principal
 	subscriptions map[string]*subscription
@@ -76,9 +77,8 @@ type resource struct {
 	user string
 }
 
-func newCloud(address string) *cloud {
+func newCloud() *cloud {
 	return &cloud{
-		address:       address,
 		principals:    map[string]*principal{},
 		subscriptions: map[string]*subscription{},
 		tokens:        map[string]token{},
@@ -188,8 +188,9 @@ func (c *cloud) addVM(o order) *resource {
 	return vm
 }
 
-// Ends the deletions whose time has come.
-func (c *cloud) settle() {
+// Lock also ends the deletions whose time has come.
+func (c *cloud) Lock() {
+	c.Mutex.Lock()
 	for _, s := range c.subscriptions {
 		for _, g := range s.groups {
 			for _, r := range g.resources {

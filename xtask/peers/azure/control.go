@@ -1,98 +1,58 @@
 package main
 
 import (
-	"encoding/json"
 	"net/http"
 	"slices"
 	"strings"
 	"time"
+
+	"peers/control"
 )
 
-// Adds the calls by which a test arranges things. Each takes a JSON object.
+// Adds the calls by which a test arranges things.
 func (c *cloud) control(routes *http.ServeMux) {
-	add := func(name string, act func(decode func(any) error) (any, error)) {
-		routes.HandleFunc("POST /_control/"+name, func(out http.ResponseWriter, request *http.Request) {
-			c.Lock()
-			defer c.Unlock()
-			c.settle()
-			decoder := json.NewDecoder(request.Body)
-			decoder.DisallowUnknownFields()
-			answer, err := act(decoder.Decode)
-			if err != nil {
-				http.Error(out, err.Error(), http.StatusBadRequest)
-				return
-			}
-			reply(out, http.StatusOK, answer)
-		})
-	}
+	calls := control.Calls{Routes: routes, Lock: c}
 	// Sets the URL by which callers reach Resource Manager: tokens are for it.
-	add("address", func(decode func(any) error) (any, error) {
-		return struct{}{}, decode(&c.address)
-	})
+	control.Do(calls, "address", func(address string) { c.address = address })
 	// Adds or changes a principal.
-	add("principal", func(decode func(any) error) (any, error) {
-		var p principal
-		err := decode(&p)
-		c.principals[p.Client] = &p
-		return struct{}{}, err
-	})
+	control.Do(calls, "principal", func(p principal) { c.principals[p.Client] = &p })
 	// Gives a token of a cluster for a principal, good for so many seconds.
-	add("assertion", func(decode func(any) error) (any, error) {
-		var asked struct {
-			Client  string
-			Seconds int
-		}
-		err := decode(&asked)
+	control.Ask(calls, "assertion", func(asked struct {
+		Client  string
+		Seconds int
+	}) (any, error) {
 		text := "eyJ." + newID() + ".signature"
 		c.assertions[text] = assertion{asked.Client, time.Now().Add(time.Duration(asked.Seconds) * time.Second)}
-		return text, err
+		return text, nil
 	})
 	// Lets every token that was given out expire.
-	add("expire", func(func(any) error) (any, error) {
+	control.Do(calls, "expire", func(struct{}) {
 		for text, t := range c.tokens {
 			t.expires = time.Time{}
 			c.tokens[text] = t
 		}
-		return struct{}{}, nil
 	})
 	// Adds a subscription, and a group in it if one is named.
-	add("group", func(decode func(any) error) (any, error) {
-		var o order
-		err := decode(&o)
-		c.group(o.Subscription, o.Tenant, o.Group)
-		return struct{}{}, err
-	})
+	control.Do(calls, "group", func(o order) { c.group(o.Subscription, o.Tenant, o.Group) })
 	// Makes a VM, and gives its identifier.
-	add("vm", func(decode func(any) error) (any, error) {
-		var o order
-		if err := decode(&o); err != nil {
-			return nil, err
-		}
-		return c.addVM(o).id, nil
-	})
+	control.Ask(calls, "vm", func(o order) (any, error) { return c.addVM(o).id, nil })
 	// Removes a VM with what goes with it, or any other resource.
-	add("remove", func(decode func(any) error) (any, error) {
-		var id string
-		err := decode(&id)
+	control.Do(calls, "remove", func(id string) {
 		if g, r := c.find(id); r != nil {
 			g.end(r)
 		}
-		return struct{}{}, err
 	})
 	// Makes the cloud behave so to one resource.
-	add("behave", func(decode func(any) error) (any, error) {
-		var asked struct {
-			ID       string
-			Behavior behavior
-		}
-		err := decode(&asked)
+	control.Do(calls, "behave", func(asked struct {
+		ID       string
+		Behavior behavior
+	}) {
 		if _, r := c.find(asked.ID); r != nil {
 			r.behavior = asked.Behavior
 		}
-		return struct{}{}, err
 	})
 	// The identifiers of all that is there.
-	add("resources", func(func(any) error) (any, error) {
+	control.Ask(calls, "resources", func(struct{}) (any, error) {
 		ids := []string{}
 		for _, s := range c.subscriptions {
 			for _, g := range s.groups {

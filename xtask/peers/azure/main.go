@@ -6,22 +6,14 @@
 package main
 
 import (
-	"flag"
-	"fmt"
 	"log"
-	"net"
 	"net/http"
-	"time"
+
+	"peers/control"
 )
 
 func main() {
-	address := flag.String("listen", "127.0.0.1:0", "the `address` to listen at")
-	flag.Parse()
-	listener, err := net.Listen("tcp", *address)
-	if err != nil {
-		log.Fatal(err)
-	}
-	cloud := newCloud("http://" + listener.Addr().String())
+	cloud := newCloud()
 	manager, err := newManager(cloud)
 	if err != nil {
 		log.Fatal(err)
@@ -31,7 +23,5 @@ func main() {
 	routes.HandleFunc("POST /{tenant}/oauth2/v2.0/token", cloud.issueToken)
 	routes.HandleFunc("GET /metadata/identity/oauth2/token", cloud.issueIdentityToken)
 	cloud.control(routes)
-	server := &http.Server{Handler: routes, ReadHeaderTimeout: 10 * time.Second}
-	fmt.Println("listening at", listener.Addr())
-	log.Fatal(server.Serve(listener))
+	control.Serve(routes)
 }

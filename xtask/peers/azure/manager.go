@@ -130,7 +130,6 @@ func read(noted *http.Request, action string) (route, error) {
 func (m *manager) ServeHTTP(out http.ResponseWriter, request *http.Request) {
 	m.cloud.Lock()
 	defer m.cloud.Unlock()
-	m.cloud.settle()
 	out.Header().Set("x-ms-request-id", newID())
 	out.Header().Set("x-ms-correlation-request-id", newID())
 	answer, failure := m.answer(request)

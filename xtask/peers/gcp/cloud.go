@@ -3,7 +3,6 @@ package main
 import (
 	"crypto/rsa"
 	"fmt"
-	"net/http"
 	"sync"
 	"time"
 
@@ -18,7 +17,7 @@ const operationTime = 200 * time.Millisecond
 const usualPage = 500
 
 type cloud struct {
-	mu         sync.Mutex
+	sync.Mutex
 	instances  map[place]*computepb.Instance
 	disks      map[place]bool
 	operations map[place]*operation
@@ -52,16 +51,16 @@ type account struct {
 type behavior struct {
 	// Operations stay under way.
 	HoldOperations bool
-	// Instances of these names are not shown.
-	Hidden []string
-	// These zones do not answer: a list says so in a warning of theirs.
-	Unreachable []string
-	// These zones do not answer: a list names them apart from the zones that it has.
-	Skipped []string
+	// Instances of this name are not shown.
+	Hidden string
+	// This zone does not answer: a list says so in a warning of its own.
+	Unreachable string
+	// This zone does not answer: a list names it apart from the zones that it has.
+	Skipped string
 	// So many instances are on a page, if not 0.
 	PageSize int
-	// The API is off in these projects.
-	Disabled []string
+	// The API is off in this project.
+	Disabled string
 	// A list that lacks some instances says so in its own warning.
 	Warning string
 }
@@ -86,8 +85,9 @@ func newCloud() *cloud {
 	}
 }
 
-// Ends the operations whose time has come.
-func (c *cloud) settle() {
+// Lock also ends the operations whose time has come.
+func (c *cloud) Lock() {
+	c.Mutex.Lock()
 	if c.behavior.HoldOperations {
 		return
 	}
@@ -110,15 +110,8 @@ func (c *cloud) forget(at place) {
 	delete(c.instances, at)
 }
 
-func (c *cloud) makeInstance(r *http.Request) (any, error) {
-	var wanted struct {
-		Project, Zone, Name, Status string
-		UserDisk, Protected         bool
-	}
-	if err := strict(r, &wanted); err != nil {
-		return nil, err
-	}
-	at := place{wanted.Project, wanted.Zone, wanted.Name}
+func (c *cloud) make(wanted order) {
+	at := wanted.place()
 	c.made++
 	var protected *bool
 	if wanted.Protected {
@@ -140,7 +133,6 @@ func (c *cloud) makeInstance(r *http.Request) (any, error) {
 		Disks:              disks,
 		DeletionProtection: protected,
 	}
-	return nil, nil
 }
 
 func (c *cloud) disk(of place, name string, autoDelete bool) *computepb.AttachedDisk {
@@ -153,29 +145,4 @@ func (c *cloud) disk(of place, name string, autoDelete bool) *computepb.Attached
 		DeviceName: proto.String(name),
 		Source:     proto.String("https://www.googleapis.com/compute/v1/" + at.path("disks")),
 	}
-}
-
-func (c *cloud) removeInstance(r *http.Request) (any, error) {
-	var at struct{ Project, Zone, Name string }
-	if err := strict(r, &at); err != nil {
-		return nil, err
-	}
-	c.forget(place{at.Project, at.Zone, at.Name})
-	return nil, nil
-}
-
-// What is there of a name: its instance, and all disks with that name in theirs.
-func (c *cloud) state(r *http.Request) (any, error) {
-	var at struct{ Project, Zone, Name string }
-	if err := strict(r, &at); err != nil {
-		return nil, err
-	}
-	asked := place{at.Project, at.Zone, at.Name}
-	own, data := c.disks[asked], c.disks[place{at.Project, at.Zone, "data-of-" + at.Name}]
-	return map[string]bool{"instance": c.instances[asked] != nil, "disk": own, "userDisk": data}, nil
-}
-
-func (c *cloud) setBehavior(r *http.Request) (any, error) {
-	c.behavior = behavior{}
-	return nil, strict(r, &c.behavior)
 }

@@ -38,9 +38,8 @@ func serve[T any, P interface {
 		verb, path = "POST", rule.GetPost()
 	}
 	mux.HandleFunc(verb+" "+path, func(w http.ResponseWriter, r *http.Request) {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		c.settle()
+		c.Lock()
+		defer c.Unlock()
 		answer, err := func() (proto.Message, error) {
 			caller, err := c.authenticate(r, "https://www.googleapis.com/auth/compute")
 			if err != nil {
@@ -71,7 +70,7 @@ func serve[T any, P interface {
 
 // Refuses projects and zones that there are not.
 func (c *cloud) admit(project, zone string) error {
-	if slices.Contains(c.behavior.Disabled, project) {
+	if project == c.behavior.Disabled {
 		return refuse(403, "accessNotConfigured", "Compute Engine API has not been used in project "+project+" before or it is disabled.")
 	}
 	if !slices.Contains(projects, project) {
@@ -138,7 +137,7 @@ func (a *account) require(permission, path string) error {
 
 func (c *cloud) shown(at place) (*computepb.Instance, error) {
 	found := c.instances[at]
-	if found == nil || slices.Contains(c.behavior.Hidden, at.name) {
+	if found == nil || at.name == c.behavior.Hidden {
 		return nil, refuse(404, "notFound", "The resource '"+at.path("instances")+"' was not found")
 	}
 	return found, nil
@@ -269,10 +268,12 @@ func listInstances(c *cloud, asked *computepb.AggregatedListInstancesRequest, ca
 	if c.behavior.Warning != "" {
 		answer.Warning = &computepb.Warning{Code: &c.behavior.Warning}
 	}
-	answer.Unreachables = c.behavior.Skipped
+	if c.behavior.Skipped != "" {
+		answer.Unreachables = []string{c.behavior.Skipped}
+	}
 	for _, zone := range zones {
 		scope, code := "zones/"+zone, "NO_RESULTS_ON_PAGE"
-		if slices.Contains(c.behavior.Unreachable, zone) {
+		if zone == c.behavior.Unreachable {
 			code = "UNREACHABLE"
 		}
 		answer.Items[scope] = &computepb.InstancesScopedList{Warning: &computepb.Warning{
@@ -284,8 +285,8 @@ func listInstances(c *cloud, asked *computepb.AggregatedListInstancesRequest, ca
 		return strings.Compare(a.path("instances"), b.path("instances"))
 	})
 	all = slices.DeleteFunc(all, func(at place) bool {
-		unreachable := slices.Contains(c.behavior.Unreachable, at.zone) || slices.Contains(c.behavior.Skipped, at.zone)
-		return at.project != asked.Project || unreachable || slices.Contains(c.behavior.Hidden, at.name)
+		unreachable := at.zone == c.behavior.Unreachable || at.zone == c.behavior.Skipped
+		return at.project != asked.Project || unreachable || at.name == c.behavior.Hidden
 	})
 	// As the real one does, it filters what is on a page: pages may be empty, and more may follow.
 	for _, at := range all[min(first, len(all)):min(first+size, len(all))] {

@@ -1,11 +1,7 @@
 package main
 
 import (
-	"crypto/rand"
-	"crypto/rsa"
-	"crypto/x509"
 	"encoding/json"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
@@ -83,8 +79,8 @@ func form(r *http.Request, names ...string) (url.Values, error) {
 
 // Answers as an OAuth token endpoint does.
 func (c *cloud) oauth(w http.ResponseWriter, give func() (map[string]any, error)) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	c.Lock()
+	defer c.Unlock()
 	answer, err := give()
 	w.Header().Set("Content-Type", "application/json")
 	if err != nil {
@@ -161,8 +157,8 @@ func (c *cloud) exchangedToken(w http.ResponseWriter, r *http.Request) {
 }
 
 func (c *cloud) impersonatedToken(w http.ResponseWriter, r *http.Request) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	c.Lock()
+	defer c.Unlock()
 	email, known := strings.CutSuffix(r.PathValue("method"), ":generateAccessToken")
 	caller, err := c.bearer(r)
 	var body []byte
@@ -204,76 +200,4 @@ func (c *cloud) metadataToken(w http.ResponseWriter, r *http.Request) {
 		given := c.issue(nodeAccount, []string{cloudPlatform})
 		return map[string]any{"access_token": given, "expires_in": 3599, "token_type": "Bearer"}, nil
 	})
-}
-
-// Makes a service account, or changes what it may do. Answers with its key, as Google gives it.
-func (c *cloud) setAccount(r *http.Request) (any, error) {
-	var wanted struct {
-		Email, TokenURI string
-		Permissions     []string
-	}
-	if err := strict(r, &wanted); err != nil {
-		return nil, err
-	}
-	made := c.accounts[wanted.Email]
-	if made == nil {
-		key, err := rsa.GenerateKey(rand.Reader, 2048)
-		if err != nil {
-			return nil, err
-		}
-		made = &account{key: key}
-		c.accounts[wanted.Email] = made
-	}
-	made.permissions = map[string]bool{}
-	for _, permission := range wanted.Permissions {
-		made.permissions[permission] = true
-	}
-	der, err := x509.MarshalPKCS8PrivateKey(made.key)
-	return map[string]string{
-		"type":           "service_account",
-		"client_email":   wanted.Email,
-		"private_key_id": "key-of-" + wanted.Email,
-		"private_key":    string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der})),
-		"token_uri":      wanted.TokenURI,
-	}, err
-}
-
-// Makes a workload identity pool's provider, which trusts the issuer of the token that it answers with.
-func (c *cloud) setPool(r *http.Request) (any, error) {
-	var wanted struct{ Audience, Subject string }
-	if err := strict(r, &wanted); err != nil {
-		return nil, err
-	}
-	key, err := rsa.GenerateKey(rand.Reader, 2048)
-	if err != nil {
-		return nil, err
-	}
-	c.pools[wanted.Audience] = &key.PublicKey
-	now := time.Now()
-	claims := &jws.ClaimSet{
-		Iss: "https://kubernetes.example", Sub: wanted.Subject, Aud: "https:" + wanted.Audience,
-		Iat: now.Unix(), Exp: now.Add(lifetime).Unix(),
-	}
-	token, err := jws.Encode(&jws.Header{Algorithm: "RS256", Typ: "JWT"}, claims, key)
-	return map[string]string{"token": token}, err
-}
-
-func (c *cloud) control(do func(*http.Request) (any, error)) http.HandlerFunc {
-	return func(w http.ResponseWriter, r *http.Request) {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		c.settle()
-		answer, err := do(r)
-		if err != nil {
-			http.Error(w, err.Error(), http.StatusBadRequest)
-			return
-		}
-		json.NewEncoder(w).Encode(answer)
-	}
-}
-
-func strict(r *http.Request, into any) error {
-	decoder := json.NewDecoder(r.Body)
-	decoder.DisallowUnknownFields()
-	return decoder.Decode(into)
 }

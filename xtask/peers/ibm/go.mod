@@ -9,6 +9,7 @@ require (
 	github.com/IBM/vpc-go-sdk v0.88.0
 	github.com/go-openapi/runtime v0.28.0
 	github.com/go-openapi/strfmt v0.27.0
+	peers/control v0.0.0
 )
 
 require (
@@ -48,3 +49,5 @@ require (
 	gopkg.in/yaml.v3 v3.0.1 // indirect
 	sigs.k8s.io/yaml v1.6.0 // indirect
 )
+
+replace peers/control => ../control

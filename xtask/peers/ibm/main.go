@@ -6,21 +6,12 @@
 package main
 
 import (
-	"flag"
-	"fmt"
-	"log"
-	"net"
 	"net/http"
-	"time"
+
+	"peers/control"
 )
 
 func main() {
-	address := flag.String("listen", "127.0.0.1:0", "the `address` to listen at")
-	flag.Parse()
-	listener, err := net.Listen("tcp", *address)
-	if err != nil {
-		log.Fatal(err)
-	}
 	cloud := newCloud()
 	routes := http.NewServeMux()
 	routes.HandleFunc("POST /identity/token", cloud.issueToken)
@@ -36,7 +27,5 @@ func main() {
 	routes.HandleFunc("DELETE "+servers+"/{id}", cloud.power(deleteServer))
 	routes.HandleFunc("POST /v3/resources/search", cloud.search)
 	cloud.control(routes)
-	server := &http.Server{Handler: routes, ReadHeaderTimeout: 10 * time.Second}
-	fmt.Println("listening at", listener.Addr())
-	log.Fatal(server.Serve(listener))
+	control.Serve(routes)
 }

@@ -24,7 +24,7 @@ impl GoServer {
     pub(crate) async fn start(module: &Module, program: &str, dir: &Path) -> Result<Self> {
         let mut command = Command::new(tools::program(module, program).await?);
         // The server's own files are in the folder, and are removed with it.
-        command.args(["-listen", "127.0.0.1:0"]).env("TMPDIR", dir);
+        command.env("TMPDIR", dir);
         let process = Process::start(program, &command, dir, Lifetime::Owned)?;
         let listens = || async {
             let log = std::fs::read_to_string(process.log())?;

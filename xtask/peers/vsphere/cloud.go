@@ -37,8 +37,8 @@ type cloud struct {
 	client        *vim25.Client
 	finder        *find.Finder
 	authorization *simulator.AuthorizationManager
-	// Held by whoever changes permissions: each change reads what the one before wrote.
-	granting sync.Mutex
+	// Held while a test arranges something: a change of permissions reads what the one before wrote.
+	arranging sync.Mutex
 
 	mutex sync.Mutex
 	// A copy of the simulator's permissions: those are guarded by the lock of its authorization manager, which few calls hold.
@@ -271,8 +271,6 @@ func (c *cloud) remove(uuid string) error {
 
 // Gives a user these privileges in the entity at this path. Without any, the user has no permission there.
 func (c *cloud) grant(user, path string, privileges []string, propagate bool) error {
-	c.granting.Lock()
-	defer c.granting.Unlock()
 	ref, err := object.NewSearchIndex(c.client).FindByInventoryPath(background, path)
 	if err != nil || ref == nil {
 		return fmt.Errorf("%s: %v", path, err)

@@ -9,29 +9,22 @@ import (
 	"bytes"
 	"context"
 	"crypto/tls"
-	"flag"
 	"fmt"
 	"io"
 	"log"
-	"net"
 	"net/http"
 	"net/url"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/google/uuid"
 	"github.com/vmware/govmomi/simulator"
 	"github.com/vmware/govmomi/vim25/types"
+
+	"peers/control"
 )
 
 func main() {
-	address := flag.String("listen", "127.0.0.1:0", "the `address` to listen at")
-	flag.Parse()
-	listener, err := net.Listen("tcp", *address)
-	if err != nil {
-		log.Fatal(err)
-	}
 	model := simulator.VPX()
 	// The simulator gives all of them the same one.
 	model.ServiceContent.About.InstanceUuid = uuid.NewString()
@@ -58,9 +51,7 @@ func main() {
 		service.ServeSDK(out, request)
 	})
 	cloud.control(routes)
-	server := &http.Server{Handler: routes, ReadHeaderTimeout: 10 * time.Second}
-	fmt.Println("listening at", listener.Addr())
-	log.Fatal(server.Serve(listener))
+	control.Serve(routes)
 }
 
 // Refuses what govmomi would not send.

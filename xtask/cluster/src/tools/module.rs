@@ -2,7 +2,8 @@
 
 use std::env::consts::ARCH;
 use std::fs;
-use std::path::PathBuf;
+use std::iter;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
 
@@ -80,10 +81,24 @@ impl Module {
         flags
     }
 
+    /// The folders with its sources: its own, and those beside it that a `replace` of its `go.mod` names.
+    fn folders(&self) -> Result<Vec<PathBuf>> {
+        let own = Path::new(self.source);
+        let go_mod = own.join("go.mod");
+        let text = fs::read_to_string(&go_mod).with_context(|| format!("reading {}", go_mod.display()))?;
+        let beside = text.lines().filter_map(|line| line.split_once("=> ../"));
+        let beside = beside.map(|(_, name)| own.with_file_name(name));
+        Ok(iter::once(own.to_owned()).chain(beside).collect())
+    }
+
     /// The files that the build depends on, in a fixed order.
     fn files(&self) -> Result<Vec<PathBuf>> {
-        let listed = fs::read_dir(self.source).with_context(|| format!("reading {}", self.source))?;
-        let mut files = listed.map(|entry| Ok(entry?.path())).collect::<Result<Vec<_>>>()?;
+        let mut files = Vec::new();
+        for folder in self.folders()? {
+            for entry in fs::read_dir(&folder).with_context(|| format!("reading {}", folder.display()))? {
+                files.push(entry?.path());
+            }
+        }
         files.retain(|path| {
             path.extension().is_some_and(|it| ["go", "mod", "sum"].iter().any(|kind| it == *kind))
         });
@@ -173,8 +188,18 @@ mod tests {
         let other_flags = Module { ldflags: "-s", ..ETCD };
         assert_eq!(ETCD.hash()?, ETCD.hash()?);
         assert_ne!(ETCD.hash()?, other_flags.hash()?);
-        let other_source = concat!(env!("CARGO_MANIFEST_DIR"), "/src");
+        let other_source = concat!(env!("CARGO_MANIFEST_DIR"), "/tools/containerd");
         assert_ne!(ETCD.hash()?, Module { source: other_source, ..ETCD }.hash()?, "other sources");
+        Ok(())
+    }
+
+    #[test]
+    fn a_build_folder_depends_on_modules_beside_it() -> Result<()> {
+        let peer = Module::new("gcp", concat!(env!("CARGO_MANIFEST_DIR"), "/../peers/gcp"), &[]);
+        let files = peer.files()?;
+        for file in ["gcp/main.go", "control/control.go"] {
+            assert!(files.iter().any(|path| path.ends_with(file)), "no {file} in {files:?}");
+        }
         Ok(())
     }
 

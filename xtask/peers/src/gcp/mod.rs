@@ -118,14 +118,13 @@ impl ComputeEngine {
     pub async fn account(&self, email: &str, permissions: &[&str], through: SocketAddr) -> Result<String> {
         let token_uri = format!("http://{through}/token");
         let wanted = json!({ "Email": email, "Permissions": permissions, "TokenURI": token_uri });
-        Ok(self.0.control.ask("accounts", &wanted).await?.to_string())
+        Ok(self.0.control.ask("account", &wanted).await?.to_string())
     }
 
     /// Makes a provider of a workload identity pool with this audience. Returns the token of a Pod with this subject.
     pub async fn pool(&self, audience: &str, subject: &str) -> Result<String> {
-        let answer =
-            self.0.control.ask("pools", &json!({ "Audience": audience, "Subject": subject })).await?;
-        Ok(answer["token"].as_str().context("the server gave no token")?.to_owned())
+        let token = self.0.control.ask("pool", &json!({ "Audience": audience, "Subject": subject })).await?;
+        token.as_str().map(str::to_owned).context("the server gave no token")
     }
 
     /// Makes an instance with a disk of its own.
@@ -134,7 +133,7 @@ impl ComputeEngine {
         wanted["Status"] = instance.status.into();
         wanted["UserDisk"] = instance.user_disk.into();
         wanted["Protected"] = instance.protected.into();
-        self.0.control.ask("instances", &wanted).await.map(drop)
+        self.0.control.ask("instance", &wanted).await.map(drop)
     }
 
     /// Removes an instance with its own disk at once.
@@ -144,24 +143,23 @@ impl ComputeEngine {
 
     /// What is left of an instance.
     pub async fn state(&self, instance: &Instance<'_>) -> Result<State> {
-        let answer = self.0.control.ask("state", &instance.place()).await?;
+        let answer = self.0.control.ask("left", &instance.place()).await?;
         let is =
             |name: &str| answer[name].as_bool().with_context(|| format!("the server did not say {name}"));
-        Ok(State { instance: is("instance")?, disk: is("disk")?, user_disk: is("userDisk")? })
+        Ok(State { instance: is("instance")?, disk: is("disk")?, user_disk: is("user_disk")? })
     }
 
     /// Makes the server behave so from now on.
     pub async fn behave(&self, behavior: &Behavior<'_>) -> Result<()> {
-        let list = |entry: Option<&str>| entry.map_or_else(Vec::new, |entry| vec![entry.to_owned()]);
         let wanted = json!({
             "HoldOperations": behavior.hold_operations,
-            "Hidden": list(behavior.hidden),
-            "Unreachable": list(behavior.unreachable),
-            "Skipped": list(behavior.skipped),
-            "PageSize": behavior.page_size.unwrap_or_default(),
-            "Disabled": list(behavior.disabled),
-            "Warning": behavior.warning.unwrap_or_default(),
+            "Hidden": behavior.hidden,
+            "Unreachable": behavior.unreachable,
+            "Skipped": behavior.skipped,
+            "PageSize": behavior.page_size,
+            "Disabled": behavior.disabled,
+            "Warning": behavior.warning,
         });
-        self.0.control.ask("behavior", &wanted).await.map(drop)
+        self.0.control.ask("behave", &wanted).await.map(drop)
     }
 }

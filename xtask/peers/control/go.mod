@@ -1,0 +1,3 @@
+module peers/control
+
+go 1.26
