@@ -31,22 +31,22 @@ class Cloud:
     """EC2 as its owner sees it."""
 
     def __init__(self, endpoint):
-        def client(service, key):
+        def client(service, key, secret):
             return boto3.client(
                 service,
                 region_name=REGION,
                 endpoint_url=endpoint,
-                aws_access_key_id=key["id"],
-                aws_secret_access_key=key["secret"],
+                aws_access_key_id=key,
+                aws_secret_access_key=secret,
             )
 
         self.users = 0
-        self.iam = client("iam", {"id": "anybody", "secret": "anything"})
+        self.iam = client("iam", "anybody", "anything")
         everything = {"Effect": "Allow", "Action": "*", "Resource": "*"}
         owner = self.user(json.dumps({"Version": "2012-10-17", "Statement": [everything]}))
         # From now on signatures and rights count.
         settings.INITIAL_NO_AUTH_ACTION_COUNT = 0.0
-        self.iam, self.ec2 = client("iam", owner), client("ec2", owner)
+        self.iam, self.ec2 = client("iam", *owner), client("ec2", *owner)
 
     def make(self, name, kind):
         made = self.ec2.run_instances(
@@ -78,7 +78,7 @@ class Cloud:
             self.ec2.stop_instances(InstanceIds=[instance])
         if kind == "remains":
             self.ec2.terminate_instances(InstanceIds=[instance])
-        return {"id": instance, "name": name}
+        return instance
 
     def belongings(self, instance):
         addresses = self.ec2.describe_addresses(Filters=tagged(f"eip-{instance}"))["Addresses"]
@@ -93,7 +93,7 @@ class Cloud:
         return {
             "vm": any(state not in ("terminated", "shutting-down") for state in states),
             "belongings": len(addresses) + len(interfaces),
-            "userData": bool(data),
+            "user_data": bool(data),
         }
 
     def user(self, policy):
@@ -102,18 +102,17 @@ class Cloud:
         self.iam.create_user(UserName=made)
         self.iam.put_user_policy(UserName=made, PolicyName="policy", PolicyDocument=policy)
         key = self.iam.create_access_key(UserName=made)["AccessKey"]
-        return {"id": key["AccessKeyId"], "secret": key["SecretAccessKey"]}
+        return key["AccessKeyId"], key["SecretAccessKey"]
 
     def rights(self, count):
         settings.INITIAL_NO_AUTH_ACTION_COUNT = 0.0 if count else float("inf")
-        return {}
 
     def role(self, policy):
         trust = {"Effect": "Allow", "Principal": "*", "Action": "sts:AssumeRoleWithWebIdentity"}
         document = json.dumps({"Version": "2012-10-17", "Statement": [trust]})
         made = self.iam.create_role(RoleName="operator", AssumeRolePolicyDocument=document)["Role"]
         self.iam.put_role_policy(RoleName="operator", PolicyName="policy", PolicyDocument=policy)
-        return {"arn": made["Arn"]}
+        return made["Arn"]
 
     def lend(self, instance, to):
         addresses, _ = self.belongings(instance)
@@ -124,11 +123,9 @@ class Cloud:
                 )
             else:
                 self.ec2.disassociate_address(AssociationId=address["AssociationId"])
-        return {}
 
     def tag(self, instance, key, value):
         self.ec2.create_tags(Resources=[instance], Tags=[{"Key": key, "Value": value}])
-        return {}
 
     def remove(self, instance):
         self.ec2.terminate_instances(InstanceIds=[instance])
@@ -139,7 +136,6 @@ class Cloud:
             self.ec2.release_address(AllocationId=address["AllocationId"])
         for interface in interfaces:
             self.ec2.delete_network_interface(NetworkInterfaceId=interface["NetworkInterfaceId"])
-        return {}
 
 
 def named(name):

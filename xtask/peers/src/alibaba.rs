@@ -8,6 +8,7 @@ use std::path::Path;
 
 use anyhow::{Context as _, Result};
 use cluster::tools::Module;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::{HttpRelay, go_server::GoServer};
@@ -73,9 +74,11 @@ pub enum Feature {
 }
 
 /// How the cloud behaves to one VM.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Behavior {
     /// As it should.
+    #[serde(rename = "")]
     Well,
     /// The caller lacks the rights on it.
     Unauthorized,
@@ -88,7 +91,7 @@ pub enum Behavior {
 }
 
 /// What is left of a VM.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 pub struct Left {
     /// Whether the VM exists.
     pub vm: bool,
@@ -133,7 +136,8 @@ impl Alibaba {
         let other = HttpRelay::start(server.relay.address()).await?;
         let cloud = Self { server, other };
         for (relay, region) in [(&cloud.server.relay, REGION), (&cloud.other, OTHER_REGION)] {
-            cloud.ask("endpoint", &json!({ "Host": relay.address(), "Region": region })).await?;
+            let endpoint = json!({ "Host": relay.address(), "Region": region });
+            cloud.server.control.tell("endpoint", &endpoint).await?;
         }
         let actions = actions(policy)?;
         let actions: Vec<_> = actions.iter().map(String::as_str).collect();
@@ -152,17 +156,13 @@ impl Alibaba {
         format!("http://{}", relay.address())
     }
 
-    async fn ask(&self, what: &str, with: &Value) -> Result<Value> {
-        self.server.control.ask(what, with).await
-    }
-
     /// Changes the owner of [`KEY`].
     pub async fn owner(&self, owner: &Owner<'_>) -> Result<()> {
         let Owner { account, actions, quiet } = owner;
         let key = json!({
             "ID": KEY, "Secret": SECRET, "Account": account, "Actions": actions, "Quiet": quiet,
         });
-        self.ask("key", &key).await.map(drop)
+        self.server.control.tell("key", &key).await
     }
 
     /// Adds a role with these rights in [`ACCOUNT`]. A caller gets it with this token of this identity provider.
@@ -170,12 +170,12 @@ impl Alibaba {
         let role = json!({
             "Role": role, "Provider": provider, "Subject": token, "Account": ACCOUNT, "Actions": actions,
         });
-        self.ask("role", &role).await.map(drop)
+        self.server.control.tell("role", &role).await
     }
 
     /// Expires all credentials of roles that were given out so far.
     pub async fn expire(&self) -> Result<()> {
-        self.ask("expire", &Value::Null).await.map(drop)
+        self.server.control.tell("expire", &()).await
     }
 
     /// Makes a VM. Returns its identifier.
@@ -186,60 +186,42 @@ impl Alibaba {
             "Stopped": has(Feature::Stopped), "External": has(Feature::External),
             "UserData": has(Feature::UserData), "Locked": has(Feature::Locked),
         });
-        let id = self.ask("instance", &wanted).await?;
-        id.as_str().map(str::to_owned).context("a VM without an identifier")
+        self.server.control.ask("instance", &wanted).await
     }
 
     /// Changes description and charge type of a VM's address and, if `user` is not empty, the interface that uses it.
     pub async fn address(&self, id: &str, description: &str, charge: &str, user: &str) -> Result<()> {
         let wanted = json!({ "Instance": id, "Description": description, "Charge": charge, "Nic": user });
-        self.ask("address", &wanted).await.map(drop)
+        self.server.control.tell("address", &wanted).await
     }
 
     /// Names a VM's address as the operator does before it deletes the VM.
     pub async fn name_address(&self, id: &str) -> Result<()> {
-        self.ask("name", &id.into()).await.map(drop)
+        self.server.control.tell("name", &id).await
     }
 
     /// Keeps the further interface of a VM when the VM is deleted.
     pub async fn keep_interface(&self, id: &str) -> Result<()> {
-        self.ask("keep", &id.into()).await.map(drop)
+        self.server.control.tell("keep", &id).await
     }
 
     /// Removes a VM at once, with its system disks and, if asked for, its addresses and interfaces.
     pub async fn remove(&self, id: &str, belongings: bool) -> Result<()> {
-        self.ask("remove", &json!({ "ID": id, "Belongings": belongings })).await.map(drop)
+        self.server.control.tell("remove", &json!({ "ID": id, "Belongings": belongings })).await
     }
 
     /// Makes the cloud behave so to this VM from now on.
     pub async fn behave(&self, id: &str, behavior: Behavior) -> Result<()> {
-        let behavior = match behavior {
-            Behavior::Well => "",
-            Behavior::Unauthorized => "unauthorized",
-            Behavior::DeletesLater => "deletes-later",
-            Behavior::Hidden => "hidden",
-            Behavior::HoldsBelongings => "holds-belongings",
-        };
-        self.ask("behave", &json!({ "ID": id, "Behavior": behavior })).await.map(drop)
+        self.server.control.tell("behave", &json!({ "ID": id, "Behavior": behavior })).await
     }
 
     /// Sets the most things on a page of a list.
     pub async fn page_size(&self, size: u32) -> Result<()> {
-        self.ask("pages", &size.into()).await.map(drop)
+        self.server.control.tell("pages", &size).await
     }
 
     /// What is left of a VM.
     pub async fn left(&self, id: &str) -> Result<Left> {
-        let left = self.ask("left", &id.into()).await?;
-        let is = |name: &str| left[name].as_bool().with_context(|| format!("no {name} in {left}"));
-        let count = |name: &str| left[name].as_u64().with_context(|| format!("no {name} in {left}"));
-        Ok(Left {
-            vm: is("vm")?,
-            deleting: is("deleting")?,
-            nics: count("nics")?,
-            addresses: count("addresses")?,
-            system: count("system")?,
-            data: count("data")?,
-        })
+        self.server.control.ask("left", &id).await
     }
 }

@@ -10,6 +10,7 @@ use std::{
 
 use anyhow::{Context as _, Result};
 use cluster::process::{Lifetime, Process};
+use serde::Deserialize;
 use serde_json::json;
 
 use crate::{control::Control, python};
@@ -29,7 +30,7 @@ pub struct Moto {
 }
 
 /// What is left of an instance.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 pub struct Left {
     /// Whether the instance exists and is not being terminated.
     pub vm: bool,
@@ -68,49 +69,42 @@ impl Moto {
     /// Makes an instance of this name. Returns its identifier. `kind` is `running`, `stopped`, `remains` (each with an elastic address
     /// and an interface of its own), `bare` or `data` (with a user's volume).
     pub async fn make(&self, name: &str, kind: &str) -> Result<String> {
-        let made = self.control.ask("make", &json!({"name": name, "kind": kind})).await?;
-        made["id"].as_str().map(str::to_owned).context("an instance without an identifier")
+        self.control.ask("make", &json!({"name": name, "kind": kind})).await
     }
 
     /// What is left of an instance.
     pub async fn left(&self, instance: &str) -> Result<Left> {
-        let left = self.control.ask("left", &json!({"instance": instance})).await?;
-        let yes = |name: &str| left[name].as_bool().with_context(|| format!("no {name} in {left}"));
-        let belongings = left["belongings"].as_u64().context("no belongings")?;
-        Ok(Left { vm: yes("vm")?, belongings, user_data: yes("userData")? })
+        self.control.ask("left", &json!({"instance": instance})).await
     }
 
     /// Terminates an instance, and deletes what has its identifier.
     pub async fn remove(&self, instance: &str) -> Result<()> {
-        self.control.ask("remove", &json!({"instance": instance})).await.map(drop)
+        self.control.tell("remove", &json!({"instance": instance})).await
     }
 
     /// Gives the elastic address with an instance's identifier to another instance, or to none.
     pub async fn lend(&self, instance: &str, to: Option<&str>) -> Result<()> {
-        self.control.ask("lend", &json!({"instance": instance, "to": to})).await.map(drop)
+        self.control.tell("lend", &json!({"instance": instance, "to": to})).await
     }
 
     /// Gives an instance a further tag, or the tag another value.
     pub async fn tag(&self, instance: &str, key: &str, value: &str) -> Result<()> {
-        self.control.ask("tag", &json!({"instance": instance, "key": key, "value": value})).await.map(drop)
+        self.control.tell("tag", &json!({"instance": instance, "key": key, "value": value})).await
     }
 
     /// Makes a user with only this policy's rights. Returns identifier and secret of the access key.
     pub async fn user(&self, policy: &str) -> Result<(String, String)> {
-        let key = self.control.ask("user", &json!({"policy": policy})).await?;
-        let part = |name: &str| key[name].as_str().map(str::to_owned).with_context(|| format!("no {name}"));
-        Ok((part("id")?, part("secret")?))
+        self.control.ask("user", &json!({"policy": policy})).await
     }
 
     /// Makes a role with only this policy's rights, which the bearer of any token may assume. Returns its ARN.
     pub async fn role(&self, policy: &str) -> Result<String> {
-        let role = self.control.ask("role", &json!({"policy": policy})).await?;
-        role["arn"].as_str().map(str::to_owned).context("a role without an ARN")
+        self.control.ask("role", &json!({"policy": policy})).await
     }
 
     /// Whether moto checks signatures and rights. While it does, it refuses unsigned requests, such as those for a role.
     pub async fn rights(&self, count: bool) -> Result<()> {
-        self.control.ask("rights", &json!({"count": count})).await.map(drop)
+        self.control.tell("rights", &json!({"count": count})).await
     }
 }
 

@@ -6,9 +6,10 @@
 
 use std::path::Path;
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use cluster::tools::Module;
-use serde_json::{Value, json};
+use serde::Serialize;
+use serde_json::json;
 
 use crate::{HttpRelay, go_server::GoServer};
 
@@ -51,7 +52,8 @@ pub(crate) const MODULE: Module =
 pub struct Azure(GoServer);
 
 /// An application, or the managed identity of a machine.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize)]
+#[serde(rename_all = "PascalCase")]
 pub struct Principal<'a> {
     /// Its tenant.
     pub tenant: &'a str,
@@ -66,7 +68,8 @@ pub struct Principal<'a> {
 }
 
 /// A VM to be made.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize)]
+#[serde(rename_all = "PascalCase")]
 pub struct Vm<'a> {
     /// Its subscription.
     pub subscription: &'a str,
@@ -85,9 +88,11 @@ pub struct Vm<'a> {
 }
 
 /// How the cloud behaves to one resource.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Behavior {
     /// As it should.
+    #[serde(rename = "")]
     Well,
     /// The caller lacks the rights on it.
     Unauthorized,
@@ -130,7 +135,7 @@ impl Azure {
     /// an application with [`ACTIONS`]. If the server is not built yet, this takes minutes.
     pub async fn start(dir: &Path) -> Result<Self> {
         let azure = Self(GoServer::start(&MODULE, PROGRAM, dir).await?);
-        azure.0.control.ask("address", &azure.url().into()).await?;
+        azure.0.control.tell("address", &azure.url()).await?;
         for (subscription, group) in [
             (SUBSCRIPTION, GROUP),
             (SUBSCRIPTION, OTHER_GROUP),
@@ -156,63 +161,42 @@ impl Azure {
 
     /// Adds or changes a principal.
     pub async fn principal(&self, principal: &Principal<'_>) -> Result<()> {
-        let Principal { tenant, client, secret, managed, actions } = principal;
-        let wanted = json!({
-            "Tenant": tenant, "Client": client, "Secret": secret, "Managed": managed, "Actions": actions,
-        });
-        self.0.control.ask("principal", &wanted).await.map(drop)
+        self.0.control.tell("principal", principal).await
     }
 
     /// A token of a cluster for this principal, valid for so many seconds.
     pub async fn assertion(&self, client: &str, seconds: i32) -> Result<String> {
-        let answer =
-            self.0.control.ask("assertion", &json!({ "Client": client, "Seconds": seconds })).await?;
-        Ok(answer.as_str().context("the server gave no token")?.to_owned())
+        self.0.control.ask("assertion", &json!({ "Client": client, "Seconds": seconds })).await
     }
 
     /// Expires all access tokens that were given out so far.
     pub async fn expire(&self) -> Result<()> {
-        self.0.control.ask("expire", &Value::Null).await.map(drop)
+        self.0.control.tell("expire", &()).await
     }
 
     /// Adds a resource group, and its subscription.
     pub async fn group(&self, subscription: &str, tenant: &str, group: &str) -> Result<()> {
         let wanted = json!({ "Subscription": subscription, "Tenant": tenant, "Group": group });
-        self.0.control.ask("group", &wanted).await.map(drop)
+        self.0.control.tell("group", &wanted).await
     }
 
     /// Makes a VM with an interface and a disk. Returns its identifier.
     pub async fn make(&self, vm: &Vm<'_>) -> Result<String> {
-        let Vm { subscription, tenant, group, name, address, data_disk, detach } = vm;
-        let wanted = json!({
-            "Subscription": subscription, "Tenant": tenant, "Group": group, "Name": name, "Address": address,
-            "DataDisk": data_disk.unwrap_or_default(), "Detach": detach,
-        });
-        let answer = self.0.control.ask("vm", &wanted).await?;
-        Ok(answer.as_str().context("the server gave no identifier")?.to_owned())
+        self.0.control.ask("vm", vm).await
     }
 
     /// Removes any resource at once. With a VM its interface and disk are removed, unless they stay.
     pub async fn remove(&self, id: &str) -> Result<()> {
-        self.0.control.ask("remove", &id.into()).await.map(drop)
+        self.0.control.tell("remove", &id).await
     }
 
     /// Makes the cloud behave so to this resource from now on.
     pub async fn behave(&self, id: &str, behavior: Behavior) -> Result<()> {
-        let behavior = match behavior {
-            Behavior::Well => "",
-            Behavior::Unauthorized => "unauthorized",
-            Behavior::DeletesLater => "deletes-later",
-            Behavior::HoldsDisk => "holds-disk",
-            Behavior::Locked => "locked",
-            Behavior::Hidden => "hidden",
-            Behavior::Unlisted => "unlisted",
-        };
-        self.0.control.ask("behave", &json!({ "ID": id, "Behavior": behavior })).await.map(drop)
+        self.0.control.tell("behave", &json!({ "ID": id, "Behavior": behavior })).await
     }
 
     /// The identifiers of all resources.
     pub async fn resources(&self) -> Result<Vec<String>> {
-        Ok(serde_json::from_value(self.0.control.ask("resources", &Value::Null).await?)?)
+        self.0.control.ask("resources", &()).await
     }
 }

@@ -6,9 +6,10 @@
 
 use std::path::Path;
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use cluster::tools::Module;
-use serde_json::{Value, json};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
 
 use crate::{HttpRelay, go_server::GoServer};
 
@@ -41,7 +42,8 @@ pub(crate) const MODULE: Module =
 pub struct Ibm(GoServer);
 
 /// A caller that can get tokens: by an API key, or by a trusted profile with the token of a Pod.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+#[serde(rename_all = "PascalCase")]
 pub struct Principal<'a> {
     /// The API key; empty for a trusted profile.
     pub key: &'a str,
@@ -56,7 +58,8 @@ pub struct Principal<'a> {
 }
 
 /// A VM of VPC to be made.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize)]
+#[serde(rename_all = "PascalCase")]
 pub struct Instance<'a> {
     /// Its account.
     pub account: &'a str,
@@ -77,7 +80,8 @@ pub struct Instance<'a> {
 }
 
 /// A VM of Power Virtual Server to be made.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize)]
+#[serde(rename_all = "PascalCase")]
 pub struct Server<'a> {
     /// Its workspace.
     pub workspace: &'a str,
@@ -90,9 +94,11 @@ pub struct Server<'a> {
 }
 
 /// How the cloud behaves to one VM.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Behavior {
     /// As it should.
+    #[serde(rename = "")]
     Well,
     /// The caller lacks the rights on it.
     Unauthorized,
@@ -103,7 +109,7 @@ pub enum Behavior {
 }
 
 /// What is left of a VM.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 pub struct Left {
     /// Whether the VM exists.
     pub vm: bool,
@@ -153,7 +159,7 @@ impl Ibm {
         ibm.principal(&Principal::operator(actions)).await?;
         for workspace in [WORKSPACE, OTHER_WORKSPACE] {
             let wanted = json!({ "ID": workspace, "Account": ACCOUNT, "Zone": ZONE });
-            ibm.0.control.ask("workspace", &wanted).await?;
+            ibm.0.control.tell("workspace", &wanted).await?;
         }
         Ok(ibm)
     }
@@ -180,66 +186,41 @@ impl Ibm {
 
     /// Adds or changes a principal.
     pub async fn principal(&self, principal: &Principal<'_>) -> Result<()> {
-        let Principal { key, profile, subject, account, actions } = principal;
-        let wanted = json!({
-            "Key": key, "Profile": profile, "Subject": subject, "Account": account, "Actions": actions,
-        });
-        self.0.control.ask("principal", &wanted).await.map(drop)
+        self.0.control.tell("principal", principal).await
     }
 
     /// Expires all access tokens that were given out so far.
     pub async fn expire(&self) -> Result<()> {
-        self.0.control.ask("expire", &Value::Null).await.map(drop)
+        self.0.control.tell("expire", &()).await
     }
 
     /// Makes a VM of VPC. Returns its identifier.
     pub async fn make(&self, instance: &Instance<'_>) -> Result<String> {
-        let Instance { account, region, group, name, stopped, user_data, tags, old } = instance;
-        let wanted = json!({
-            "Account": account, "Region": region, "Group": group, "Name": name, "Stopped": stopped, "UserData": user_data,
-            "Tags": tags, "Old": old,
-        });
-        self.machine(&wanted).await
+        self.0.control.ask("machine", instance).await
     }
 
     /// Makes a VM of Power Virtual Server. Returns its identifier.
     pub async fn make_server(&self, server: &Server<'_>) -> Result<String> {
-        let Server { workspace, name, status, user_data } = server;
-        let wanted = json!({ "Workspace": workspace, "Name": name, "Status": status, "UserData": user_data });
-        self.machine(&wanted).await
-    }
-
-    async fn machine(&self, wanted: &Value) -> Result<String> {
-        let id = self.0.control.ask("machine", wanted).await?;
-        id.as_str().map(str::to_owned).context("a VM without an identifier")
+        self.0.control.ask("machine", server).await
     }
 
     /// Removes a VM at once, with its boot volumes.
     pub async fn remove(&self, id: &str) -> Result<()> {
-        self.0.control.ask("remove", &id.into()).await.map(drop)
+        self.0.control.tell("remove", &id).await
     }
 
     /// Makes the cloud behave so to this VM from now on.
     pub async fn behave(&self, id: &str, behavior: Behavior) -> Result<()> {
-        let behavior = match behavior {
-            Behavior::Well => "",
-            Behavior::Unauthorized => "unauthorized",
-            Behavior::DeletesLater => "deletes-later",
-            Behavior::Hidden => "hidden",
-        };
-        self.0.control.ask("behave", &json!({ "ID": id, "Behavior": behavior })).await.map(drop)
+        self.0.control.tell("behave", &json!({ "ID": id, "Behavior": behavior })).await
     }
 
     /// Sets the most VMs on a page of a list or a search.
     pub async fn page_size(&self, size: u32) -> Result<()> {
-        self.0.control.ask("pages", &size.into()).await.map(drop)
+        self.0.control.tell("pages", &size).await
     }
 
     /// What is left of a VM.
     pub async fn left(&self, id: &str) -> Result<Left> {
-        let left = self.0.control.ask("left", &id.into()).await?;
-        let is = |name: &str| left[name].as_bool().with_context(|| format!("no {name} in {left}"));
-        let count = |name: &str| left[name].as_u64().with_context(|| format!("no {name} in {left}"));
-        Ok(Left { vm: is("vm")?, deleting: is("deleting")?, boot: count("boot")?, data: count("data")? })
+        self.0.control.ask("left", &id).await
     }
 }

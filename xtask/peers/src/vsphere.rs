@@ -7,7 +7,8 @@ use std::path::Path;
 
 use anyhow::{Context as _, Result};
 use cluster::tools::Module;
-use serde_json::{Value, json};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
 
 use crate::{HttpRelay, go_server::GoServer};
 
@@ -61,9 +62,11 @@ pub enum Special {
 }
 
 /// How vCenter behaves to one VM.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Behavior {
     /// As it should.
+    #[serde(rename = "")]
     Well,
     /// No search shows it.
     Hidden,
@@ -76,7 +79,7 @@ pub enum Behavior {
 }
 
 /// What is left of a VM.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 pub struct Left {
     /// Whether the VM exists.
     pub vm: bool,
@@ -87,7 +90,7 @@ pub struct Left {
 }
 
 /// The identity of a vCenter.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 pub struct About {
     /// Its UUID.
     pub id: String,
@@ -115,7 +118,7 @@ impl Vsphere {
         let vsphere = Self(GoServer::start(&MODULE, PROGRAM, dir).await?);
         for path in [PATH, OTHER_PATH] {
             let (parent, name) = path.rsplit_once('/').context("a path")?;
-            vsphere.0.control.ask("folder", &json!({ "Parent": parent, "Name": name })).await?;
+            vsphere.0.control.tell("folder", &json!({ "Parent": parent, "Name": name })).await?;
         }
         vsphere.user(USER, PASSWORD).await?;
         vsphere.grant(USER, PATH, privileges, true).await?;
@@ -129,14 +132,14 @@ impl Vsphere {
 
     /// Adds a user, or changes a user's password.
     pub async fn user(&self, name: &str, password: &str) -> Result<()> {
-        self.0.control.ask("user", &json!({ "Name": name, "Password": password })).await.map(drop)
+        self.0.control.tell("user", &json!({ "Name": name, "Password": password })).await
     }
 
     /// Gives a user these privileges in the folder with this path and, with `propagate`, in everything below it.
     /// An empty list removes them.
     pub async fn grant(&self, user: &str, path: &str, privileges: &[&str], propagate: bool) -> Result<()> {
         let wanted = json!({ "User": user, "Path": path, "Privileges": privileges, "Propagate": propagate });
-        self.0.control.ask("grant", &wanted).await.map(drop)
+        self.0.control.tell("grant", &wanted).await
     }
 
     /// Makes a VM. Returns its BIOS UUID.
@@ -148,58 +151,36 @@ impl Vsphere {
             "UserData": *special == Special::UserDisk,
             "Snapshot": *special == Special::Snapshot,
         });
-        let id = self.0.control.ask("machine", &wanted).await?;
-        id.as_str().map(str::to_owned).context("a VM without a UUID")
+        self.0.control.ask("machine", &wanted).await
     }
 
     /// Removes a VM at once, with its own disks.
     pub async fn remove(&self, uuid: &str) -> Result<()> {
-        self.0.control.ask("remove", &uuid.into()).await.map(drop)
+        self.0.control.tell("remove", &uuid).await
     }
 
     /// Makes vCenter behave so to this VM from now on.
     pub async fn behave(&self, uuid: &str, behavior: Behavior) -> Result<()> {
-        let behavior = match behavior {
-            Behavior::Well => "",
-            Behavior::Hidden => "hidden",
-            Behavior::DeletesLater => "deletes-later",
-            Behavior::Fails => "fails",
-            Behavior::Forgets => "forgets",
-        };
-        self.0.control.ask("behave", &json!({ "UUID": uuid, "Behavior": behavior })).await.map(drop)
+        self.0.control.tell("behave", &json!({ "UUID": uuid, "Behavior": behavior })).await
     }
 
     /// Sets the most objects on a page of a list.
     pub async fn page_size(&self, size: u32) -> Result<()> {
-        self.0.control.ask("pages", &size.into()).await.map(drop)
+        self.0.control.tell("pages", &size).await
     }
 
     /// Ends all sessions that were used so far.
     pub async fn expire(&self) -> Result<()> {
-        self.0.control.ask("expire", &Value::Null).await.map(drop)
+        self.0.control.tell("expire", &()).await
     }
 
     /// What is left of a VM.
     pub async fn left(&self, uuid: &str, name: &str) -> Result<Left> {
-        let left = self.0.control.ask("left", &json!({ "UUID": uuid, "Name": name })).await?;
-        let count = |name: &str| left[name].as_u64().with_context(|| format!("no {name} in {left}"));
-        let vm = left["vm"].as_bool().with_context(|| format!("no vm in {left}"))?;
-        Ok(Left { vm, own: count("own")?, data: count("data")? })
+        self.0.control.ask("left", &json!({ "UUID": uuid, "Name": name })).await
     }
 
     /// The identity of this vCenter.
     pub async fn about(&self) -> Result<About> {
-        let about = self.0.control.ask("about", &Value::Null).await?;
-        let text = |name: &str| {
-            about[name].as_str().map(str::to_owned).with_context(|| format!("no {name} in {about}"))
-        };
-        let logins = about["logins"].as_u64().with_context(|| format!("no logins in {about}"))?;
-        Ok(About {
-            id: text("id")?,
-            logins,
-            address: text("address")?,
-            sha1: text("sha1")?,
-            sha256: text("sha256")?,
-        })
+        self.0.control.ask("about", &()).await
     }
 }

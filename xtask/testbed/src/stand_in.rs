@@ -9,7 +9,6 @@ use cluster::{
 };
 use image::{Config, Files, Image};
 use peers::Control;
-use serde_json::json;
 
 /// The name of an image that acts on a node like cloud-api-adaptor, with its rights. Its log says that it is a stand-in.
 pub const NAME: &str = "cloud-api-adaptor-stand-in";
@@ -55,17 +54,16 @@ impl StandIn {
 
     /// A Pod's sandbox starts: makes its VM, which has no address yet, so no PeerPod records it. Returns the VM's name.
     pub async fn make(&self, namespace: &str, pod: &str) -> Result<String> {
-        let name = self.0.ask(&format!("make/{namespace}/{pod}"), &json!({})).await?;
-        Ok(name.as_str().context("a VM without name")?.to_owned())
+        self.0.ask(&format!("make/{namespace}/{pod}"), &()).await
     }
 
     /// The VM has an address: records it.
     pub async fn record(&self, namespace: &str, pod: &str, vm: &str) -> Result<()> {
-        self.0.ask(&format!("record/{namespace}/{pod}/{vm}"), &json!({})).await.map(drop)
+        self.0.tell(&format!("record/{namespace}/{pod}/{vm}"), &()).await
     }
 
     /// The sandbox ends: deletes its VM and releases the PeerPod. Fails if the stand-in has restarted meanwhile.
     pub async fn stop(&self, namespace: &str, pod: &str, vm: &str) -> Result<()> {
-        self.0.ask(&format!("stop/{namespace}/{pod}/{vm}"), &json!({})).await.map(drop)
+        self.0.tell(&format!("stop/{namespace}/{pod}/{vm}"), &()).await
     }
 }

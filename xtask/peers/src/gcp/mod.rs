@@ -7,8 +7,9 @@
 
 use std::{net::SocketAddr, path::Path};
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use cluster::tools::Module;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::{HttpRelay, go_server::GoServer};
@@ -35,7 +36,8 @@ pub(crate) const MODULE: Module =
 pub struct ComputeEngine(GoServer);
 
 /// An instance to be made.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize)]
+#[serde(rename_all = "PascalCase")]
 pub struct Instance<'a> {
     /// Its project.
     pub project: &'a str,
@@ -52,7 +54,7 @@ pub struct Instance<'a> {
 }
 
 /// What is left of an instance.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 pub struct State {
     /// The instance itself.
     pub instance: bool,
@@ -63,7 +65,8 @@ pub struct State {
 }
 
 /// How the server behaves. Instances and zones are given by name.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize)]
+#[serde(rename_all = "PascalCase")]
 pub struct Behavior<'a> {
     /// Operations do not end.
     pub hold_operations: bool,
@@ -91,10 +94,6 @@ impl<'a> Instance<'a> {
     pub fn path(&self) -> String {
         format!("projects/{}/zones/{}/instances/{}", self.project, self.zone, self.name)
     }
-
-    fn place(&self) -> Value {
-        json!({ "Project": self.project, "Zone": self.zone, "Name": self.name })
-    }
 }
 
 impl ComputeEngine {
@@ -118,48 +117,31 @@ impl ComputeEngine {
     pub async fn account(&self, email: &str, permissions: &[&str], through: SocketAddr) -> Result<String> {
         let token_uri = format!("http://{through}/token");
         let wanted = json!({ "Email": email, "Permissions": permissions, "TokenURI": token_uri });
-        Ok(self.0.control.ask("account", &wanted).await?.to_string())
+        Ok(self.0.control.ask::<Value>("account", &wanted).await?.to_string())
     }
 
     /// Makes a provider of a workload identity pool with this audience. Returns the token of a Pod with this subject.
     pub async fn pool(&self, audience: &str, subject: &str) -> Result<String> {
-        let token = self.0.control.ask("pool", &json!({ "Audience": audience, "Subject": subject })).await?;
-        token.as_str().map(str::to_owned).context("the server gave no token")
+        self.0.control.ask("pool", &json!({ "Audience": audience, "Subject": subject })).await
     }
 
     /// Makes an instance with a disk of its own.
     pub async fn make(&self, instance: &Instance<'_>) -> Result<()> {
-        let mut wanted = instance.place();
-        wanted["Status"] = instance.status.into();
-        wanted["UserDisk"] = instance.user_disk.into();
-        wanted["Protected"] = instance.protected.into();
-        self.0.control.ask("instance", &wanted).await.map(drop)
+        self.0.control.tell("instance", instance).await
     }
 
     /// Removes an instance with its own disk at once.
     pub async fn remove(&self, instance: &Instance<'_>) -> Result<()> {
-        self.0.control.ask("remove", &instance.place()).await.map(drop)
+        self.0.control.tell("remove", instance).await
     }
 
     /// What is left of an instance.
     pub async fn state(&self, instance: &Instance<'_>) -> Result<State> {
-        let answer = self.0.control.ask("left", &instance.place()).await?;
-        let is =
-            |name: &str| answer[name].as_bool().with_context(|| format!("the server did not say {name}"));
-        Ok(State { instance: is("instance")?, disk: is("disk")?, user_disk: is("user_disk")? })
+        self.0.control.ask("left", instance).await
     }
 
     /// Makes the server behave so from now on.
     pub async fn behave(&self, behavior: &Behavior<'_>) -> Result<()> {
-        let wanted = json!({
-            "HoldOperations": behavior.hold_operations,
-            "Hidden": behavior.hidden,
-            "Unreachable": behavior.unreachable,
-            "Skipped": behavior.skipped,
-            "PageSize": behavior.page_size,
-            "Disabled": behavior.disabled,
-            "Warning": behavior.warning,
-        });
-        self.0.control.ask("behave", &wanted).await.map(drop)
+        self.0.control.tell("behave", behavior).await
     }
 }
