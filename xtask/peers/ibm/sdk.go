@@ -3,13 +3,14 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"reflect"
 )
 
-// Headers in which a library says which one it is, or gives a request a number.
+// Headers in which a library says which one it is, or gives a request a number. Their values may differ.
 var ofLibrary = map[string]bool{"User-Agent": true, "X-Ibmcloud-Sdk-Analytics": true, "X-Request-Id": true}
 
 // Notes what a library sends, and answers in the place of a server.
@@ -50,13 +51,16 @@ func (n *notebook) client() *http.Client {
 // Says what in a request is not as the library sends it for the same call.
 func (n *notebook) judge(request *http.Request, body string) error {
 	if n.noted == nil {
-		return fmt.Errorf("the library sends no such request")
+		return errors.New("the library sends no such request")
 	}
 	if request.Method != n.noted.Method || request.RequestURI != n.noted.URL.RequestURI() {
 		return fmt.Errorf("%s %s instead of %s %s", request.Method, request.RequestURI, n.noted.Method, n.noted.URL.RequestURI())
 	}
 	if !isSame(body, n.body) {
 		return fmt.Errorf("the body %q instead of %q", body, n.body)
+	}
+	if request.UserAgent() == "" {
+		return errors.New("the header User-Agent is missing")
 	}
 	for name := range n.noted.Header {
 		if given, expected := request.Header.Get(name), n.noted.Header.Get(name); !ofLibrary[name] && given != expected {

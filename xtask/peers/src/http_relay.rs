@@ -14,7 +14,7 @@ use http_body_util::{BodyExt, Full, StreamBody, combinators::BoxBody};
 use hyper::{
     Request, Response, Uri,
     body::{Bytes, Frame, Incoming},
-    header,
+    header::{self, HeaderValue},
     server::conn::http1,
     service::service_fn,
 };
@@ -25,6 +25,8 @@ use hyper_util::{
 use tokio::{net::TcpListener, task::JoinSet, time::sleep};
 
 /// Forwards requests, except those with a [rule](Self::rule), and records all of them. Dropping it ends its connections.
+///
+/// It refuses requests without a `User-Agent` header, because the operator names itself to every cloud, and does not record them.
 pub struct HttpRelay {
     address: SocketAddr,
     upstream: Arc<Mutex<SocketAddr>>,
@@ -150,6 +152,9 @@ impl Relay {
 
     async fn answer(self, request: Request<Incoming>) -> Result<Response<Body>> {
         let (mut head, body) = request.into_parts();
+        if head.headers.get(header::USER_AGENT).is_none_or(HeaderValue::is_empty) {
+            return Ok(refusal(403, "the request has no User-Agent header".to_owned()));
+        }
         let body = body.collect().await?.to_bytes();
         let path = head.uri.path_and_query().map_or("/", |path| path.as_str());
         let seen = Seen {

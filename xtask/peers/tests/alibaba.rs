@@ -100,7 +100,7 @@ impl Caller {
         for (name, value) in headers {
             request = request.header(name, value);
         }
-        let request = request.header("accept", "application/json");
+        let request = request.header("accept", "application/json").header("user-agent", "a test");
         let answer = self.client.request(request.body(Full::new(Bytes::from(asked.body)))?).await?;
         let status = answer.status().as_u16();
         let body: Value = serde_json::from_slice(&answer.into_body().collect().await?.to_bytes())?;

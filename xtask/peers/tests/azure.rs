@@ -37,6 +37,7 @@ impl Caller {
         let request = Request::builder()
             .method(method)
             .uri(format!("{}{path}", self.peer.url()))
+            .header("User-Agent", "a test")
             .header(header.0, header.1)
             .header("Content-Type", "application/x-www-form-urlencoded")
             .body(Full::new(Bytes::from(body.to_owned())))?;

@@ -36,6 +36,7 @@ impl Caller {
         let request = Request::builder()
             .method(method)
             .uri(format!("http://{}/{path}", self.peer.address()))
+            .header("User-Agent", "a test")
             .header("Metadata-Flavor", "Google")
             .header("Authorization", format!("Bearer {}", self.token))
             .body(Full::new(Bytes::from(body.to_owned())))?;
@@ -134,6 +135,16 @@ async fn a_deletion_is_an_operation_after_which_the_users_disk_is_left() -> Resu
     .await?;
     assert_eq!(caller.ask(Method::GET, &path, "").await?.0, 404);
     assert_eq!(caller.peer.state(&vm).await?, State { instance: false, disk: false, user_disk: true });
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_request_without_a_user_agent_is_refused() -> Result<()> {
+    let caller = Caller::start().await?;
+    let request = Request::get(format!("http://{}/", caller.peer.address()));
+    let unnamed = caller.client.request(request.body(Full::default())?).await?;
+    assert_eq!(unnamed.status(), StatusCode::FORBIDDEN);
+    assert_eq!(caller.ask(Method::GET, "", "").await?.0, StatusCode::NOT_FOUND, "with one");
     Ok(())
 }
 

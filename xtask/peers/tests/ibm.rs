@@ -47,6 +47,7 @@ impl Caller {
         let mut request = Request::builder()
             .method(method)
             .uri(format!("http://{}{path}", self.peer.relay().address()))
+            .header("User-Agent", "a test")
             .header("Accept", "application/json");
         for (name, value) in headers {
             request = request.header(*name, *value);

@@ -37,6 +37,7 @@ impl Caller {
         );
         let request = Request::post(format!("http://{}/sdk", self.peer.relay().address()))
             .header(header::CONTENT_TYPE, "text/xml")
+            .header("User-Agent", "a test")
             .header("SOAPAction", format!("urn:vim25{version}"))
             .header(header::COOKIE, &self.cookie)
             .body(Full::new(Bytes::from(body)))?;
