@@ -2,14 +2,14 @@
 
 use std::{collections::HashMap, sync::Arc};
 
-use super::{super::configs::precedence, node::Node, node_request::NodeRequest, summary::Summary};
+use super::{super::configs::precedence, node::Node, node_request::NodeRequest};
 
 /// The nodes of all requests. Of those that select a node, the oldest has it.
 #[derive(Debug)]
 pub(super) struct Assignment<'a> {
-    requests: &'a [NodeRequest],
+    pub(super) requests: &'a [NodeRequest],
     /// What each request selects, in the order of the requests.
-    selected: Vec<Vec<Selected<'a>>>,
+    pub(super) selected: Vec<Vec<Selected<'a>>>,
     /// The nodes that no request selects.
     pub(super) unselected: Vec<&'a Arc<Node>>,
 }
@@ -53,16 +53,6 @@ impl<'a> Assignment<'a> {
             selected.iter().filter(|it| it.taken_by.is_none()).map(|it| it.node).collect::<Vec<_>>()
         })
     }
-
-    /// The summary of each request, before anything is planned.
-    pub(super) fn summaries(&self) -> impl Iterator<Item = Summary> {
-        self.requests.iter().zip(&self.selected).map(|(request, selected)| Summary::of(request, selected))
-    }
-}
-
-/// Which nodes each request selects, and which of them an older request has, in the order of the requests.
-pub fn survey(requests: &[NodeRequest], nodes: &[Arc<Node>]) -> Vec<Summary> {
-    Assignment::of(requests, nodes).summaries().collect()
 }
 
 /// The request that has each node, by the node's name. A node that no request selects is left out.

@@ -11,7 +11,7 @@ use operator_kit::Backoff;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use super::plan::NodeWrite;
+use super::node_write::NodeWrite;
 
 /// The longest first wait of a node that was reset after its correction.
 const FIRST: Duration = Duration::from_secs(5);

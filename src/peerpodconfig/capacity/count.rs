@@ -20,8 +20,8 @@ use serde::{Deserialize, de::IgnoredAny};
 
 use super::{
     super::condition_view::{CONDITION, ConditionView, is_true},
+    in_use::InUse,
     node::whole,
-    plan::InUse,
 };
 
 /// Up to this number of nodes, the operator lists the Pods of each node. Beyond that, one list of all Pods costs less.

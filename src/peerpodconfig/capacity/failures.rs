@@ -9,7 +9,7 @@ use std::{
 use operator_kit::{Backoff, backoff};
 use tokio::time::Instant;
 
-use super::plan::NodeWrite;
+use super::node_write::NodeWrite;
 
 /// The longest wait of nodes whose writes fail.
 const LONGEST: Duration = Duration::from_secs(60);

@@ -5,11 +5,7 @@ use std::{
     sync::Arc,
 };
 
-use super::{
-    node::Node,
-    node_request::NodeRequest,
-    plan::{InUse, NodeWrite},
-};
+use super::{in_use::InUse, node::Node, node_request::NodeRequest, node_write::NodeWrite};
 use crate::api::v1alpha1::Distribution;
 
 /// How many more VMs the nodes of each request may advertise now.

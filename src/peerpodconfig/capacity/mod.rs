@@ -25,9 +25,11 @@ mod conflict_backoff;
 mod count;
 mod failures;
 mod headroom;
+mod in_use;
 pub mod limit;
 mod node;
 mod node_request;
+mod node_write;
 mod nodes;
 pub mod plan;
 mod recount;
@@ -52,19 +54,20 @@ use operator_kit::{Permission, api_call::ApiError, projection::reading};
 use tokio::{sync::Mutex, time::Instant};
 
 use self::{
-    plan::{InUse, NodeWrite, Plan, plan},
+    plan::{Plan, plan},
     recount::Recount,
     write::Writer,
 };
 
 pub use self::{
-    assignment::{owners, survey},
+    assignment::owners,
     count::{POD, PodView},
+    in_use::InUse,
     node::{Level, MARK, Node},
     node_request::{BadResource, NodeRequest},
+    node_write::{NodeWrite, Written},
     nodes::{Nodes, list_nodes},
-    summary::Summary,
-    write::Written,
+    summary::{Summary, survey},
 };
 
 /// What this may do in the cluster.

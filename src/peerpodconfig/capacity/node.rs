@@ -22,7 +22,7 @@ use super::{
         condition_view::{CONDITION, ConditionView, is_true},
         qualified::{self, is_domain, is_name},
     },
-    taints,
+    taints::{self, TAINT, TaintView},
 };
 
 /// The annotation of a node on which this operator advertises an extended resource; its value is the resource. It survives when a
@@ -46,9 +46,6 @@ pub(super) static NODE: Projection = Projection {
     most: 128 << 10,
 };
 
-/// The fields of a taint. Its time is not among them: one that cannot be read would keep all nodes from being read.
-const TAINT: Part = Part::Only(&[("key", Part::All), ("value", Part::All), ("effect", Part::All)]);
-
 /// The part of a Node that is decoded.
 #[derive(Clone, Debug, Default, Resource, Deserialize)]
 #[resource(inherit = FullNode)]
@@ -66,14 +63,6 @@ pub(super) struct NodeView {
 #[serde(default)]
 pub(super) struct SpecView {
     pub(super) taints: Vec<TaintView>,
-}
-
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default)]
-pub(super) struct TaintView {
-    pub(super) key: String,
-    pub(super) value: Option<String>,
-    pub(super) effect: String,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]

@@ -1,7 +1,7 @@
 //! Plans the writes to nodes. Pure *(no client)*.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet},
     hash::{DefaultHasher, Hash, Hasher},
     sync::Arc,
 };
@@ -9,25 +9,14 @@ use std::{
 use super::{
     assignment::Assignment,
     headroom::Headroom,
+    in_use::InUse,
     node::{Level, Node},
     node_request::NodeRequest,
+    node_write::NodeWrite,
     spread::{NodeCapacity, Spread, spread},
     summary::Summary,
 };
 use crate::api::v1alpha1::Distribution;
-
-/// One write to one node.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct NodeWrite {
-    /// The node's name.
-    pub node: Arc<str>,
-    /// The node's uid, so that the write does not reach a node that was recreated meanwhile.
-    pub uid: Box<str>,
-    /// Extended resources, each with the number to advertise; `None` removes the key.
-    pub resources: BTreeMap<String, Option<u32>>,
-    /// The [mark](super::MARK) to leave; `None` removes it.
-    pub mark: Option<String>,
-}
 
 /// The planned writes, and the state of each configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -51,54 +40,6 @@ impl Plan {
     }
 }
 
-/// How many peer pods run on nodes, by the extended resource that they ask for.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct InUse {
-    counted: HashMap<Arc<str>, BTreeMap<String, u32>>,
-    /// Whether nodes without an entry have none.
-    complete: bool,
-    /// What was counted a while ago.
-    remembered: HashMap<Arc<str>, BTreeMap<String, u32>>,
-}
-
-impl InUse {
-    /// Of every node.
-    pub fn of_all(counted: HashMap<Arc<str>, BTreeMap<String, u32>>) -> Self {
-        Self { counted, complete: true, remembered: HashMap::new() }
-    }
-
-    /// An older count: it can keep a share as it is, and never lowers one.
-    pub fn remembered(remembered: HashMap<Arc<str>, BTreeMap<String, u32>>) -> Self {
-        Self { remembered, ..Self::default() }
-    }
-
-    /// Of a further node.
-    pub fn add(&mut self, node: Arc<str>, resources: BTreeMap<String, u32>) {
-        self.counted.insert(node, resources);
-    }
-
-    /// What was counted, by node.
-    pub(super) fn counted(&self) -> impl Iterator<Item = (&Arc<str>, &BTreeMap<String, u32>)> {
-        self.counted.iter()
-    }
-
-    /// Whether every node was counted.
-    pub(super) fn is_complete(&self) -> bool {
-        self.complete
-    }
-
-    pub(super) fn is_counted(&self, node: &str) -> bool {
-        self.complete || self.counted.contains_key(node)
-    }
-
-    /// As far as is known.
-    pub(super) fn of(&self, node: &str, resource: &str) -> u32 {
-        let remembered = || self.remembered.get(node).filter(|_| !self.complete);
-        let resources = self.counted.get(node).or_else(remembered);
-        resources.and_then(|resources| resources.get(resource)).copied().unwrap_or(0)
-    }
-}
-
 /// Plans from all requests and all nodes. While there are [uncounted](Plan::uncounted) nodes, write nothing: count their peer pods
 /// and plan again. Only nodes whose number would change need a count; where there is nothing to do, none does.
 pub fn plan(requests: &[NodeRequest], nodes: &[Arc<Node>], in_use: &InUse) -> Plan {
@@ -110,7 +51,7 @@ pub fn plan(requests: &[NodeRequest], nodes: &[Arc<Node>], in_use: &InUse) -> Pl
     for PlannedWrite { write, node, owner } in &planned {
         headroom.add(write, node, *owner, requests, in_use);
     }
-    let summaries = assignment.summaries().zip(&parts).enumerate().map(|(index, (summary, part))| {
+    let summaries = Summary::of_all(&assignment).zip(&parts).enumerate().map(|(index, (summary, part))| {
         let of_request = planned.iter().filter(|planned| planned.is_of(index, requests));
         let pending = of_request.map(|planned| planned.write.node.clone()).collect();
         let ShareFacts { advertised, without_share, pods_over_limit, is_uneven } = part.facts;

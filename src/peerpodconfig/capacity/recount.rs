@@ -8,7 +8,7 @@ use std::{
 
 use tokio::time::Instant;
 
-use super::{super::findings::SLOW_RESYNC, node_request::NodeRequest, plan::InUse};
+use super::{super::findings::SLOW_RESYNC, in_use::InUse, node_request::NodeRequest};
 use crate::api::v1alpha1::Distribution;
 
 /// How long uneven shares stay, at least, while there is nothing else to write. Running peer pods keep them uneven, and no watch shows

@@ -6,10 +6,11 @@ use std::{
 };
 
 use super::{
-    assignment::Selected,
+    assignment::{Assignment, Selected},
     limit::BadLimit,
+    node::Node,
     node_request::{BadResource, NodeRequest},
-    write::Written,
+    node_write::Written,
 };
 use crate::{
     api::v1alpha1::Distribution,
@@ -74,8 +75,19 @@ pub struct Summary {
     pub retained: Option<(usize, String)>,
 }
 
+/// Which nodes each request selects, and which of them an older request has, in the order of the requests.
+pub fn survey(requests: &[NodeRequest], nodes: &[Arc<Node>]) -> Vec<Summary> {
+    Summary::of_all(&Assignment::of(requests, nodes)).collect()
+}
+
 impl Summary {
-    /// The summary of a request that selects these nodes, before anything is planned.
+    /// The summary of each request, before anything is planned.
+    pub(super) fn of_all(assignment: &Assignment<'_>) -> impl Iterator<Item = Self> {
+        let Assignment { requests, selected, .. } = assignment;
+        requests.iter().zip(selected).map(|(request, selected)| Self::of(request, selected))
+    }
+
+    /// The summary of a request that selects these nodes.
     pub(in super::super) fn of(request: &NodeRequest, selected: &[Selected<'_>]) -> Self {
         let mut taken_by_older = BTreeMap::<_, usize>::new();
         let (mut tainted, mut not_ready) = (Vec::new(), Vec::new());

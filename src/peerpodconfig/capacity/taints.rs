@@ -1,9 +1,8 @@
 //! Taints that keep cloud-api-adaptor off a node. Pure *(no client)*.
 
 use k8s_openapi::api::core::v1::Toleration;
-use operator_kit::text::non_empty;
-
-use super::node::TaintView;
+use operator_kit::{projection::Part, text::non_empty};
+use serde::Deserialize;
 
 /// How the keys of passing taints begin: of those that Kubernetes, its cloud providers, autoscalers and network plugins set on nodes that
 /// are unhealthy, new or about to be removed. DaemonSets tolerate most of Kubernetes' own, and a node keeps its share meanwhile.
@@ -17,6 +16,18 @@ const PASSING: [&str; 7] = [
     // Cilium sets it again while its agent restarts.
     "node.cilium.io/",
 ];
+
+/// The fields of a taint. Its time is not among them: one that cannot be read would keep all nodes from being read.
+pub(super) const TAINT: Part = Part::Only(&[("key", Part::All), ("value", Part::All), ("effect", Part::All)]);
+
+/// The part of a taint that is decoded.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct TaintView {
+    pub(super) key: String,
+    pub(super) value: Option<String>,
+    pub(super) effect: String,
+}
 
 /// A taint as kubectl writes it, `key=value:effect`; `None` for one that keeps no Pod off, or not for long.
 pub(super) fn text(taint: &TaintView) -> Option<String> {

@@ -19,9 +19,9 @@ use super::{
     Capacity,
     assignment::Assignment,
     count::{self, PodView},
+    in_use::InUse,
     node::Node,
     node_request::NodeRequest,
-    plan::InUse,
 };
 use crate::metrics::{ConfigCapacity, Metrics, Usage};
 

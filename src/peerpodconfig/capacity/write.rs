@@ -17,8 +17,8 @@ use super::{
     failures::{self, Failures},
     headroom::Headroom,
     node::{MARK, NodeView},
+    node_write::{NodeWrite, Written},
     nodes::Nodes,
-    plan::NodeWrite,
 };
 use crate::api::v1alpha1::FIELD_MANAGER;
 
@@ -27,19 +27,6 @@ const IN_FLIGHT: usize = 16;
 
 /// The answer of an API server that does not know whether it wrote.
 const GATEWAY_TIMEOUT: u16 = 504;
-
-/// The results of the writes of one pass.
-#[derive(Debug, Default)]
-pub struct Written {
-    /// The nodes that were written to, and those that may have been written to, as no answer came.
-    pub reached: Vec<Arc<str>>,
-    /// Nodes that others reset again and again, and that wait to be corrected, by name.
-    pub contested: Vec<Arc<str>>,
-    /// Nodes whose writes failed, in this pass or a former one, and the errors, by name. They wait for another try.
-    pub failed: Vec<(Arc<str>, String)>,
-    /// When another pass is due for all of these.
-    pub again: Option<Duration>,
-}
 
 /// Writes to nodes.
 #[derive(Debug)]

@@ -12,7 +12,7 @@ use self::cluster::{Cluster, Facts};
 use super::{
     super::{
         node::{Texts, tests::view},
-        write::Written,
+        node_write::Written,
     },
     *,
 };

@@ -7,9 +7,10 @@ use operator_kit::{
 
 use super::{
     super::{
+        in_use::InUse,
         node::{Node, Texts, tests::view},
         node_request::NodeRequest,
-        plan::{InUse, Plan, plan},
+        plan::{Plan, plan},
     },
     *,
 };
