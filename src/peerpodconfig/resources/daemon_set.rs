@@ -27,7 +27,7 @@ use super::{
     names::Part,
     program::named_once,
     selection::{affinity, node_selector},
-    settings::BUILT_FROM_ANNOTATION,
+    settings::{BUILT_FROM_ANNOTATION, OVERRULED},
 };
 use crate::api::v1alpha1::{ImagePullPolicy, PeerPodConfig};
 
@@ -36,9 +36,6 @@ pub const DEFAULT_ADAPTOR_IMAGE: &str = "quay.io/confidential-containers/cloud-a
 
 /// The identity that cloud-api-adaptor runs under. It is part of the installation: the operator gives no rights.
 pub const SERVICE_ACCOUNT: &str = "cloud-api-adaptor";
-
-/// The settings that cloud-api-adaptor's Pods overrule by variables of their own.
-pub(super) const OVERRULED: [&str; 2] = ["PEERPODS_LIMIT_PER_NODE", "RUNTIMECLASS_NAME"];
 
 /// On cloud-api-adaptor's Pods: the hash of the settings that their DaemonSet is built from.
 pub const SETTINGS_HASH_ANNOTATION: &str = "peerpods.confidentialcontainers.org/settings-hash";

@@ -9,7 +9,6 @@ use operator_kit::text::hex;
 use ring::digest::{Context, SHA256};
 use serde::{Deserialize, Serialize};
 
-use super::daemon_set::OVERRULED;
 use crate::{
     api::v1alpha1::PeerPodConfigSpec,
     provider::{Cloud, cloud::InstanceTypeKey},
@@ -18,6 +17,9 @@ use crate::{
 
 /// cloud-api-adaptor's own default of `PROBE_PORT`.
 const PROBE_PORT: u16 = 8000;
+
+/// The settings that cloud-api-adaptor's Pods overrule by variables of their own.
+pub(super) const OVERRULED: [&str; 2] = ["PEERPODS_LIMIT_PER_NODE", "RUNTIMECLASS_NAME"];
 
 /// On the DaemonSet: the settings that it is built from, as a [`Record`] in JSON.
 pub(in crate::peerpodconfig) const BUILT_FROM_ANNOTATION: &str =
