@@ -6,8 +6,9 @@ use jiff::Timestamp;
 
 use super::{
     Untracked,
-    first_seen::FirstSeen,
-    plan::{Candidates, Found, Moment, Patience, SweepVerdict, UntrackedFinding, findings},
+    candidates::{Candidates, Found},
+    first_seen::{FirstSeen, Moment},
+    plan::{Patience, SweepVerdict, UntrackedFinding, findings},
     search::{Problem, Search, Tally},
     snapshot::Deleter,
 };

@@ -1,13 +1,12 @@
 //! Asks the cloud and the Pod whether a PeerPod's VM is lost, or left by a Pod that has ended *(client required)*. It changes nothing.
 
-use kube::{Api, ResourceExt};
+use kube::{Api, Client, ResourceExt};
 use operator_kit::{
     api_call::{self, ApiError},
     projection::reading,
 };
 use tracing::warn;
 
-use super::{controller::Sweeper, suspects::Suspicion};
 use crate::{
     api::v1alpha1::PeerPod,
     peerpod::{
@@ -18,6 +17,17 @@ use crate::{
     },
     provider::{Claim, Error, ErrorClass, InstanceId, Provider, Stage, Target, ownership},
 };
+
+/// What may be wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Suspicion {
+    /// The Pod runs, and its VM does not.
+    Lost(LostState),
+    /// The PeerPod records no VM, and there is none.
+    NoVm,
+    /// The Pod has ended.
+    Ended,
+}
 
 /// It could not be found out.
 pub(super) struct Unknown;
@@ -35,30 +45,27 @@ impl From<ApiError> for Unknown {
     }
 }
 
-impl Sweeper {
-    /// What is wrong with the PeerPod, if the suspicion is right. Only reads.
-    pub(super) async fn inspect(
-        &self,
-        target: &Target,
-        peerpod: &PeerPod,
-        suspicion: Suspicion,
-    ) -> Result<Option<PeerPodFinding>, Unknown> {
-        let Some(pod) = owner(peerpod) else { return Ok(None) };
-        let pods: Api<PodView> =
-            Api::namespaced(reading(&self.search.client, &POD), &peerpod.namespace().unwrap_or_default());
-        let owner = owner_by(api_call::get_opt(&pods, &pod.name).await?, &pod.uid);
-        let provider = target.provider.as_ref().map_err(Clone::clone)?;
-        Ok(match suspicion {
-            Suspicion::Ended => (owner == Owner::Finished).then_some(PeerPodFinding::Ended),
-            Suspicion::NoVm => owner.may_run().is_none().then_some(PeerPodFinding::NoVm),
-            // The VM of a Pod that ends disappears first.
-            Suspicion::Lost(_) if owner != Owner::Running => None,
-            Suspicion::Lost(state) => {
-                let is_lost = is_lost(target, &**provider, peerpod, &pod.name, state).await?;
-                is_lost.then_some(PeerPodFinding::Lost(state))
-            }
-        })
-    }
+/// What is wrong with the PeerPod, if the suspicion is right. Only reads.
+pub(super) async fn inspect(
+    client: &Client,
+    target: &Target,
+    peerpod: &PeerPod,
+    suspicion: Suspicion,
+) -> Result<Option<PeerPodFinding>, Unknown> {
+    let Some(pod) = owner(peerpod) else { return Ok(None) };
+    let pods: Api<PodView> = Api::namespaced(reading(client, &POD), &peerpod.namespace().unwrap_or_default());
+    let owner = owner_by(api_call::get_opt(&pods, &pod.name).await?, &pod.uid);
+    let provider = target.provider.as_ref().map_err(Clone::clone)?;
+    Ok(match suspicion {
+        Suspicion::Ended => (owner == Owner::Finished).then_some(PeerPodFinding::Ended),
+        Suspicion::NoVm => owner.may_run().is_none().then_some(PeerPodFinding::NoVm),
+        // The VM of a Pod that ends disappears first.
+        Suspicion::Lost(_) if owner != Owner::Running => None,
+        Suspicion::Lost(state) => {
+            let is_lost = is_lost(target, &**provider, peerpod, &pod.name, state).await?;
+            is_lost.then_some(PeerPodFinding::Lost(state))
+        }
+    })
 }
 
 /// Whether the cloud confirms it when it is asked for the VM itself, in every place where the VM may be. If the cloud shows the

@@ -9,36 +9,28 @@ use std::{
 
 use futures::future::join_all;
 use jiff::Timestamp;
-use operator_kit::status::Publisher;
 use tokio::time::sleep;
 use tracing::{Instrument, info_span, warn};
 
 use super::{
     CloudSnapshot, LostVm, Mode, Options,
-    first_seen::FirstSeen,
+    candidates::{Candidates, Found, Key},
+    first_seen::{FirstSeen, Moment},
     lost::live,
-    plan::{Candidates, Found, Key, Moment, Patience, SweepVerdict, UntrackedFinding, findings},
-    search::{Problem, Search},
+    plan::{Patience, SweepVerdict, UntrackedFinding, findings},
+    search::Problem,
     snapshot::Deleter,
     suspects::{Round, Suspects},
+    sweeper::Sweeper,
 };
 use crate::{
-    api::v1alpha1::FIELD_MANAGER,
     metrics::Listing,
-    peerpod::{LostState, PEERPOD, PeerPods, Shared},
+    peerpod::LostState,
     provider::{Listed, Resource, Target, cloud_label},
 };
 
 /// The time to the next round after one that failed. It doubles up to the interval.
 const SOON: Duration = Duration::from_secs(15);
-
-/// Sweeps all clouds of a controller of PeerPods, and passes its findings about PeerPods to that.
-pub struct Sweeper {
-    pub(super) search: Search,
-    pub(super) shared: Shared,
-    pub(super) options: Options,
-    pub(super) publisher: Publisher,
-}
 
 /// What is remembered of one cloud between rounds.
 #[derive(Default)]
@@ -105,17 +97,6 @@ impl Memory {
 }
 
 impl Sweeper {
-    /// The sweep beside this controller.
-    pub fn beside(controller: &PeerPods, options: Options) -> Self {
-        let shared = controller.shared();
-        Self {
-            search: Search::new(shared.client.clone(), shared.metrics.clone()),
-            publisher: Publisher::new(&shared.client, &PEERPOD, FIELD_MANAGER, "Sweeping"),
-            shared,
-            options,
-        }
-    }
-
     /// Sweeps while this process leads, without end.
     pub async fn run(self) -> Infallible {
         if self.options.mode == Mode::Off {

@@ -1,11 +1,20 @@
 //! What the listings before this one showed *(no client, no clock)*.
 
-use std::{collections::HashMap, mem};
+use std::{collections::HashMap, mem, time::Instant};
 
 use jiff::Timestamp;
 
-use super::plan::{Candidate, Key, Moment};
+use super::candidates::{Candidate, Key};
 use crate::provider::Listed;
+
+/// The time of a listing, by both clocks.
+#[derive(Clone, Copy, Debug)]
+pub struct Moment {
+    /// This process' own clock.
+    pub by_process: Instant,
+    /// The time of day.
+    pub by_day: Timestamp,
+}
 
 /// Since when each untracked thing has been seen without a break.
 #[derive(Debug, Default)]

@@ -7,7 +7,7 @@ use std::{
     time::Instant,
 };
 
-use super::plan::{Found, stem_by_owner};
+use super::candidates::{Found, stem_by_owner};
 use crate::{
     api::v1alpha1::PeerPod,
     peerpod::{

@@ -8,7 +8,7 @@ use kube::{Api, ResourceExt, api::PostParams, core::Status};
 use operator_kit::{Permission, api_call};
 use tracing::{info, warn};
 
-use super::controller::Sweeper;
+use super::sweeper::Sweeper;
 use crate::{
     api::v1alpha1::PeerPod,
     peerpod::{LostState, object::owner},

@@ -11,9 +11,9 @@
 //!
 //! | file | what it does |
 //! |---|---|
-//! | `controller.rs`, `options.rs` | the rounds of `run`, and how they work |
+//! | `controller.rs`, `sweeper.rs`, `options.rs` | the rounds of `run`, what they share, and how they work |
 //! | `search.rs` | reads clouds and cluster, and deletes what is provably this cluster's |
-//! | `plan.rs`, `first_seen.rs` | what is untracked, and what to do about it (pure) |
+//! | `candidates.rs`, `first_seen.rs`, `plan.rs` | what is untracked, since when, and what to do about it (pure) |
 //! | `lost.rs` | PeerPods whose VM is not as expected (pure), for their controller |
 //! | `suspects.rs` | remembers them from one listing to the next, and what inspections found out |
 //! | `confirm.rs` | inspects one: asks the cloud and the Pod whether that is so |
@@ -26,6 +26,7 @@
 
 #[cfg(feature = "cli")]
 mod by_hand;
+mod candidates;
 mod confirm;
 mod controller;
 mod first_seen;
@@ -36,6 +37,7 @@ mod plan;
 mod search;
 mod snapshot;
 mod suspects;
+mod sweeper;
 #[cfg(test)]
 mod tests;
 
@@ -45,9 +47,9 @@ pub(crate) use self::{
     search::{Problem, Search},
 };
 pub use self::{
-    controller::Sweeper,
     lost_pods::EVICTIONS,
     options::{LostVms, Mode, Options},
     plan::SweepVerdict,
     snapshot::{CloudSnapshot, LostVm, MOST_SHOWN, Published, Snapshot, Untracked},
+    sweeper::Sweeper,
 };

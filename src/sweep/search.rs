@@ -17,7 +17,10 @@ use operator_kit::{
 };
 use tracing::{info, warn};
 
-use super::plan::{Candidates, Found, Key, SweepVerdict};
+use super::{
+    candidates::{Candidates, Found, Key},
+    plan::SweepVerdict,
+};
 use crate::{
     api::v1alpha1::PeerPod,
     cluster::Cluster,

@@ -8,7 +8,8 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     Mode,
-    plan::{Found, SweepVerdict, UntrackedFinding, pod_of},
+    candidates::{Found, pod_of},
+    plan::{SweepVerdict, UntrackedFinding},
 };
 use crate::{peerpod::LostState, provider::Resource};
 

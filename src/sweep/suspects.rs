@@ -11,15 +11,16 @@ use uuid::Uuid;
 
 use super::{
     LostVm, LostVms,
-    confirm::Unknown,
-    controller::Sweeper,
+    candidates::Found,
+    confirm::{Suspicion, Unknown, inspect},
+    first_seen::Moment,
     lost::{in_turn, sound, suspects, without_vm},
     lost_pods::{Lost, LostPods},
-    plan::{Found, Moment},
+    sweeper::Sweeper,
 };
 use crate::{
     api::v1alpha1::PeerPod,
-    peerpod::{LostState, PeerPodFinding, object::key},
+    peerpod::{PeerPodFinding, object::key},
     provider::Target,
 };
 
@@ -42,17 +43,6 @@ struct Suspect {
     first: Moment,
     inspected: Option<Instant>,
     finding: Option<PeerPodFinding>,
-}
-
-/// What may be wrong.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Suspicion {
-    /// The Pod runs, and its VM does not.
-    Lost(LostState),
-    /// The PeerPod records no VM, and there is none.
-    NoVm,
-    /// The Pod has ended.
-    Ended,
 }
 
 /// A PeerPod, and what may be wrong with it.
@@ -133,7 +123,7 @@ impl Suspects {
         let Round { sweeper, target, interval, .. } = *round;
         let (begun, mut lost_pods) = (Instant::now(), LostPods::new(sweeper, round.evicts()));
         for (peerpod, suspicion) in due.iter().take(INSPECTIONS).take_while(|_| begun.elapsed() < interval) {
-            let found = sweeper.inspect(target, peerpod, *suspicion).await;
+            let found = inspect(&sweeper.search.client, target, peerpod, *suspicion).await;
             if let Some(lost) = self.note(peerpod, found) {
                 lost_pods.act(peerpod, lost).await;
             }

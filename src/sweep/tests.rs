@@ -10,8 +10,9 @@ use proptest::prelude::*;
 use serde_json::json;
 
 use super::{
-    first_seen::FirstSeen,
-    plan::{Candidate, Candidates, Found, Moment, Patience, SweepVerdict, UntrackedFinding, findings},
+    candidates::{Candidate, Candidates, Found},
+    first_seen::{FirstSeen, Moment},
+    plan::{Patience, SweepVerdict, UntrackedFinding, findings},
 };
 use crate::{
     api::v1alpha1::PeerPod,
