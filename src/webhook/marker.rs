@@ -11,7 +11,7 @@
 use std::fmt;
 
 use super::{
-    mutate::MOST_CONTAINERS,
+    MOST_CONTAINERS,
     sizing::{ANNOTATIONS, Demand},
 };
 

@@ -8,7 +8,7 @@ use prometheus_client::{
     registry::Registry,
 };
 
-use super::{certificates::expiry::Term, review::Outcome};
+use super::{certificates::Term, review::Outcome};
 
 const REVIEWS: Description = Description {
     name: "peerpod_operator_admission_reviews_total",

@@ -15,3 +15,9 @@ pub mod server;
 pub mod sizing;
 
 pub use mutate::{InvalidPod, Mutation, Options, Pod, mutate};
+
+/// Where reviews of Pods are sent.
+pub const PATH: &str = "/mutate-v1-pod";
+
+/// The most containers, and init containers, of a Pod.
+pub const MOST_CONTAINERS: usize = 500;

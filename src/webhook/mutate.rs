@@ -19,7 +19,7 @@ pub use patch::Patch;
 use patch::Value;
 pub(super) use read::Text;
 use read::{Container, Containers, Metadata, Resources};
-pub use read::{MOST_CONTAINERS, MOST_RESOURCES, Pod};
+pub use read::{MOST_RESOURCES, Pod};
 
 /// The fields in which containers state their needs.
 const LISTS: [&str; 2] = ["requests", "limits"];

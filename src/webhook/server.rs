@@ -44,13 +44,11 @@ use operator_kit::{
 use request_timeout::RequestTimeout;
 
 use super::{
+    PATH,
     metrics::ReviewMetrics,
     mutate::Options,
     review::{Answer, OtherClasses, Outcome, review, status},
 };
-
-/// Where reviews of Pods are sent.
-pub const PATH: &str = "/mutate-v1-pod";
 
 /// Connections at once. Each call at the same time has its own, and an API server keeps up to 25 of them for later.
 const CONNECTIONS: usize = 152;

@@ -28,7 +28,7 @@ use crate::{
     names::{KUBE_SYSTEM, NAMESPACE_LABEL},
     own_pods,
     settings::tls::TlsOptions,
-    webhook::server::{self, PATH},
+    webhook::{PATH, server},
 };
 
 mod tls;

@@ -2,33 +2,13 @@
 
 use std::{convert::Infallible, future::pending, sync::Arc, time::Duration};
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, warn};
 
-use super::{Serving, facts, rotation::LONGEST_PAUSE};
+use super::{Serving, Term, facts, rotation::LONGEST_PAUSE};
 use crate::webhook::metrics::CertificateMetrics;
-
-/// A certificate with a long lifetime is overdue when it is valid for less than this.
-const LONGEST_REST: SignedDuration = SignedDuration::from_hours(30 * 24);
-
-/// The term of a certificate.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Term {
-    /// When it is overdue: when a quarter of its lifetime is left, at most 30 days. A renewal after two thirds, as here and by
-    /// cert-manager, comes before.
-    pub overdue: Timestamp,
-    /// When it expires.
-    pub expires: Timestamp,
-}
-
-impl Term {
-    fn new((from, expires): (Timestamp, Timestamp)) -> Self {
-        let rest = (expires.duration_since(from) / 4).min(LONGEST_REST);
-        Self { overdue: expires.saturating_sub(rest).unwrap_or(expires), expires }
-    }
-}
 
 /// Reports on the certificate of `serving` until `stop`. `source`: its source, for the log.
 pub async fn report(
@@ -74,21 +54,5 @@ async fn until(moment: Timestamp) {
     {
         // Timers do not notice when the wall clock is set.
         sleep(left.min(LONGEST_PAUSE)).await;
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_certificate_is_overdue_in_the_last_quarter_of_its_life_and_its_last_month() {
-        let after = |hours| Timestamp::UNIX_EPOCH + SignedDuration::from_hours(hours);
-        for (from, expires, overdue) in
-            [(2400, 3120, 2940), (0, 40 * 24, 30 * 24), (0, 365 * 24, 335 * 24), (5, 5, 5)]
-        {
-            let term = Term::new((after(from), after(expires)));
-            assert_eq!(term, Term { overdue: after(overdue), expires: after(expires) });
-        }
     }
 }

@@ -1,10 +1,30 @@
 //! Reads certificates in PEM *(no client)*.
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use operator_kit::text::hex;
 use ring::digest::{SHA256, digest};
 use tokio_rustls::rustls::pki_types::{CertificateDer, pem::PemObject};
 use x509_parser::{certificate::X509Certificate, prelude::FromDer};
+
+/// A certificate with a long lifetime is overdue when it is valid for less than this.
+const LONGEST_REST: SignedDuration = SignedDuration::from_hours(30 * 24);
+
+/// The term of a certificate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Term {
+    /// When it is overdue: when a quarter of its lifetime is left, at most 30 days. A renewal after two thirds, as here and by
+    /// cert-manager, comes before.
+    pub overdue: Timestamp,
+    /// When it expires.
+    pub expires: Timestamp,
+}
+
+impl Term {
+    pub(super) fn new((from, expires): (Timestamp, Timestamp)) -> Self {
+        let rest = (expires.duration_since(from) / 4).min(LONGEST_REST);
+        Self { overdue: expires.saturating_sub(rest).unwrap_or(expires), expires }
+    }
+}
 
 /// The validity of the first certificate. `None` if it cannot be read.
 pub(super) fn validity(pem: &[u8]) -> Option<(Timestamp, Timestamp)> {
@@ -41,4 +61,20 @@ pub(super) fn is_signed_by(pem: &[u8], authority: &[u8]) -> bool {
 /// SHA-256 of these bytes, in lower-case hexadecimal digits.
 pub(super) fn fingerprint(bytes: &[u8]) -> String {
     hex(digest(&SHA256, bytes).as_ref())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_certificate_is_overdue_in_the_last_quarter_of_its_life_and_its_last_month() {
+        let after = |hours| Timestamp::UNIX_EPOCH + SignedDuration::from_hours(hours);
+        for (from, expires, overdue) in
+            [(2400, 3120, 2940), (0, 40 * 24, 30 * 24), (0, 365 * 24, 335 * 24), (5, 5, 5)]
+        {
+            let term = Term::new((after(from), after(expires)));
+            assert_eq!(term, Term { overdue: after(overdue), expires: after(expires) });
+        }
+    }
 }

@@ -26,6 +26,8 @@ use tokio_rustls::rustls::{
     sign::CertifiedKey,
 };
 
+pub use self::facts::Term;
+
 /// The certificate that the webhook serves, if there is one. It can be replaced at any time.
 #[derive(Default)]
 pub struct Serving(watch::Sender<Option<Arc<CertifiedKey>>>);

@@ -30,7 +30,7 @@ use super::managed_secret::{AUTHORITIES, IssueError, ManagedSecret, Step, Wanted
 use crate::{
     api::v1alpha1::FIELD_MANAGER,
     names::{COMPONENT_LABEL, NAME_LABEL, OPERATOR, WEBHOOK_COMPONENT},
-    webhook::server::PATH,
+    webhook::PATH,
 };
 
 /// The default name of the Secret: upstream's.

@@ -9,12 +9,10 @@ use serde::{
 
 use super::LISTS;
 use crate::webhook::{
+    MOST_CONTAINERS,
     marker::COUNTED,
     sizing::{ANNOTATIONS, INSTANCE_TYPE},
 };
-
-/// The most containers, and init containers, of a Pod.
-pub const MOST_CONTAINERS: usize = 500;
 
 /// The most resources that one container asks for besides the VM.
 pub const MOST_RESOURCES: usize = 64;

@@ -4,7 +4,7 @@ use serde::Deserialize as _;
 use serde_json::{Map, Value, json};
 
 use super::*;
-use crate::webhook::sizing::GPU;
+use crate::webhook::{MOST_CONTAINERS, sizing::GPU};
 
 const VM: &str = "kata.peerpods.io/vm";
 const VCPUS: &str = ANNOTATIONS[0];

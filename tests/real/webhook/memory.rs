@@ -15,7 +15,7 @@ use cluster::{
 };
 use peerpod_operator::{
     api::v1alpha1::EXTENDED_RESOURCE,
-    webhook::mutate::{MOST_CONTAINERS, MOST_RESOURCES},
+    webhook::{MOST_CONTAINERS, mutate::MOST_RESOURCES},
 };
 use serde_json::{Map, Value, json};
 use testbed::wait::DEADLINE;

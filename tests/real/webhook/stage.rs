@@ -24,12 +24,12 @@ use operator_kit::Permission;
 use peerpod_operator::{
     NAMESPACE,
     webhook::{
+        PATH,
         certificates::{
             managed_secret::blank,
             rotation::{CLUSTER_PERMISSIONS, LEASE, PERMISSIONS, SECRET, authorities},
         },
         marker::COUNTED,
-        server::PATH,
         sizing::ANNOTATIONS,
     },
 };
