@@ -7,9 +7,11 @@ use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 use uuid::Uuid;
 
+use crate::capabilities::host_uuid;
 use crate::connections::Connections;
 use crate::error::Error;
 use crate::objects::{Domain, DomainState, Pool, UndefineFlags, Volume};
+use crate::options::Options;
 use crate::procedure::{
     ConnectGetCapabilities, ConnectGetLibVersion, ConnectGetType, ConnectGetVersion, ConnectListAllDomains,
     DomainCreate, DomainDefineXml, DomainDestroy, DomainGetState, DomainGetXmlDesc, DomainIsPersistent,
@@ -18,41 +20,6 @@ use crate::procedure::{
     StorageVolCreateXml, StorageVolDelete, StorageVolLookupByName, StorageVolLookupByPath,
 };
 use crate::uri::ConnectUri;
-
-/// How a [`Client`] behaves.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Options {
-    /// Most connections at a time that take calls, at least one. Each carries [`CALLS_PER_CONNECTION`](crate::CALLS_PER_CONNECTION)
-    /// calls at a time.
-    pub connections: usize,
-    /// How long a call may go unanswered before another call gets its place. It keeps waiting, on a connection that takes no
-    /// further calls.
-    pub stalled_after: Duration,
-    /// The most calls that may wait so. Further stalled calls keep their places.
-    pub stalled: usize,
-    /// The time of a call, from the moment it is made, including the wait for a connection.
-    pub call_timeout: Duration,
-    /// The expected host. A connection to any other host is not used: [`Error::OtherHost`]. `None` accepts any host. An open
-    /// connection stays with its host, wherever the address leads later: see [`Client::verify_host`].
-    pub host: Option<Uuid>,
-    /// The time for opening a connection. `None`: 10 seconds, and 15 over ssh, where the host may look names up and ask other
-    /// services before it accepts a client.
-    pub connect_timeout: Option<Duration>,
-}
-
-impl Default for Options {
-    /// 16 connections, half a second until a call counts as stalled, 80 such calls, 20 seconds for a call.
-    fn default() -> Self {
-        Self {
-            connections: 16,
-            stalled_after: Duration::from_millis(500),
-            stalled: 80,
-            call_timeout: Duration::from_secs(20),
-            host: None,
-            connect_timeout: None,
-        }
-    }
-}
 
 /// Asks for a domain's description when it is off.
 const INACTIVE: u32 = 2;
@@ -245,38 +212,6 @@ impl Client {
                 place.retire(&connection);
                 Err(late())
             }),
-        }
-    }
-}
-
-/// The host's UUID, from libvirt's capabilities XML.
-pub(crate) fn host_uuid(capabilities: &str) -> Option<Uuid> {
-    let (_, host) = capabilities.split_once("<host>")?;
-    let (host, _) = host.split_once("</host>")?;
-    let (_, uuid) = host.split_once("<uuid>")?;
-    let (uuid, _) = uuid.split_once("</uuid>")?;
-    Uuid::try_parse(uuid.trim()).ok()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_uuid_of_a_host_is_found_where_there_is_one() {
-        let uuid = "4c4c4544-0047-3010-8051-b6c04f565032";
-        let qemu = format!(
-            "<capabilities>\n  <host>\n    <uuid>{uuid}</uuid>\n    <cpu/></host><guest/></capabilities>"
-        );
-        assert_eq!(host_uuid(&qemu), Some(uuid.parse().unwrap()));
-        for without in [
-            "<capabilities><host><cpu/></host></capabilities>".to_owned(),
-            format!("<capabilities><host/><guest><uuid>{uuid}</uuid></guest></capabilities>"),
-            "<capabilities><host><uuid>none</uuid></host></capabilities>".to_owned(),
-            "<host><uuid>".to_owned(),
-            String::new(),
-        ] {
-            assert_eq!(host_uuid(&without), None, "{without}");
         }
     }
 }

@@ -14,7 +14,7 @@ use tokio::task::AbortHandle;
 use tracing::{debug, trace};
 use uuid::Uuid;
 
-use crate::client::host_uuid;
+use crate::capabilities::host_uuid;
 use crate::error::{Error, ErrorCode, ProtocolError, RemoteError};
 use crate::packet::{self, Call, Header, Kind, Packet, Status};
 use crate::procedure::{AuthList, AuthPolkit, ConnectGetCapabilities, ConnectOpen, Procedure};

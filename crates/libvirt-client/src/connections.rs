@@ -16,9 +16,9 @@ use tokio::sync::{Semaphore, SemaphorePermit, watch};
 use tokio::time::{Instant, timeout};
 use uuid::Uuid;
 
-use crate::client::Options;
 use crate::connection::Connection;
 use crate::error::{ConnectError, Error};
+use crate::options::Options;
 use crate::uri::{ConnectUri, Endpoint};
 
 /// How many calls one connection carries at a time: libvirtd's default for `max_client_requests`.

@@ -52,20 +52,23 @@
 //!   at once, and a host that is gone within a minute, by TCP's keepalive. Timeouts detect a daemon that hangs.
 //! - `test:///default` exists in the daemon while at least one connection to it is open.
 
+mod capabilities;
 mod client;
 mod connection;
 mod connections;
 mod error;
 mod objects;
+mod options;
 mod packet;
 mod procedure;
 mod transport;
 mod uri;
 mod xdr;
 
-pub use client::{Client, Options};
+pub use client::Client;
 pub use connections::CALLS_PER_CONNECTION;
 pub use error::{ConnectError, ConnectFailure, Error, ErrorCode, ProtocolError, RemoteError};
 pub use objects::{Domain, DomainState, Pool, UndefineFlags, Volume};
+pub use options::Options;
 pub use uri::{ConnectUri, UriError};
 pub use xdr::XdrError;

@@ -11,8 +11,9 @@ use std::str::FromStr;
 use thiserror::Error;
 
 pub(crate) use self::endpoint::{Endpoint, Mode, Server, Socket, Tls};
+pub(crate) use self::parameters::Trust;
 use self::parameters::{Parameters, value_error};
-pub(crate) use self::ssh::{Ssh, Trust};
+pub(crate) use self::ssh::Ssh;
 
 /// The port of libvirtd's plain listener.
 const TCP_PORT: u16 = 16509;

@@ -7,7 +7,9 @@ mod command;
 mod host_keys;
 mod identity;
 
+use std::env;
 use std::io;
+use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -59,6 +61,15 @@ async fn reach(
     }
     let channel = handle.channel_open_session().await.map_err(|error| broken(endpoint, error))?;
     command::run(endpoint, ssh, channel).await
+}
+
+/// The home folder. For root it does not depend on the environment of a container.
+fn home() -> Option<PathBuf> {
+    if is_root() { Some(PathBuf::from("/root")) } else { env::home_dir() }
+}
+
+fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
 }
 
 /// The ssh connection has failed, before any call to libvirt.

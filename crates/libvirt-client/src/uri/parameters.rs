@@ -2,8 +2,7 @@
 
 use std::path::PathBuf;
 
-use super::ssh::Proxy;
-use super::{Mode, Trust, UriError};
+use super::{Mode, UriError};
 
 /// All parameters of libvirt's remote URIs, for people. libvirt takes them on any URI and ignores them where they have no
 /// meaning, and so does this client.
@@ -26,6 +25,25 @@ pub(super) const KNOWN: [&str; 17] = [
     "sshauth",
     "tls_priority",
 ];
+
+/// Which hosts are trusted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Trust {
+    /// Hosts with a known key.
+    Known,
+    /// Hosts with a known key, and hosts without any.
+    New,
+    /// Any.
+    Anybody,
+}
+
+/// Which program connects to the socket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Proxy {
+    Auto,
+    Netcat,
+    Native,
+}
 
 #[derive(Default)]
 pub(super) struct Parameters {

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use super::parameters::{Parameters, value_error};
+use super::parameters::{Parameters, Proxy, Trust, value_error};
 use super::{Authority, Mode, Server, Socket, UriError};
 
 /// sshd's port.
@@ -34,25 +34,6 @@ pub(crate) struct Ssh {
     pub(crate) native: Option<String>,
     /// The netcat to start, if one may be.
     pub(crate) netcat: Option<String>,
-}
-
-/// Which hosts are trusted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Trust {
-    /// Hosts with a known key.
-    Known,
-    /// Hosts with a known key, and hosts without any.
-    New,
-    /// Any.
-    Anybody,
-}
-
-/// Which program connects to the socket.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Proxy {
-    Auto,
-    Netcat,
-    Native,
 }
 
 impl Ssh {

@@ -9,7 +9,7 @@ use russh::keys::ssh_key::known_hosts::{Entry, HostPatterns, KnownHosts, Marker}
 use russh::keys::{HashAlg, PublicKey, PublicKeyOrCertificate};
 use ssh_login::HostKeyCheck;
 
-use super::identity;
+use super::home;
 use crate::error::Error;
 use crate::uri::{Server, Ssh, Trust};
 
@@ -30,7 +30,7 @@ pub(super) struct HostKeys {
 impl HostKeys {
     pub(super) async fn load(ssh: &Ssh) -> Result<Self, Error> {
         let usual = || {
-            let own = identity::home().map(|home| home.join(".ssh/known_hosts"));
+            let own = home().map(|home| home.join(".ssh/known_hosts"));
             own.into_iter().chain([PathBuf::from(SYSTEM_FILE)]).collect()
         };
         let files: Vec<_> = ssh.known_hosts.clone().map_or_else(usual, |file| vec![file]);

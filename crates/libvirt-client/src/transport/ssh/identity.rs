@@ -1,7 +1,6 @@
 //! The client's identity for sshd: a user and private keys.
 
 use std::env;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use russh::client::{AuthResult, Handle};
@@ -9,22 +8,13 @@ use russh::keys::HashAlg;
 use russh::keys::key::PrivateKeyWithHashAlg;
 use ssh_login::{ClientHandler, has_hung_up, private_key, signature_hash};
 
-use super::broken;
 use super::host_keys::HostKeys;
+use super::{broken, home, is_root};
 use crate::error::Error;
 use crate::uri::{Endpoint, Ssh};
 
 /// The keys that are tried, in the folder `.ssh`.
 const USUAL_KEYS: [&str; 3] = ["id_ed25519", "id_ecdsa", "id_rsa"];
-
-/// The home folder. For root it does not depend on the environment of a container.
-pub(super) fn home() -> Option<PathBuf> {
-    if is_root() { Some(PathBuf::from("/root")) } else { env::home_dir() }
-}
-
-fn is_root() -> bool {
-    rustix::process::geteuid().is_root()
-}
 
 fn user(ssh: &Ssh) -> Result<String, Error> {
     if let Some(user) = &ssh.user {
