@@ -1,8 +1,8 @@
 //! Texts for people, cut to a limit, texts that may be empty, and bytes as text.
 
-use std::{error::Error, fmt::Write as _};
+use std::{error::Error, fmt::Write as _, iter::successors};
 
-use crate::client::credentials;
+use kube::client::AuthError;
 
 /// The beginning of a text, of at most `limit` bytes. It is cut between characters.
 pub fn cut(text: &str, limit: usize) -> String {
@@ -19,7 +19,7 @@ pub fn non_empty<T: AsRef<str>>(text: Option<T>) -> Option<T> {
 ///
 /// Of a kubeconfig's exec plugin that failed it repeats neither the command nor the standard output: secrets may be in both.
 pub fn causes(error: &(dyn Error + 'static)) -> String {
-    if let Some(problem) = credentials::problem(error) {
+    if let Some(problem) = of_credentials(error) {
         return problem;
     }
     let mut text = error.to_string();
@@ -32,6 +32,22 @@ pub fn causes(error: &(dyn Error + 'static)) -> String {
         cause = error.source();
     }
     text
+}
+
+/// The text for an error that credentials caused; `None` for any other error. kube's own texts quote the exec plugin's command, of
+/// which the arguments and the environment may be secrets, and all that it printed, which may be a token.
+fn of_credentials(error: &(dyn Error + 'static)) -> Option<String> {
+    let cause =
+        successors(Some(error), |&error| error.source()).find_map(|it| it.downcast_ref::<AuthError>())?;
+    Some(match cause {
+        AuthError::AuthExecParse(_) => "the output of the kubeconfig's exec plugin cannot be read".to_owned(),
+        AuthError::AuthExecStart(why) => format!("the kubeconfig's exec plugin cannot be started: {why}"),
+        AuthError::AuthExecRun { out, .. } => {
+            let said = String::from_utf8_lossy(&out.stderr);
+            format!("the kubeconfig's exec plugin failed ({}): {}", out.status, said.trim())
+        }
+        other => other.to_string(),
+    })
 }
 
 /// How many names [`listed`] gives.
@@ -83,5 +99,10 @@ mod tests {
         assert_eq!(listed(&names[..0]), "");
         assert_eq!(listed(&names[..10]), "0, 1, 2, 3, 4, 5, 6, 7, 8, 9");
         assert_eq!(listed(&names), "0, 1, 2, 3, 4, 5, 6, 7, 8, 9 and 2 more");
+    }
+
+    #[test]
+    fn other_errors_are_none_of_the_credentials() {
+        assert_eq!(of_credentials(&kube::Error::Service("connection refused".into())), None);
     }
 }

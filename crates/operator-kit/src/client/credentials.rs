@@ -1,26 +1,8 @@
 //! Why the credentials of a kubeconfig cannot be used.
 
-use std::{error::Error, iter::successors};
-
 use kube::{client::AuthError, config::ExecConfig};
 
 use crate::{api_call, text::non_empty};
-
-/// The text for an error that credentials caused; `None` for any other error. kube's own texts quote the exec plugin's command, of
-/// which the arguments and the environment may be secrets, and all that it printed, which may be a token.
-pub(crate) fn problem(error: &(dyn Error + 'static)) -> Option<String> {
-    let cause =
-        successors(Some(error), |&error| error.source()).find_map(|it| it.downcast_ref::<AuthError>())?;
-    Some(match cause {
-        AuthError::AuthExecParse(_) => "the output of the kubeconfig's exec plugin cannot be read".to_owned(),
-        AuthError::AuthExecStart(why) => format!("the kubeconfig's exec plugin cannot be started: {why}"),
-        AuthError::AuthExecRun { out, .. } => {
-            let said = String::from_utf8_lossy(&out.stderr);
-            format!("the kubeconfig's exec plugin failed ({}): {}", out.status, said.trim())
-        }
-        other => other.to_string(),
-    })
-}
 
 /// Why a client with these credentials cannot be made. It names the exec plugin if that cannot be started: perhaps it is not installed.
 pub(super) fn refused(error: &kube::Error, plugin: Option<&ExecConfig>) -> String {
@@ -38,7 +20,6 @@ mod tests {
     use std::{io, process::Command};
 
     use super::*;
-    use crate::api_call;
 
     fn failed() -> AuthError {
         let mut plugin = Command::new("sh");
@@ -71,10 +52,5 @@ mod tests {
         );
         let expired = refused(&kube::Error::Auth(failed()), Some(&plugin));
         assert!(expired.ends_with("(exit status: 3): expired"), "{expired}");
-    }
-
-    #[test]
-    fn other_errors_are_none_of_the_credentials() {
-        assert_eq!(problem(&kube::Error::Service("connection refused".into())), None);
     }
 }
