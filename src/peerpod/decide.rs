@@ -14,7 +14,7 @@
 mod decision;
 mod facts;
 
-use std::{cmp::Ordering, time::Duration};
+use std::{cmp::Ordering, iter, time::Duration};
 
 use jiff::{SignedDuration, Timestamp};
 
@@ -61,8 +61,8 @@ impl Phase {
 }
 
 /// Decides. See the [module](self) for what always holds.
-pub fn decide(facts: Facts) -> Decision {
-    match Phase::of(&facts) {
+pub fn decide(facts: &Facts) -> Decision {
+    match Phase::of(facts) {
         Phase::Decided(decision) => decision,
         Phase::WithoutFinalizer => without_finalizer(facts),
         Phase::Live => live(facts),
@@ -71,28 +71,28 @@ pub fn decide(facts: Facts) -> Decision {
 }
 
 /// Decides on a PeerPod that is being deleted.
-fn deleting(facts: Facts) -> Decision {
-    match (&facts.vm, wait_for_pod(&facts), &facts.instance) {
+fn deleting(facts: &Facts) -> Decision {
+    match (&facts.vm, wait_for_pod(facts), &facts.instance) {
         (VmState::Absent, _, _) => Decision::Release(Release::Absent),
         (_, Some(wait), _) => Decision::Wait(wait),
         (_, None, Err(problem)) => Decision::Refuse(Blocked::BadInstance(problem.clone())),
         (VmState::NotAsked, None, Ok(_)) => Decision::Wait(Wait::VmDeletion(Duration::ZERO)),
         (VmState::Unanswered(error), None, Ok(_)) => unanswered(error.clone()),
-        (VmState::Present(vm), None, Ok(_)) => delete(vm.clone(), facts),
+        (VmState::Present(vm), None, Ok(_)) => delete(vm, facts),
     }
 }
 
 /// Decides on a VM that is there and that its Pod does not need any more.
-fn delete(vm: Vm, facts: Facts) -> Decision {
-    let Some(pod) = facts.pod else {
+fn delete(vm: &Vm, facts: &Facts) -> Decision {
+    let Some(pod) = &facts.pod else {
         // It may be a copy from another cluster, whose Pods do not show here that they use the VM.
-        let older = ownership::ensure_not_older(&vm, facts.recorded).err();
+        let older = ownership::ensure_not_older(vm, facts.recorded).err();
         return Decision::Refuse(older.map_or(Blocked::NoOwner, Blocked::NotOwn));
     };
-    if let Some(claimant) = facts.claimed_by {
-        return Decision::Refuse(Blocked::Claimed(claimant));
+    if let Some(claimant) = &facts.claimed_by {
+        return Decision::Refuse(Blocked::Claimed(claimant.clone()));
     }
-    let own = match ownership::verify(vm, &pod, facts.name_limit) {
+    let own = match ownership::verify(vm.clone(), pod, facts.name_limit) {
         Err(not_own) => return Decision::Refuse(Blocked::NotOwn(not_own)),
         Ok(own) => own,
     };
@@ -107,7 +107,7 @@ fn delete(vm: Vm, facts: Facts) -> Decision {
 
 /// Decides on a PeerPod without the finalizer. cloud-api-adaptor removes it after a start of the Pod that failed, and then makes
 /// another VM and PeerPod, so such PeerPods pile up. The youngest of a Pod is never touched.
-fn without_finalizer(facts: Facts) -> Decision {
+fn without_finalizer(facts: &Facts) -> Decision {
     if !facts.has_younger {
         return Decision::Nothing;
     }
@@ -115,12 +115,12 @@ fn without_finalizer(facts: Facts) -> Decision {
         VmState::Absent => Decision::Tidy,
         VmState::Present(_) if facts.abandoned => Decision::Nothing,
         // A late clean-up of a failed start may take the finalizer off the wrong PeerPod.
-        VmState::Present(vm) => match sibling_order(&facts) {
+        VmState::Present(vm) => match sibling_order(facts) {
             SiblingOrder::Newest => Decision::Nothing,
             SiblingOrder::Superseded if !facts.developer_mode && !facts.clean_up.is_zero() => {
                 Decision::Wait(Wait::CleanUp(facts.clean_up))
             }
-            SiblingOrder::Superseded => match delete(vm.clone(), facts) {
+            SiblingOrder::Superseded => match delete(vm, facts) {
                 Decision::Refuse(Blocked::NotOwn(_) | Blocked::NoOwner | Blocked::DeveloperMode) => {
                     Decision::Nothing
                 }
@@ -171,12 +171,12 @@ pub fn must_keep_for_pod(facts: &Facts) -> bool {
 
 /// Decides on a PeerPod that is not being deleted. Its siblings matter, whether its VM is lost, and whether its Pod has ended and
 /// cloud-api-adaptor had time to release it. A lost VM is only reported here: a kubelet or a person must end the Pod.
-fn live(facts: Facts) -> Decision {
+fn live(facts: &Facts) -> Decision {
     if facts.pod.is_none() {
         return Decision::Keep(Kept::NoOwner);
     }
-    let has_ended = is_left_by_an_ended_pod(&facts);
-    match sibling_order(&facts) {
+    let has_ended = is_left_by_an_ended_pod(facts);
+    match sibling_order(facts) {
         order if (has_ended || order == SiblingOrder::Superseded) && facts.developer_mode => {
             Decision::Keep(Kept::DeveloperMode)
         }
@@ -197,12 +197,12 @@ pub fn is_left_by_an_ended_pod(facts: &Facts) -> bool {
 
 /// The decision when the cloud has not shown which VM is the newest. While a start that failed may still be cleaned up, that is no
 /// problem yet.
-fn unclear(facts: Facts) -> Decision {
+fn unclear(facts: &Facts) -> Decision {
     let starts =
-        facts.age < STARTED_BY && facts.siblings.iter().any(|it| may_be_of_an_earlier_start(&facts, it));
-    let states = [facts.vm].into_iter().chain(facts.siblings.into_iter().map(|it| it.vm));
-    let error = states.into_iter().find_map(|vm| match vm {
-        VmState::Unanswered(error) => Some(error),
+        facts.age < STARTED_BY && facts.siblings.iter().any(|it| may_be_of_an_earlier_start(facts, it));
+    let mut states = iter::once(&facts.vm).chain(facts.siblings.iter().map(|it| &it.vm));
+    let error = states.find_map(|vm| match vm {
+        VmState::Unanswered(error) => Some(error.clone()),
         _ => None,
     });
     error.map_or_else(

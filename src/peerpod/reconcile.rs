@@ -61,10 +61,10 @@ impl Context {
         if decide::must_keep_for_pod(&facts) {
             self.index.keep_for_pod(peerpod);
         }
-        let mut decision = decide(facts.clone());
+        let mut decision = decide(&facts);
         if let Decision::Delete(own) = &decision {
             self.metrics.decided(decision.as_str());
-            decision = delete(peerpod, &provider, own, facts.clone()).await;
+            decision = delete(peerpod, &provider, own, &facts).await;
         }
         self.conclude(peerpod, &facts, decision).await
     }
@@ -158,7 +158,7 @@ async fn delete(
     peerpod: &PeerPod,
     provider: &Result<Arc<dyn Provider>, Error>,
     own: &OwnVm,
-    facts: Facts,
+    facts: &Facts,
 ) -> Decision {
     info!(decision = "delete", vm = own.vm().name, "deleting the VM");
     let deleted = match provider {
@@ -173,7 +173,7 @@ async fn delete(
         _ => {
             // Not contested: if another Pod has the VM already, the next reconcile finds that out.
             let vm = observe::vm_state_of(peerpod, facts.recorded, false, provider).await;
-            decide(Facts { vm, deletion_accepted: true, ..facts })
+            decide(&Facts { vm, deletion_accepted: true, ..facts.clone() })
         }
     }
 }

@@ -197,8 +197,8 @@ proptest! {
             let going = Facts { owner: Owner::Running, recorded, in_sandbox, siblings: vec![sibling.clone()], ..dangling() };
             let living = Facts { deleted: None, ..going.clone() };
             kept |= must_keep_for_pod(&living);
-            prop_assert_eq!(decide(living), Decision::Keep(Kept::Ambiguous));
-            prop_assert_eq!(decide(going), Decision::Wait(Wait::PodRuns));
+            prop_assert_eq!(decide(&living), Decision::Keep(Kept::Ambiguous));
+            prop_assert_eq!(decide(&going), Decision::Wait(Wait::PodRuns));
         }
     }
 }

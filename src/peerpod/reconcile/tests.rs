@@ -209,10 +209,10 @@ async fn a_peerpod_that_changed_since_it_was_read_is_reconciled_again() {
 /// The decision after a request to this cloud to delete a dangling VM.
 async fn after(provider: &Result<Arc<dyn Provider>, Error>) -> Decision {
     let facts = dangling();
-    let Decision::Delete(own) = decide(facts.clone()) else { panic!("there is nothing to delete") };
+    let Decision::Delete(own) = decide(&facts) else { panic!("there is nothing to delete") };
     let spec = json!({ "cloudProvider": "docker", "instanceID": own.vm().id.as_str() });
     let peerpod = PeerPod::new("web", serde_json::from_value(spec).unwrap());
-    delete(&peerpod, provider, &own, facts).await
+    delete(&peerpod, provider, &own, &facts).await
 }
 
 #[tokio::test]
@@ -232,7 +232,7 @@ async fn a_deletion_that_the_cloud_does_not_accept_releases_nothing() {
 
 #[tokio::test]
 async fn after_an_accepted_deletion_only_a_vm_that_is_seen_to_be_absent_is_released() {
-    let Decision::Delete(own) = decide(dangling()) else { panic!("there is nothing to delete") };
+    let Decision::Delete(own) = decide(&dangling()) else { panic!("there is nothing to delete") };
     let vm = own.vm();
     let goes = Decision::Wait(Wait::VmDeletion(Duration::ZERO));
     let gone = || Error::new(ErrorClass::NotFound, "");

@@ -123,7 +123,7 @@ proptest! {
 
     #[test]
     fn a_vm_is_deleted_only_when_it_is_this_pods_and_going(facts in any_facts()) {
-        let decision = decide(facts.clone());
+        let decision = decide(&facts);
         if let Decision::Delete(own) = decision {
             prop_assert!(!facts.abandoned);
             prop_assert!(facts.clean_up.is_zero());
@@ -141,7 +141,7 @@ proptest! {
 
     #[test]
     fn the_finalizer_is_released_only_after_absence_or_abandonment(facts in any_facts()) {
-        if let Decision::Release(release) = decide(facts.clone()) {
+        if let Decision::Release(release) = decide(&facts) {
             prop_assert!(facts.deleted.is_some());
             match release {
                 Release::Absent => prop_assert_eq!(facts.vm, VmState::Absent),
@@ -153,13 +153,13 @@ proptest! {
     #[test]
     fn nothing_is_done_while_not_all_finalizers_are_known(facts in any_facts()) {
         let facts = Facts { unread_finalizers: true, ..facts };
-        prop_assert_eq!(decide(facts), Decision::Refuse(Blocked::UnreadFinalizers));
+        prop_assert_eq!(decide(&facts), Decision::Refuse(Blocked::UnreadFinalizers));
     }
 
     #[test]
     fn a_living_peerpod_is_superseded_retired_or_left_alone(facts in any_facts()) {
         let facts = Facts { deleted: None, finalizer: true, ..facts };
-        let decision = decide(facts.clone());
+        let decision = decide(&facts);
         prop_assert!(!matches!(decision, Decision::Delete(_) | Decision::Tidy | Decision::Release(_) | Decision::Wait(Wait::PodRuns | Wait::PodEnds(_) | Wait::CleanUp(_) | Wait::VmDeletion(_))));
         if facts.pod.is_none() {
             prop_assert_eq!(decision, Decision::Keep(Kept::NoOwner));
@@ -178,7 +178,7 @@ proptest! {
     #[test]
     fn a_released_peerpod_is_deleted_only_after_absence_and_if_not_the_youngest(facts in any_facts()) {
         let facts = Facts { finalizer: false, ..facts };
-        let decision = decide(facts.clone());
+        let decision = decide(&facts);
         prop_assert!(!matches!(decision, Decision::Supersede | Decision::Release(_)));
         let goes = facts.deleted.is_none() && facts.has_younger && facts.vm == VmState::Absent;
         prop_assert_eq!(decision == Decision::Tidy, goes);
@@ -195,7 +195,7 @@ proptest! {
             let siblings = made.iter().enumerate().filter(|(other, _)| *other != index)
                 .map(|(_, it)| Sibling { recorded: at(it.0), vm: vm("i-2", *it) }).collect();
             let own = made[index];
-            decide(Facts { recorded: at(own.0), vm: vm("i-1", own), siblings, ..live_one() }) != Decision::Supersede
+            decide(&Facts { recorded: at(own.0), vm: vm("i-1", own), siblings, ..live_one() }) != Decision::Supersede
         });
         prop_assert!(survivors.count() >= 1);
     }
@@ -203,7 +203,7 @@ proptest! {
     #[test]
     fn a_pod_that_is_going_is_never_waited_for_beyond_its_grace_period_and_slack(facts in any_facts(), grace in 0u64..300) {
         let late = Facts { owner: ending(grace, grace + SLACK.as_secs()), ..facts };
-        prop_assert!(!matches!(decide(late), Decision::Wait(Wait::PodRuns | Wait::PodEnds(_))));
+        prop_assert!(!matches!(decide(&late), Decision::Wait(Wait::PodRuns | Wait::PodEnds(_))));
     }
 
     /// Plays the decisions against a cloud that carries out every call: whatever the start, it ends released, or refused with
@@ -215,7 +215,7 @@ proptest! {
             facts.vm = present(None);
         }
         for _ in 0..5 {
-            match decide(facts.clone()) {
+            match decide(&facts) {
                 Decision::Delete(_) => { facts.vm = VmState::Absent; facts.deletion_accepted = true; }
                 Decision::Wait(Wait::VmDeletion(_)) => facts.deletion_accepted = false,
                 Decision::Wait(Wait::PodEnds(left)) => {
@@ -226,7 +226,7 @@ proptest! {
                 _ => break,
             }
         }
-        let end = decide(facts.clone());
+        let end = decide(&facts);
         prop_assert!(
             matches!(end, Decision::Release(_) | Decision::Nothing | Decision::Refuse(_) | Decision::Retry(_) | Decision::Wait(Wait::PodRuns)),
             "{end:?} from {facts:?}"
