@@ -139,13 +139,7 @@ impl Keeper {
         if named.is_none() {
             self.withdraw();
         }
-        let in_force =
-            named.as_ref().map(|(snapshot, endpoint)| PossiblePlace::At(snapshot.cloud(), endpoint.clone()));
-        let reported = self.settings.take_reported().into_iter();
-        let reported = reported.map(|(cloud, endpoint)| PossiblePlace::At(cloud, endpoint));
-        reported.chain(in_force).chain(self.settings.unplaced(&state)).for_each(|place| term.note(place));
-        let recorded = term.object.as_ref().and_then(|object| self.read(object).ok()).unwrap_or_default();
-        let recorded = term.with_unrecorded(&recorded, Timestamp::now());
+        let recorded = self.note_places(term, &state, named.as_ref());
         let is_unrecorded =
             |(cloud, endpoint): &CloudEndpoint| recorded.of(&key(cloud, &endpoint.address)).is_none();
         let work = async {
@@ -162,29 +156,62 @@ impl Keeper {
             // One that is recorded, or about to be, may be reported again and again. A login must not be cut off each time.
             () = self.settings.until_reported(is_unrecorded) => return Duration::ZERO,
         };
-        // A watch that fails brings nothing to wait for.
-        let found = found.map_err(|not_yet| match (not_yet, &term.unreadable) {
-            (NotYet::Watch, Some(unreadable)) => NotYet::Transient(unreadable.clone()),
-            (not_yet, _) => not_yet,
-        });
-        let (outcome, pause) = match found {
+        let (outcome, pause) = self.outcome(term, found);
+        if let Some(outcome) = outcome {
+            self.publish(named.map(|(_, endpoint)| endpoint), outcome);
+        }
+        pause
+    }
+
+    /// Notes wherever VMs may be. Returns the places that are recorded or about to be.
+    fn note_places(
+        &self,
+        term: &mut TermState,
+        state: &State,
+        named: Option<&(Arc<Snapshot>, Endpoint)>,
+    ) -> Records {
+        let in_force =
+            named.map(|(snapshot, endpoint)| PossiblePlace::At(snapshot.cloud(), endpoint.clone()));
+        let reported = self.settings.take_reported().into_iter();
+        let reported = reported.map(|(cloud, endpoint)| PossiblePlace::At(cloud, endpoint));
+        reported.chain(in_force).chain(self.settings.unplaced(state)).for_each(|place| term.note(place));
+        let recorded = term.object.as_ref().and_then(|object| self.read(object).ok()).unwrap_or_default();
+        term.with_unrecorded(&recorded, Timestamp::now())
+    }
+
+    /// What to publish, if anything is decided, and when to look again if nothing changes.
+    fn outcome(
+        &self,
+        term: &TermState,
+        found: Result<Option<KnownPlaces>, NotYet>,
+    ) -> (Option<Result<Arc<KnownPlaces>, Error>>, Duration) {
+        match found {
             // The settings report their own problem. Nothing is decided by them.
-            Ok(None) => return LONGEST_PAUSE,
+            Ok(None) => (None, LONGEST_PAUSE),
             Ok(Some(known)) => {
                 self.backoff.succeeded(&());
                 let until = |at: Instant| at.saturating_duration_since(Instant::now());
-                (Ok(Arc::new(known)), term.doubt.map_or(LONGEST_PAUSE, |at| LONGEST_PAUSE.min(until(at))))
+                let pause = term.doubt.map_or(LONGEST_PAUSE, |at| LONGEST_PAUSE.min(until(at)));
+                (Some(Ok(Arc::new(known))), pause)
             }
-            Err(NotYet::Watch) => return READ_PATIENCE,
-            Err(NotYet::Transient(error)) => (Err(error), self.backoff.failed(&())),
-            Err(NotYet::Permanent(error)) => (Err(error), LONGEST_PAUSE),
-        };
-        let Some((_, endpoint)) = named else {
-            if let Err(error) = &outcome {
+            Err(NotYet::Watch) => match &term.unreadable {
+                // A watch that fails brings nothing to wait for.
+                Some(unreadable) => (Some(Err(unreadable.clone())), self.backoff.failed(&())),
+                None => (None, READ_PATIENCE),
+            },
+            Err(NotYet::Transient(error)) => (Some(Err(error)), self.backoff.failed(&())),
+            Err(NotYet::Permanent(error)) => (Some(Err(error)), LONGEST_PAUSE),
+        }
+    }
+
+    /// Publishes the outcome for the place that the settings name, and logs a new failure. If they name none, it only logs.
+    fn publish(&self, endpoint: Option<Endpoint>, outcome: Result<Arc<KnownPlaces>, Error>) {
+        let log = |outcome: &Result<_, Error>| {
+            if let Err(error) = outcome {
                 warn!(places = self.name, "{}", error.message.for_log());
             }
-            return pause;
         };
+        let Some(endpoint) = endpoint else { return log(&outcome) };
         let answer = Answer { term: self.leadership.term(), endpoint, outcome };
         self.answer.send_if_modified(|before| {
             // An equal answer stays as the object that it is: what was opened for it is used on.
@@ -193,13 +220,12 @@ impl Keeper {
             }
             // PeerPods that had such a failure try again by themselves.
             let is_news = !before.as_ref().is_some_and(|it| it.fails_like(&answer));
-            if let (true, Err(error)) = (is_news, &answer.outcome) {
-                warn!(places = self.name, "{}", error.message.for_log());
+            if is_news {
+                log(&answer.outcome);
             }
             *before = Some(answer);
             is_news
         });
-        pause
     }
 
     /// Writes the place that the settings name, and wherever else VMs may be, if that is not recorded. It asks no cloud first: that takes
