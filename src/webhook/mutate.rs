@@ -83,16 +83,12 @@ pub fn mutate<'p>(pod: &'p Pod<'p>, options: &'p Options) -> Result<Mutation<'p>
     }
     let mut changes = Mutation::default();
     let annotations = pod.metadata.as_ref().and_then(|metadata| metadata.annotations.as_ref());
-    let before = annotations.and_then(|annotations| annotations.get(COUNTED)).and_then(|text| {
-        let counted = Counted::parse(text);
-        if counted.is_none() {
-            changes
-                .warnings
-                .push(format!("the webhook ignores the annotation {COUNTED}: another program changed it"));
-        }
-        counted
-    });
-    let before = before.unwrap_or_default();
+    let before = annotations.and_then(|annotations| annotations.get(COUNTED)).map(Counted::parse);
+    if before == Some(None) {
+        let warning = format!("the webhook ignores the annotation {COUNTED}: another program changed it");
+        changes.warnings.push(warning);
+    }
+    let before = before.flatten().unwrap_or_default();
 
     let mut after = Counted::default();
     let mut demands = Vec::with_capacity(containers.len());
@@ -100,19 +96,13 @@ pub fn mutate<'p>(pod: &'p Pod<'p>, options: &'p Options) -> Result<Mutation<'p>
     let init_containers = list_of(pod.spec.init_containers.as_ref());
     for (list, group) in [("initContainers", init_containers), ("containers", containers)] {
         for (index, container) in group.iter().enumerate() {
-            let path = || format!("spec.{list}[{index}].resources");
-            let own = options.extended_resource.as_str();
-            few_resources(container.resources.as_ref(), own, &path)?;
-            let found = demand(container.resources.as_ref(), &path)?.with_default_requests();
+            let vm = options.extended_resource.as_str();
+            let found = changes.move_container(list, index, container.resources.as_ref(), vm)?;
             let known = before.demand(&container.name);
-            refilled |= known.is_some() && asks_for_moved(container.resources.as_ref(), own);
+            refilled |= known.is_some() && asks_for_moved(container.resources.as_ref(), vm);
             let demand = known.unwrap_or(found);
             demands.push((container.role(list), demand));
             after.containers.push((&container.name, demand));
-            let moves = |resource: &str| is_moved(&MOVED, resource) || resource == own;
-            let asks_for = (list == "containers" && index == 0).then_some(own);
-            let pointer = format!("/spec/{list}/{index}/resources");
-            changes.move_resources(&pointer, container.resources.as_ref(), moves, asks_for);
         }
     }
     if refilled {
@@ -206,6 +196,23 @@ fn demand(resources: Option<&Resources>, place: &dyn Fn() -> String) -> Result<D
 }
 
 impl<'p> Mutation<'p> {
+    /// Moves these resources of a container to the VM. The Pod's first container requests the VM. Returns what they demand.
+    fn move_container(
+        &mut self,
+        list: &str,
+        index: usize,
+        resources: Option<&'p Resources<'p>>,
+        vm: &'p str,
+    ) -> Result<Demand, InvalidPod> {
+        let path = || format!("spec.{list}[{index}].resources");
+        few_resources(resources, vm, &path)?;
+        let found = demand(resources, &path)?.with_default_requests();
+        let moves = |resource: &str| is_moved(&MOVED, resource) || resource == vm;
+        let asks_for = (list == "containers" && index == 0).then_some(vm);
+        self.move_resources(&format!("/spec/{list}/{index}/resources"), resources, moves, asks_for);
+        Ok(found)
+    }
+
     /// Removes the resources that move to the VM from those at `pointer`, and adds a request for one of `asks_for`. Each list is
     /// written only if it changes.
     fn move_resources(
