@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use k8s_openapi::api::apps::v1::{DaemonSet, DaemonSetUpdateStrategy};
+use k8s_openapi::api::apps::v1::{DaemonSet, DaemonSetStatus, DaemonSetUpdateStrategy};
 use kube::ResourceExt;
 use operator_kit::text::listed;
 
@@ -91,8 +91,6 @@ pub(super) fn rollout(
     let Some(status) = observed else {
         return finding(Reason::AdaptorStarting, "the DaemonSet is new or has changed".into());
     };
-    let [ready, updated] = [status.number_available, status.updated_number_scheduled]
-        .map(|pods| usize::try_from(pods.unwrap_or(0)).unwrap_or(0));
     if summary.nodes == 0 {
         let message = match &summary.selection {
             Ok(selection) => selection.unmatched(),
@@ -100,36 +98,22 @@ pub(super) fn rollout(
         };
         return finding(Reason::NoNodes, message);
     }
-    // The number of wanted Pods comes from the nodes, not from the status: the DaemonSet controller still counts a Pod that waited
-    // for a node which is no longer selected. And in a large cluster some node is always not ready, and no configuration waits for it.
-    // The numbers do not show which Pod is that node's, but they show whether others are missing.
-    let open = summary.nodes - summary.tainted.len();
-    let expected = open.saturating_sub(summary.not_ready.len());
-    let not_counted = not_counted(&summary.not_ready);
     let is_by_hand = strategy.is_some_and(|it| it.type_.as_deref() == Some("OnDelete"));
-    if ready < expected || updated < expected && !is_by_hand {
-        // Without a surge, a rolling update counts the Pods of lost nodes as unavailable, and by default allows one.
-        let held = if ready < expected || summary.not_ready.is_empty() || resources::surges(strategy) {
-            ""
-        } else {
-            "; the update may be waiting: it continues only while fewer nodes than \
-             adaptor.updateStrategy.rollingUpdate.maxUnavailable are not ready"
-        };
-        let message = format!(
-            "{ready} of {expected} Pods are ready, and {updated} are up to date{not_counted}{held}; {remedy}"
-        );
-        return finding(Reason::AdaptorStarting, message);
+    let progress = Progress::of(status, summary);
+    if progress.lacks_pods() || progress.is_outdated() && !is_by_hand {
+        return finding(Reason::AdaptorStarting, progress.starting(summary, strategy, remedy));
     }
     if let Some(message) = summary.kept_off() {
         return finding(Reason::NodesTainted, message);
     }
+    let Progress { updated, expected, .. } = progress;
     if expected == 0 {
         return finding(
             Reason::NodesNotReady,
             format!("no selected node is ready: {}", listed(&summary.not_ready)),
         );
     }
-    let outdated = if updated < expected {
+    let outdated = if progress.is_outdated() {
         format!(
             "; {updated} of its Pods are up to date: updateStrategy is OnDelete, so delete the others to update them"
         )
@@ -138,8 +122,57 @@ pub(super) fn rollout(
     };
     finding(
         Reason::AdaptorRunning,
-        format!("cloud-api-adaptor runs on {expected} nodes{not_counted}{outdated}"),
+        format!("cloud-api-adaptor runs on {expected} nodes{}{outdated}", not_counted(&summary.not_ready)),
     )
+}
+
+/// How many Pods of the DaemonSet there are.
+struct Progress {
+    ready: usize,
+    updated: usize,
+    /// How many there should be.
+    expected: usize,
+}
+
+impl Progress {
+    fn of(status: &DaemonSetStatus, summary: &Summary) -> Self {
+        let [ready, updated] = [status.number_available, status.updated_number_scheduled]
+            .map(|pods| usize::try_from(pods.unwrap_or(0)).unwrap_or(0));
+        // The number of wanted Pods comes from the nodes, not from the status: the DaemonSet controller still counts a Pod that
+        // waited for a node which is no longer selected. And in a large cluster some node is always not ready, and no configuration
+        // waits for it. The numbers do not show which Pod is that node's, but they show whether others are missing.
+        let open = summary.nodes - summary.tainted.len();
+        Self { ready, updated, expected: open.saturating_sub(summary.not_ready.len()) }
+    }
+
+    const fn lacks_pods(&self) -> bool {
+        self.ready < self.expected
+    }
+
+    const fn is_outdated(&self) -> bool {
+        self.updated < self.expected
+    }
+
+    /// The message while Pods are missing or are being updated.
+    fn starting(
+        &self,
+        summary: &Summary,
+        strategy: Option<&DaemonSetUpdateStrategy>,
+        remedy: &str,
+    ) -> String {
+        let Self { ready, updated, expected } = self;
+        // Without a surge, a rolling update counts the Pods of lost nodes as unavailable, and by default allows one.
+        let held = if self.lacks_pods() || summary.not_ready.is_empty() || resources::surges(strategy) {
+            ""
+        } else {
+            "; the update may be waiting: it continues only while fewer nodes than \
+             adaptor.updateStrategy.rollingUpdate.maxUnavailable are not ready"
+        };
+        let not_counted = not_counted(&summary.not_ready);
+        format!(
+            "{ready} of {expected} Pods are ready, and {updated} are up to date{not_counted}{held}; {remedy}"
+        )
+    }
 }
 
 /// The appendix of a message about nodes that are not ready.
