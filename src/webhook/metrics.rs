@@ -1,23 +1,24 @@
 //! The webhook's own metrics, beside those of every program of the operator.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
-use operator_kit::metrics::Description;
-use prometheus_client::{
-    metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram},
-    registry::Registry,
+use operator_kit::{
+    families,
+    metrics::{Counter, Description, Histogram, Moment, Registry},
 };
 
 use super::{certificates::Term, review::Outcome};
 
-const REVIEWS: Description = Description {
-    name: "peerpod_operator_admission_reviews_total",
-    kind: "counter",
-    labels: &["outcome"],
-    help: "Answered reviews, by outcome: the Pod was mutated, left unchanged or refused, or the review was \
-         malformed, or unread because it took too long to arrive or to find memory.",
-};
+families! {
+    /// What is counted of reviews.
+    struct ReviewFamilies: "peerpod_operator_";
 
+    /// Answered reviews, by outcome: the Pod was mutated, left unchanged or refused, or the review was malformed, or unread because
+    /// it took too long to arrive or to find memory.
+    reviews: Counter = "admission_reviews_total" ["outcome"],
+}
+
+/// Its buckets are of its own.
 const DURATION: Description = Description {
     name: "peerpod_operator_admission_review_duration_seconds",
     kind: "histogram",
@@ -25,23 +26,25 @@ const DURATION: Description = Description {
     help: "Time to read and answer a review.",
 };
 
-const EXPIRY: Description = Description {
-    name: "peerpod_operator_webhook_certificate_expiry_timestamp_seconds",
-    kind: "gauge",
-    labels: &[],
-    help: "When the webhook's certificate expires, in seconds since 1970. Absent while there is none.",
-};
+families! {
+    /// The moments of the served certificate.
+    struct CertificateFamilies: "peerpod_operator_";
 
-const OVERDUE: Description = Description {
-    name: "peerpod_operator_webhook_certificate_overdue_timestamp_seconds",
-    kind: "gauge",
-    labels: &[],
-    help: "When the webhook's certificate becomes overdue for replacement, in seconds since 1970: for the \
-         last quarter of its life, at most 30 days.",
-};
+    /// When the webhook's certificate expires, in seconds since 1970. Absent while there is none.
+    expiry: Moment = "webhook_certificate_expiry_timestamp_seconds" [],
+    /// When the webhook's certificate becomes overdue for replacement, in seconds since 1970: for the last quarter of its life, at
+    /// most 30 days.
+    overdue: Moment = "webhook_certificate_overdue_timestamp_seconds" [],
+}
 
 /// Every metric, in the order in which they are scraped.
-pub const DESCRIPTIONS: [Description; 4] = [REVIEWS, DURATION, EXPIRY, OVERDUE];
+pub const DESCRIPTIONS: [Description; 4] = {
+    let ([reviews], [expiry, overdue]) = (ReviewFamilies::DESCRIPTIONS, CertificateFamilies::DESCRIPTIONS)
+    else {
+        panic!("a metric is missing here")
+    };
+    [*reviews, DURATION, *expiry, *overdue]
+};
 
 /// Upper bounds in seconds: from a review whose body is there at once to one that the API server no longer waits for.
 const BUCKETS: [f64; 10] = [0.000_05, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.005, 0.025, 0.1, 1.0, 10.0];
@@ -57,13 +60,11 @@ pub struct ReviewMetrics {
 impl ReviewMetrics {
     /// Adds the metrics to the registry, at whose root they belong.
     pub fn new(registry: &mut Registry) -> Self {
-        let reviews = Family::<[(&'static str, &'static str); 1], Counter>::default();
-        REVIEWS.register(registry, reviews.clone());
+        let families = ReviewFamilies::register(registry);
         let duration = Histogram::new(BUCKETS);
         DURATION.register(registry, duration.clone());
         // All series exist from now on, so that the first count shows as an increase.
-        let counter = |outcome: Outcome| reviews.get_or_create(&[("outcome", outcome.as_str())]).clone();
-        Self { reviews: Outcome::ALL.map(counter), duration }
+        Self { reviews: Outcome::ALL.map(|outcome| families.reviews.with([outcome.as_str()])), duration }
     }
 
     /// A review was answered after `duration`.
@@ -75,31 +76,25 @@ impl ReviewMetrics {
 
 /// Metrics about the served certificate. Cheap to clone.
 #[derive(Clone, Debug)]
-pub struct CertificateMetrics {
-    expiry: Moment,
-    overdue: Moment,
-}
-
-/// A moment in seconds since 1970, if there is one.
-type Moment = Family<[(&'static str, &'static str); 0], Gauge>;
+pub struct CertificateMetrics(Arc<CertificateFamilies>);
 
 impl CertificateMetrics {
     /// Adds the metrics to the registry, at whose root they belong.
     pub fn new(registry: &mut Registry) -> Self {
-        let metrics = Self { expiry: Moment::default(), overdue: Moment::default() };
-        EXPIRY.register(registry, metrics.expiry.clone());
-        OVERDUE.register(registry, metrics.overdue.clone());
-        metrics
+        Self(Arc::new(CertificateFamilies::register(registry)))
     }
 
     /// Sets the term of the served certificate, if it is known.
     pub fn shown(&self, term: Option<Term>) {
-        for (metric, moment) in
-            [(&self.expiry, term.map(|term| term.expires)), (&self.overdue, term.map(|term| term.overdue))]
+        let CertificateFamilies { expiry, overdue } = &*self.0;
+        for (family, moment) in
+            [(expiry, term.map(|term| term.expires)), (overdue, term.map(|term| term.overdue))]
         {
             match moment {
-                Some(moment) => drop(metric.get_or_create(&[]).set(moment.as_second())),
-                None => drop(metric.remove(&[])),
+                Some(moment) => {
+                    family.with([]).set(moment.as_duration().as_secs_f64());
+                }
+                None => family.remove([]),
             }
         }
     }
@@ -126,8 +121,8 @@ mod tests {
         certificate.shown(Some(Term { overdue: second(7), expires: second(8) }));
         let text = scrape(&registry);
         for line in [
-            "peerpod_operator_webhook_certificate_overdue_timestamp_seconds{} 7",
-            "peerpod_operator_webhook_certificate_expiry_timestamp_seconds{} 8",
+            "peerpod_operator_webhook_certificate_overdue_timestamp_seconds{} 7.0",
+            "peerpod_operator_webhook_certificate_expiry_timestamp_seconds{} 8.0",
             "peerpod_operator_admission_reviews_total{outcome=\"mutated\"} 1",
             "peerpod_operator_admission_reviews_total{outcome=\"malformed\"} 0",
             "peerpod_operator_admission_review_duration_seconds_count 1",
@@ -141,6 +136,6 @@ mod tests {
         }
         certificate.shown(None);
         let text = scrape(&registry);
-        assert!(!text.lines().any(|line| line.starts_with(EXPIRY.name)), "there is none:\n{text}");
+        assert!(!text.lines().any(|line| line.starts_with(DESCRIPTIONS[2].name)), "there is none:\n{text}");
     }
 }

@@ -40,7 +40,7 @@ pub(super) fn show(dir: &Path, age: u64, left: u64) -> Result<u64> {
 async fn until_told(metrics: SocketAddr, expiry: u64, overdue: u64) -> Result<()> {
     wait::eventually("the certificate that is shown is told", DEADLINE, async || {
         let (_, scraped) = http::get(metrics, "/metrics").await?;
-        for line in [format!("{EXPIRY}{{}} {expiry}"), format!("{OVERDUE}{{}} {overdue}")] {
+        for line in [format!("{EXPIRY}{{}} {expiry}.0"), format!("{OVERDUE}{{}} {overdue}.0")] {
             ensure!(scraped.lines().any(|found| found == line), "{line} is not in:\n{scraped}");
         }
         Ok(())
