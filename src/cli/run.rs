@@ -49,20 +49,10 @@ async fn serve(args: RunArgs) -> Result<(), Box<dyn std::error::Error>> {
     process::register(&mut registry);
     let metrics = Metrics::new(&mut registry);
     let readiness = http::Readiness::default();
-    let tls = TlsOptions::default();
-    // A kubeconfig's exec plugin may ask a person, and take any time.
-    let secure = args.serving.secure(&tls, None, &shutdown);
-    let Some(secure) = shutdown.run_until_cancelled(secure).await.transpose()? else { return Ok(()) };
-    let (secure_metrics, published) = (secure.is_some(), Published::default());
-    let endpoints = http::Endpoints {
-        health: args.serving.health(),
-        metrics: args.serving.metrics(),
-        secure,
-        page: Some(sweep_page(args.status_addr, published.clone())),
-        readiness: readiness.clone(),
-        registry,
-    };
-    let servers = endpoints.serve(&shutdown)?;
+    let (tls, published) = (TlsOptions::default(), Published::default());
+    let page = Some(sweep_page(args.status_addr, published.clone()));
+    let servers = args.serving.serve(&tls, None, page, readiness.clone(), registry, &shutdown).await?;
+    let Some(servers) = servers else { return Ok(()) };
 
     let sources = watch_settings(&args, &metrics, &readiness, &published, &shutdown).await?;
     let Some(client) = shutdown.run_until_cancelled(client::infer()).await.transpose()? else {
@@ -85,7 +75,7 @@ async fn serve(args: RunArgs) -> Result<(), Box<dyn std::error::Error>> {
     let controllers = async {
         let mounted = args.mounted(&sources);
         let peerpods = work.peerpods(sources, published, seen);
-        let configurations = work.configurations(secure_metrics, mounted, move || configurations.met());
+        let configurations = work.configurations(mounted, move || configurations.met());
         join(peerpods, configurations).await;
     };
     // VMs are deleted even if PeerPodConfigs cannot be listed: their controller waits by itself for what it needs.
@@ -149,7 +139,6 @@ impl Controllers<'_> {
     /// this process does not run this controller.
     async fn configurations(
         &self,
-        secure_metrics: bool,
         mounted: Option<peerpodconfig::MountedSettings>,
         seen: impl FnOnce() + Send + 'static,
     ) {
@@ -166,7 +155,7 @@ impl Controllers<'_> {
             ssh_key_secret: args.ssh_key_secret.clone(),
             tls_secret: args.adaptor_tls_secret.clone(),
             byom_host_keys_secret: args.byom_host_keys_secret.clone(),
-            secure_metrics,
+            secure_metrics: args.serving.metrics_secure,
             mounted,
         };
         let (client, leadership, metrics) = (client.clone(), leadership.clone(), metrics.clone());

@@ -4,8 +4,12 @@ use std::{error::Error, fmt::Display, path::PathBuf, process::ExitCode, sync::Ar
 
 use clap::{ArgAction, Args};
 use operator_kit::{
-    ListenAt, client, http::Secure, lifecycle, listener::Address, process, telemetry::LogFormat,
+    ListenAt, client,
+    http::{Endpoints, Page, Readiness, Secure, Servers},
+    lifecycle, process,
+    telemetry::LogFormat,
 };
+use prometheus_client::registry::Registry;
 use rcgen::{CertifiedKey, generate_simple_self_signed};
 use tokio_util::sync::CancellationToken;
 
@@ -47,19 +51,27 @@ pub struct ServingArgs {
 }
 
 impl ServingArgs {
-    /// The address of health.
-    pub(super) fn health(&self) -> Address {
-        self.health_addr.chosen_by("--health-addr")
+    /// Serves health, metrics and the page. `None`: the stop came first. `own`: the certificate of the metrics if there is no folder with
+    /// one; `None`: a self-signed one.
+    pub(super) async fn serve(
+        &self,
+        tls: &TlsOptions,
+        own: Option<Arc<Serving>>,
+        page: Option<Page>,
+        readiness: Readiness,
+        registry: Registry,
+        stop: &CancellationToken,
+    ) -> Result<Option<Servers>, Box<dyn Error>> {
+        // A kubeconfig's exec plugin may ask a person, and take any time.
+        let secure = stop.run_until_cancelled(self.secure(tls, own, stop)).await.transpose()?;
+        let Some(secure) = secure else { return Ok(None) };
+        let health = self.health_addr.chosen_by("--health-addr");
+        let metrics = self.metrics_addr.chosen_by("--metrics-addr");
+        Ok(Some(Endpoints { health, metrics, secure, page, readiness, registry }.serve(stop)?))
     }
 
-    /// The address of metrics.
-    pub(super) fn metrics(&self) -> Address {
-        self.metrics_addr.chosen_by("--metrics-addr")
-    }
-
-    /// How metrics are protected, if they must be. `own`: the certificate to show if there is no folder with one; `None`: a
-    /// self-signed one.
-    pub(super) async fn secure(
+    /// How metrics are protected, if they must be.
+    async fn secure(
         &self,
         tls: &TlsOptions,
         own: Option<Arc<Serving>>,

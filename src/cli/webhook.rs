@@ -186,18 +186,9 @@ async fn serve(args: WebhookArgs, tls: TlsOptions) -> Result<(), Box<dyn std::er
     let readiness = http::Readiness::default();
     let there = readiness.needs("certificate");
     let serving = Arc::new(Serving::default());
-    // A kubeconfig's exec plugin may ask a person, and take any time.
-    let secure = args.serving.secure(&tls, Some(Arc::clone(&serving)), &shutdown);
-    let Some(secure) = shutdown.run_until_cancelled(secure).await.transpose()? else { return Ok(()) };
-    let endpoints = http::Endpoints {
-        health: args.serving.health(),
-        metrics: args.serving.metrics(),
-        secure,
-        page: None,
-        readiness: readiness.clone(),
-        registry,
-    };
-    let health = endpoints.serve(&shutdown)?;
+    let own = Some(Arc::clone(&serving));
+    let health = args.serving.serve(&tls, own, None, readiness.clone(), registry, &shutdown).await?;
+    let Some(health) = health else { return Ok(()) };
 
     let (source, certificate) = if let (Some(certificate), Some(key)) = (&args.tls_cert, &args.tls_key) {
         let files = Files { certificate: certificate.clone(), key: key.clone() };
