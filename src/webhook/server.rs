@@ -223,7 +223,7 @@ async fn listen(listener: Listener, tls: TlsAcceptor, webhook: Arc<Webhook>, sto
             () = stop.cancelled() => break,
             Some(()) = connections.one_ended() => {}
             stream = listener.accept(), if !connections.is_full() => {
-                connections.admit(|slot| converse(stream, tls.clone(), Arc::clone(&webhook), slot, stop.clone()));
+                connections.admit(|slot| serve_connection(stream, tls.clone(), Arc::clone(&webhook), slot, stop.clone()));
             }
         }
     }
@@ -233,7 +233,7 @@ async fn listen(listener: Listener, tls: TlsAcceptor, webhook: Arc<Webhook>, sto
     }
 }
 
-async fn converse(
+async fn serve_connection(
     stream: TcpStream,
     tls: TlsAcceptor,
     webhook: Arc<Webhook>,
@@ -250,7 +250,7 @@ async fn converse(
         () = slot.must_close(IDLE) => return,
     };
     let ended = match handshake {
-        Ok(Ok(stream)) => speak(stream, webhook, slot, stop).await,
+        Ok(Ok(stream)) => serve_requests(stream, webhook, slot, stop).await,
         Ok(Err(error)) => return debug!(%error, "the TLS handshake with a client failed"),
         Err(_) => return debug!("the TLS handshake with a client took too long"),
     };
@@ -259,7 +259,7 @@ async fn converse(
     }
 }
 
-async fn speak(
+async fn serve_requests(
     stream: TlsStream<BufReader<TcpStream>>,
     webhook: Arc<Webhook>,
     slot: Arc<Slot>,
@@ -284,12 +284,12 @@ async fn speak(
         stop.cancelled().await;
         sleep(LINGER).await;
     };
-    until_it_ends(connection, http1::Connection::graceful_shutdown, &slot, lingered).await
+    serve_until_closed(connection, http1::Connection::graceful_shutdown, &slot, lingered).await
 }
 
 /// Serves a connection until it must close or all must. Then it answers the pending request and no more. If the connection alone must
 /// close, it does not wait for the rest of a request.
-async fn until_it_ends<C: Future<Output = hyper::Result<()>>>(
+async fn serve_until_closed<C: Future<Output = hyper::Result<()>>>(
     connection: C,
     take_no_more: impl FnOnce(Pin<&mut C>),
     slot: &Slot,

@@ -158,7 +158,7 @@ async fn listen(listener: Listener, routes: Arc<Routes>, stop: CancellationToken
             () = stop.cancelled() => break,
             Some(()) = connections.one_ended() => {}
             stream = listener.accept(), if !connections.is_full() => {
-                connections.admit(|slot| greet(stream, Arc::clone(&routes), slot, stop.clone()));
+                connections.admit(|slot| serve_connection(stream, Arc::clone(&routes), slot, stop.clone()));
             }
         }
     }
@@ -167,8 +167,8 @@ async fn listen(listener: Listener, routes: Arc<Routes>, stop: CancellationToken
 }
 
 /// Answers one request, after the TLS handshake if the address has TLS.
-async fn greet(stream: TcpStream, routes: Arc<Routes>, slot: Arc<Slot>, stop: CancellationToken) {
-    let Some(secure) = &routes.secure else { return converse(stream, routes, slot, stop).await };
+async fn serve_connection(stream: TcpStream, routes: Arc<Routes>, slot: Arc<Slot>, stop: CancellationToken) {
+    let Some(secure) = &routes.secure else { return serve_requests(stream, routes, slot, stop).await };
     let agreed = tokio::select! {
         agreed = secure.accept(stream) => agreed,
         () = stop.cancelled() => return,
@@ -176,12 +176,12 @@ async fn greet(stream: TcpStream, routes: Arc<Routes>, slot: Arc<Slot>, stop: Ca
     };
     match agreed {
         // Its buffers are several times as large as the rest.
-        Ok(stream) => Box::pin(converse(stream, routes, slot, stop)).await,
+        Ok(stream) => Box::pin(serve_requests(stream, routes, slot, stop)).await,
         Err(error) => debug!(%error, "a client and this server do not agree on TLS"),
     }
 }
 
-async fn converse(
+async fn serve_requests(
     stream: impl AsyncRead + AsyncWrite + Unpin,
     routes: Arc<Routes>,
     slot: Arc<Slot>,
