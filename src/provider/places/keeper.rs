@@ -23,7 +23,7 @@ use tokio::{
 use tracing::warn;
 
 use super::{
-    Answer, FormerPlace, KnownPlaces, messages,
+    Answer, KnownPlaces, messages,
     records::{Identity, Records, key},
     term::{Asked, TermState},
 };
@@ -306,7 +306,7 @@ impl Keeper {
         // A place with an unknown identity can be recorded, but the operator decides nothing by it.
         let identity = identity.map_err(NotYet::Transient)?;
         term.doubt = term.doubt.filter(|_| !doubted);
-        Ok(known(&records, cloud, key, &identity))
+        Ok(KnownPlaces::new(&records, cloud, key, &identity))
     }
 
     /// What the `ConfigMap` records.
@@ -364,23 +364,6 @@ impl Keeper {
         let patch = json!({ "metadata": { "resourceVersion": version }, "data": data });
         let params = PatchParams::apply(FIELD_MANAGER);
         bounded(self.api.patch(PLACES, &params, &Patch::Merge(patch))).await
-    }
-}
-
-/// The places of a cloud by these records, while the settings name the one with this key, where this identity answers.
-fn known(records: &Records, cloud: &str, key: String, identity: &Identity) -> KnownPlaces {
-    let former = records.former(cloud, &key).map(|(key, record)| FormerPlace {
-        key: key.to_owned(),
-        address: record.address.clone(),
-        identity: record.identity.as_ref().and_then(Identity::name).map(ToOwned::to_owned),
-        moved_at: record.moved_at,
-        until: record.until,
-    });
-    KnownPlaces {
-        identity: identity.name().map(ToOwned::to_owned),
-        moved_at: records.of(&key).and_then(|record| record.moved_at),
-        former: former.collect(),
-        key,
     }
 }
 

@@ -43,7 +43,10 @@ use tokio::sync::{Notify, watch};
 
 #[cfg(feature = "cli")]
 pub(super) use self::by_hand::has_moved;
-use self::keeper::Keeper;
+use self::{
+    keeper::Keeper,
+    records::{Identity, Records},
+};
 use super::{CloudSettings, CloudsContext, Error, Limits, Opening, cloud_label, decorate};
 use crate::{
     names,
@@ -92,6 +95,25 @@ pub(super) struct KnownPlaces {
     pub(super) key: String,
     /// The places that the settings named before.
     pub(super) former: Vec<FormerPlace>,
+}
+
+impl KnownPlaces {
+    /// The places of a cloud by these records, while the settings name the one with this key, where this identity answers.
+    fn new(records: &Records, cloud: &str, key: String, identity: &Identity) -> Self {
+        let former = records.former(cloud, &key).map(|(key, record)| FormerPlace {
+            key: key.to_owned(),
+            address: record.address.clone(),
+            identity: record.identity.as_ref().and_then(Identity::name).map(ToOwned::to_owned),
+            moved_at: record.moved_at,
+            until: record.until,
+        });
+        Self {
+            identity: identity.name().map(ToOwned::to_owned),
+            moved_at: records.of(&key).and_then(|record| record.moved_at),
+            former: former.collect(),
+            key,
+        }
+    }
 }
 
 /// A place that the settings named before.

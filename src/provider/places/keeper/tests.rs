@@ -229,7 +229,7 @@ fn a_former_place_says_since_when_another_identity_answers_there() {
     for (before, has_moved) in [(once, false), (moved, true)] {
         let records = named(&before, &here, "one");
         let key = key("docker", &endpoint(&here).address);
-        let known = known(&records, "docker", key, &Identity::Unnamed);
+        let known = KnownPlaces::new(&records, "docker", key, &Identity::Unnamed);
         assert_eq!(known.former[0].moved_at.is_some(), has_moved, "{records:?}");
     }
 }
