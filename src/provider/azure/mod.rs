@@ -32,6 +32,7 @@ pub use self::settings::Settings;
 use self::{
     answer::{ArmResource, Page, accepted, accepted_of_settings, is_absent},
     credentials::Credentials,
+    settings::AUTHORITY,
 };
 use super::{
     Accepted, Bears, Claim, Error, ErrorClass, Finding, InstanceId, Listed, OwnVm, POD_VM, Pages, Provider,
@@ -43,12 +44,12 @@ use super::{
         too_many_pages,
     },
 };
-use crate::settings::Values;
+use crate::settings::{Endpoint, Malformed, Values};
 
 /// What differs from other clouds.
 pub static CLOUD: Cloud = Cloud {
     instance_type: Some(InstanceTypeKey::new("AZURE_INSTANCE_SIZE")),
-    ..Cloud::new("azure", Settings::KEYS, settings::check, id::parse, open)
+    ..Cloud::new("azure", Settings::KEYS, check, id::parse, open)
 };
 
 /// Versions of Azure's interfaces.
@@ -82,6 +83,13 @@ struct Azure {
     subscription: Option<String>,
     /// The resource group that the settings name, if they can.
     group: Option<String>,
+}
+
+/// Where these settings look for VMs. An identifier names its subscription and group, so this is all of one of Azure's clouds.
+fn check(values: &Values) -> Result<Endpoint, Vec<Malformed>> {
+    let settings = Settings::read(values);
+    let (_, environment) = credentials::source(&settings, &variable).map_err(|malformed| vec![malformed])?;
+    Ok(Endpoint { setting: AUTHORITY, address: environment.manager })
 }
 
 fn open(values: &Values, _: &Opening<'_>) -> Result<Box<dyn Provider>, Error> {

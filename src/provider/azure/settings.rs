@@ -3,14 +3,13 @@
 use hyper::Uri;
 use secrecy::SecretString;
 
-use super::credentials;
 use crate::{
-    provider::http::identity::{is_safe, variable},
-    settings::{Endpoint, Malformed, Values, key::settings},
+    provider::http::identity::is_safe,
+    settings::{Malformed, key::settings},
 };
 
 /// The settings that name a cloud.
-const AUTHORITY: &str = "AZURE_AUTHORITY_HOST";
+pub(super) const AUTHORITY: &str = "AZURE_AUTHORITY_HOST";
 const MANAGER: &str = "AZURE_RESOURCE_MANAGER_ENDPOINT";
 
 settings! {
@@ -96,13 +95,6 @@ pub(super) fn environment(authority: Option<&str>, manager: Option<&str>) -> Res
         Malformed::new(AUTHORITY, problem)
     })?;
     Ok(Environment { authority, manager: of_host(manager), audience: of_host(audience) })
-}
-
-/// Where these settings look for VMs. An identifier names its subscription and group, so this is all of one of Azure's clouds.
-pub(super) fn check(values: &Values) -> Result<Endpoint, Vec<Malformed>> {
-    let settings = Settings::read(values);
-    let (_, environment) = credentials::source(&settings, &variable).map_err(|malformed| vec![malformed])?;
-    Ok(Endpoint { setting: AUTHORITY, address: environment.manager })
 }
 
 #[cfg(test)]

@@ -19,7 +19,7 @@ use tokio::{
     time::timeout,
 };
 
-use super::settings;
+use super::settings::{self, OF_THE_NODES};
 use crate::provider::{
     Error, ErrorClass,
     cloud::{ClusterAccess, Opening, RecordedPlace},
@@ -28,9 +28,6 @@ use crate::provider::{
 
 /// What reading the nodes takes.
 pub(super) const PERMISSIONS: &[Permission] = &[Permission::new("", &["nodes"], &["list"])];
-
-/// The address that is recorded if the settings name no endpoint. The region is recorded with the account.
-pub(super) const OF_THE_NODES: &str = "region-of-the-nodes";
 
 /// The label from which cloud-api-adaptor takes the region of its node.
 const REGION: &str = "topology.kubernetes.io/region";

@@ -2,7 +2,6 @@
 
 use secrecy::SecretString;
 
-use super::region::OF_THE_NODES;
 use crate::{
     provider::http::identity::unsafe_url,
     settings::{Endpoint, Malformed, Values, key::settings},
@@ -10,6 +9,9 @@ use crate::{
 
 /// The setting that says in which region VMs are.
 const VPC: &str = "IBMCLOUD_VPC_ENDPOINT";
+
+/// The address that is recorded if the settings name no endpoint. The region is recorded with the account.
+pub(super) const OF_THE_NODES: &str = "region-of-the-nodes";
 
 settings! {
     /// Where pod VMs of VPC are made, of what, and where they are found again.

@@ -1,4 +1,4 @@
-use super::{region::OF_THE_NODES, *};
+use super::{settings::OF_THE_NODES, *};
 use crate::{
     provider::CATALOGUE,
     settings::{Raw, Snapshot},
