@@ -308,7 +308,7 @@ fn sshd_advice(error: &io::Error) -> &'static str {
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum ProtocolError {
     /// A length outside the protocol's limits.
-    #[error("a packet of {0} bytes (28 to {max} are allowed)", max = crate::packet::MAX_PACKET)]
+    #[error("a packet of {0} bytes (28 to {max} are allowed)", max = crate::xdr::MAX_PACKET)]
     Length(usize),
     /// Not a program of libvirt's.
     #[error("a packet of program {program:#x} version {version}")]

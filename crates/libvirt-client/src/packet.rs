@@ -3,7 +3,7 @@
 use tokio::io::{AsyncRead, AsyncReadExt, copy, sink};
 
 use crate::error::{Error, ProtocolError};
-use crate::xdr::{Decode, Decoder, Encode, XdrError};
+use crate::xdr::{Decode, Decoder, Encode, MAX_PACKET, XdrError};
 
 /// The program of hypervisor calls.
 pub(crate) const REMOTE_PROGRAM: u32 = 0x2000_8086;
@@ -16,8 +16,6 @@ pub(crate) const KEEPALIVE_PONG: i32 = 2;
 /// Both programs have always been at their first version.
 const PROGRAM_VERSION: u32 = 1;
 
-/// The largest packet that libvirt sends or accepts, its length field included.
-pub(crate) const MAX_PACKET: usize = 32 * 1024 * 1024;
 /// The field in front of the header.
 const LENGTH_SIZE: usize = 4;
 /// The header, without the length in front of it.

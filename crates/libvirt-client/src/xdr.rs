@@ -6,6 +6,9 @@
 use thiserror::Error;
 use uuid::Uuid;
 
+/// The largest packet that libvirt sends or accepts, its length field included.
+pub(crate) const MAX_PACKET: usize = 32 * 1024 * 1024;
+
 /// The longest string that libvirt sends or accepts, in bytes.
 pub(crate) const MAX_STRING: usize = 4 * 1024 * 1024;
 
