@@ -87,7 +87,11 @@ impl TokenSource for Iam {
         };
         let call = Call::to("asking IBM Cloud for an access token", Method::POST, &self.url)?;
         let call = call.form(&fields).hiding([&secret]).hiding(&self.profile);
-        let fresh = client.token(call.header("accept", "application/json")?).await?;
+        let fresh = client.token(call.header("accept", "application/json")?).await;
+        let fresh = fresh.map_err(|error| match error.class {
+            ErrorClass::Invalid => error.advising("see IBMCLOUD_IAM_ENDPOINT"),
+            _ => error,
+        })?;
         account_of(&fresh.value)?;
         Ok(fresh)
     }

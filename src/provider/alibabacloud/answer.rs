@@ -183,6 +183,8 @@ fn failure(reply: &Reply) -> Failure {
     let Problem { code, message, request_id } = serde_json::from_slice(&reply.body).unwrap_or_default();
     let message = if request_id.is_empty() { message } else { format!("{message} (request {request_id})") };
     let error = reply.error(&code, &message, class(reply.status, &code));
+    let is_of_clock = code.starts_with("InvalidTimeStamp");
+    let error = if is_of_clock { error.advising("correct the clock of the operator's node") } else { error };
     Failure { code, error }
 }
 
@@ -205,7 +207,10 @@ const CLASSES: [(ErrorClass, &str); 4] = [
         "ChargeType Dependency Forbidden.ChargeType Forbidden.FinancialLocked InstanceLockedForSecurity \
          InvalidOperation Operation",
     ),
-    (ErrorClass::Unauthorized, "Authentication Forbidden InvalidAccessKey InvalidSecurityToken Signature"),
+    (
+        ErrorClass::Unauthorized,
+        "Authentication Forbidden InvalidAccessKey InvalidSecurityToken InvalidTimeStamp Signature",
+    ),
 ];
 
 /// The class of a code. For codes of no class the status decides.
@@ -300,6 +305,7 @@ mod tests {
         for (status, code, is_refused) in [
             (404, "InvalidAccessKeyId.NotFound", true),
             (400, "InvalidSecurityToken.Expired", true),
+            (400, "InvalidTimeStamp.Expired", true),
             (403, "Forbidden.RAM", false),
             (404, "InvalidInstanceId.NotFound", false),
         ] {

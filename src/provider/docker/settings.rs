@@ -65,19 +65,21 @@ impl Settings {
                 Error::new(ErrorClass::Invalid, Message::new(public, full))
             })
         };
-        let malformed = |_| {
-            let message = "a file in DOCKER_CERT_PATH has no PEM that can be read; correct it, then restart the operator";
-            Error::new(ErrorClass::Invalid, message)
+        let malformed = |name: &str, what: &str| {
+            let text = format!(
+                "{name} in DOCKER_CERT_PATH has no {what} in PEM; correct it, then restart the operator"
+            );
+            Error::new(ErrorClass::Invalid, Message::public(text))
         };
-        let chain = |pem: &[u8]| {
-            CertificateDer::pem_slice_iter(pem).collect::<Result<Vec<_>, _>>().map_err(malformed)
+        let chain = |name: &str| {
+            let chain: Vec<_> =
+                CertificateDer::pem_slice_iter(&read(name)?).collect::<Result<_, _>>().unwrap_or_default();
+            if chain.is_empty() { Err(malformed(name, "certificate")) } else { Ok(chain) }
         };
-        let key = PrivateKeyDer::from_pem_slice(&read("key.pem")?).map_err(malformed)?;
-        Ok(Options {
-            authorities: chain(&read("ca.pem")?)?,
-            identity: Some(Identity { chain: chain(&read("cert.pem")?)?, key }),
-            ..options
-        })
+        let key = PrivateKeyDer::from_pem_slice(&read("key.pem")?);
+        let key = key.map_err(|_| malformed("key.pem", "private key without a passphrase"))?;
+        let identity = Some(Identity { chain: chain("cert.pem")?, key });
+        Ok(Options { authorities: chain("ca.pem")?, identity, ..options })
     }
 }
 

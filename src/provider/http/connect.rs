@@ -25,7 +25,7 @@ use hyper_util::{
 use operator_kit::Message;
 use tokio::{net::TcpStream, time::timeout};
 use tokio_rustls::rustls::{
-    self, AlertDescription, CertificateError, ClientConfig, RootCertStore, crypto::ring,
+    self, AlertDescription, CertificateError, ClientConfig, InvalidMessage, RootCertStore, crypto::ring,
 };
 use tower::{BoxError, Service, ServiceExt as _};
 
@@ -92,8 +92,13 @@ fn tls(options: &Options, pinned: Option<&Fingerprint>) -> Result<ClientConfig, 
     let Some(identity) = &options.identity else { return Ok(builder.with_no_client_auth()) };
     let with_own = builder.with_client_auth_cert(identity.chain.clone(), identity.key.clone_key());
     with_own.map_err(|error| {
-        let public = "the operator's own certificate and its key cannot be used; the key must be of ECDSA (P-256 or P-384), of Ed25519, or of RSA \
-                      with 2048 to 4096 bits";
+        let public = match error {
+            rustls::Error::InconsistentKeys(_) => "the operator's own certificate is of another key than the one beside it",
+            _ => {
+                "the operator's own certificate and its key cannot be used; the key must be of ECDSA (P-256 or P-384), of Ed25519, or of \
+                 RSA with 2048 to 4096 bits"
+            }
+        };
         Error::new(ErrorClass::Invalid, Message::new(public, format!("{public}: {error}")))
     })
 }
@@ -180,6 +185,14 @@ pub(super) fn meaning(error: &(dyn error::Error + 'static)) -> (ErrorClass, Stri
             Some(rustls::Error::InvalidCertificate(problem)) => {
                 let certificate = if by_proxy { "the certificate of the proxy" } else { CERTIFICATE };
                 return (ErrorClass::Invalid, format!("{certificate} {}", problem_of_certificate(problem)));
+            }
+            Some(rustls::Error::InvalidMessage(InvalidMessage::InvalidContentType)) => {
+                let public = if by_proxy {
+                    "the proxy does not speak TLS at its port: name it by http:// in HTTPS_PROXY, then restart the operator"
+                } else {
+                    "the cloud's endpoint does not speak TLS at this port"
+                };
+                return (ErrorClass::Invalid, public.to_owned());
             }
             Some(rustls::Error::PeerIncompatible(_)) => {
                 return (ErrorClass::Invalid, NOTHING_IN_COMMON.to_owned());

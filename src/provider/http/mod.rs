@@ -47,7 +47,7 @@ use std::{error, sync::Arc, time::Duration};
 
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::{
-    Request, Response, StatusCode,
+    Request, Response, StatusCode, Uri,
     body::{Bytes, Incoming},
     header::{AUTHORIZATION, HeaderValue, USER_AGENT},
 };
@@ -172,6 +172,17 @@ fn proxy(variables: Proxies) -> Option<Arc<Matcher>> {
     Some(Arc::new(Matcher::builder().https(variables.https?).no(variables.exempt).build()))
 }
 
+/// Fails if this proxy is no URL. Without this, its hosts would be reached without it.
+fn ensure_is_url(proxy: Option<String>) -> Result<(), Error> {
+    let Some(proxy) = proxy else { return Ok(()) };
+    let leads = Matcher::builder().https(proxy).build().intercept(&Uri::from_static("https://cloud.invalid"));
+    leads.map(drop).ok_or_else(|| {
+        let message = "HTTPS_PROXY is no URL that can be used: write special characters of its password as %XX, such as %40 for @, then \
+                       restart the operator";
+        Error::new(ErrorClass::Invalid, message)
+    })
+}
+
 impl Options {
     /// For a server of the machine itself, which gives out credentials.
     pub(super) fn metadata() -> Self {
@@ -181,8 +192,11 @@ impl Options {
 }
 
 impl Client {
-    /// A client that connects when it is first used. Fails if this machine has no trusted certificates.
+    /// A client that connects when it is first used. Fails if this machine has no trusted certificates, or names a proxy that is none.
     pub(super) fn new(options: Options) -> Result<Self, Error> {
+        if options.proxy.is_some() {
+            ensure_is_url(Proxies::of_environment().https)?;
+        }
         let connector = connect::connector(&options)?;
         let http = connect::pool(&connector, options.idle);
         let long_answers = Arc::new(Semaphore::new(LONG_ANSWERS));

@@ -167,7 +167,11 @@ impl PowerVs {
 
     /// All servers of the workspace.
     async fn servers(&self, doing: &'static str) -> Result<Vec<Server>, Error> {
-        let reply = accepted(self.call(doing, Method::GET, None).await?)?;
+        let reply =
+            accepted(self.call(doing, Method::GET, None).await?).map_err(|error| match error.class {
+                ErrorClass::Invalid => error.advising("see POWERVS_SERVICE_INSTANCE_ID and POWERVS_ZONE"),
+                _ => error,
+            })?;
         Ok(reply.json::<Servers>()?.all)
     }
 

@@ -23,7 +23,7 @@ settings! {
     pub struct Settings {
         /// API key of the user or service.
         api_key: Option<SecretString> = IBMCLOUD_API_KEY.required().concerns_deletion(),
-        /// Zone of the workspace, such as us-south.
+        /// Zone of the workspace, such as us-south or eu-de-1. Most are no name of a region.
         zone: String = POWERVS_ZONE.required().concerns_deletion(),
         /// Workspace of the pod VMs: its GUID.
         workspace: String = POWERVS_SERVICE_INSTANCE_ID.required().concerns_deletion(),

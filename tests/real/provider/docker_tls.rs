@@ -79,11 +79,21 @@ fn unfit_certificates_are_reported_and_never_count_as_absence() -> Result<()> {
         fs::remove_file(folder("no-certificate").join("cert.pem"))?;
         daemon.authority.client(&folder("no-key"))?;
         fs::write(folder("no-key").join("key.pem"), "nonsense")?;
+        daemon.authority.client(&folder("empty"))?;
+        fs::write(folder("empty").join("cert.pem"), "")?;
+        daemon.authority.client(&folder("mixed"))?;
+        fs::copy(folder("good").join("key.pem"), folder("mixed").join("key.pem"))?;
         for (name, class, says) in [
             ("stranger", ErrorClass::Invalid, "ca.pem in DOCKER_CERT_PATH"),
             ("unknown", ErrorClass::Unauthorized, "cert.pem in DOCKER_CERT_PATH"),
             ("no-certificate", ErrorClass::Invalid, "reading cert.pem in DOCKER_CERT_PATH failed"),
-            ("no-key", ErrorClass::Invalid, "a file in DOCKER_CERT_PATH has no PEM"),
+            (
+                "no-key",
+                ErrorClass::Invalid,
+                "key.pem in DOCKER_CERT_PATH has no private key without a passphrase",
+            ),
+            ("empty", ErrorClass::Invalid, "cert.pem in DOCKER_CERT_PATH has no certificate in PEM"),
+            ("mixed", ErrorClass::Invalid, "of another key than the one beside it"),
         ] {
             let settings = daemon.settings(&folder(name));
             for id in [&id, &absent] {

@@ -7,6 +7,7 @@ use std::time::Duration;
 use hyper::{Request, StatusCode, body::Bytes, header::HeaderValue};
 use hyper_util::client::proxy::matcher::Matcher;
 use secrecy::SecretString;
+use tokio::{io::AsyncWriteExt as _, net::TcpListener, task::JoinSet};
 
 use self::server::{Answer, Server};
 use super::*;
@@ -258,6 +259,46 @@ async fn a_proxy_that_does_not_answer_is_named() {
     let error = client.send(get(&server.uri("/"))).await.unwrap_err();
     assert_eq!(error.class, ErrorClass::Transient);
     assert!(error.message.for_status().contains("cannot be reached by the proxy"), "{error:?}");
+}
+
+#[tokio::test]
+async fn a_host_or_a_proxy_without_tls_is_no_outage() {
+    let plain = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let https = format!("https://{}", plain.local_addr().unwrap());
+    let _serving = JoinSet::from_iter([async move {
+        while let Ok((mut stream, _)) = plain.accept().await {
+            // As a server of HTTP answers to what is none.
+            let _ = stream.write_all(b"HTTP/1.1 400 Bad Request\r\nconnection: close\r\n\r\n").await;
+            let _ = tokio::io::copy(&mut stream, &mut tokio::io::sink()).await;
+        }
+    }]);
+    let text = async |client: &Client, uri: &str| {
+        let error = client.send(get(uri)).await.unwrap_err();
+        assert_eq!(error.class, ErrorClass::Invalid, "{error:?}");
+        error.message.for_status().to_owned()
+    };
+    let direct = text(&Client::new(options()).unwrap(), &https).await;
+    assert!(direct.ends_with("the cloud's endpoint does not speak TLS at this port"), "{direct}");
+    let matcher = Matcher::builder().all(https).build();
+    let client = Client::new(Options { proxy: Some(Arc::new(matcher)), ..options() }).unwrap();
+    let by_proxy = text(&client, "https://cloud.invalid/").await;
+    assert!(by_proxy.contains("name it by http:// in HTTPS_PROXY"), "{by_proxy}");
+}
+
+#[test]
+fn a_proxy_that_is_no_url_is_an_error_that_does_not_quote_it() {
+    for (proxy, is_url) in [
+        ("http://proxy:3128", true),
+        ("https://user:a%5Eb@proxy:3128", true),
+        ("proxy:3128", true),
+        ("http://user:hu^sh@proxy:3128", false),
+        ("http://user:hu sh@proxy:3128", false),
+    ] {
+        let outcome = ensure_is_url(Some(proxy.to_owned()));
+        assert_eq!(outcome.is_ok(), is_url, "{proxy}");
+        assert!(outcome.err().is_none_or(|error| !format!("{error:?}").contains("sh@")), "{proxy}");
+    }
+    assert!(ensure_is_url(None).is_ok());
 }
 
 #[tokio::test]
