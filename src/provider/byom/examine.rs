@@ -26,9 +26,17 @@ impl Byom {
     /// Reads the pool, tries a write that changes nothing, and logs in to one machine.
     pub(super) async fn examination(&self) -> Result<Vec<Finding>, Error> {
         let begun = Instant::now();
-        let read = match ensure_answered(self.in_time(READ, self.store.read()).await)? {
+        let read = match ensure_answered(self.in_time(READ, self.store.find()).await)? {
             Err(error) => return Ok(vec![Finding::tried("read the pool", Err(error))]),
-            Ok(read) => read,
+            Ok(None) => {
+                let text = format!(
+                    "the ConfigMap {} does not exist: cloud-api-adaptor makes it when it first runs; if it has run, correct \
+                     POOL_CONFIGMAP_NAME or POOL_NAMESPACE",
+                    self.store.full_name
+                );
+                return Ok(vec![Finding::untried("read the pool", text)]);
+            }
+            Ok(Some(read)) => read,
         };
         let (name, pool) = (&self.store.full_name, &read.pool);
         let contents = format!(

@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::ConfigMap;
 use kube::{Api, ResourceExt as _, api::PostParams};
 use operator_kit::{
     Message,
-    api_call::{ApiError, bounded},
+    api_call::{ApiError, bounded, get_opt},
 };
 use tokio::sync::Mutex;
 
@@ -47,7 +47,16 @@ impl Store {
 
     /// The pool as it is now.
     pub(super) async fn read(&self) -> Result<Read, Error> {
-        let object = self.get().await?;
+        self.pool_in(self.get().await?)
+    }
+
+    /// The same; `None` if the `ConfigMap` does not exist.
+    pub(super) async fn find(&self) -> Result<Option<Read>, Error> {
+        let found = get_opt(&self.api, &self.name).await.map_err(|error| self.explain("reading", &error))?;
+        found.map(|object| self.pool_in(object)).transpose()
+    }
+
+    fn pool_in(&self, object: ConfigMap) -> Result<Read, Error> {
         if !self.expected.accepts(object.metadata.uid.as_deref()) {
             let public = "the pool's ConfigMap was made anew and has forgotten whose the machines are";
             return Err(self.error(ErrorClass::Transient, public, public));

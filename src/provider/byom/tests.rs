@@ -224,6 +224,14 @@ async fn an_examination_reports_what_hangs_in_time_for_check_and_the_rest_too() 
     assert!(start.elapsed() < CHECK, "{:?}", start.elapsed());
 }
 
+#[tokio::test]
+async fn a_pool_that_cloud_api_adaptor_has_not_made_yet_is_no_failure_of_an_examination() {
+    let server = ApiServer::expecting([Call::get(PATH).answer(Answer::not_found("configmaps", NAME))]);
+    let [finding]: [Finding; 1] = provider(&server, None).examine().await.unwrap().try_into().unwrap();
+    let Outcome::Untried(text) = &finding.outcome else { panic!("{finding:?}") };
+    assert!(text.contains("when it first runs"), "{text}");
+}
+
 #[test]
 fn without_a_cluster_the_error_says_what_it_is_for() {
     let error = open(&Values::default(), &Opening::new(1)).err().unwrap();

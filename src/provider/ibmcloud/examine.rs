@@ -1,6 +1,9 @@
 //! The examination of a region, before a VM must be deleted there.
 
+use std::time::Duration;
+
 use operator_kit::Message;
+use tokio::time::timeout;
 
 use super::{ACTIONS, IbmCloud, Instance, MOST_READ};
 use crate::provider::{
@@ -9,6 +12,9 @@ use crate::provider::{
 };
 
 const LOOK_UP_TAGS: &str = "look up tags";
+
+/// How long the tags may take. `check` ends the whole examination after 20 s, and would lose what was found out until then.
+const PATIENCE: Duration = Duration::from_secs(8);
 
 impl IbmCloud {
     /// Gets a token, and lists what deletions and the sweep may list.
@@ -59,21 +65,25 @@ impl IbmCloud {
             }
         };
         let why = format!("VPC tells only at a deletion whether the credentials have {}", ACTIONS[2]);
-        Ok(vec![look_up, self.examined_tags().await?, Finding::untried(DELETE, why)])
+        Ok(vec![look_up, self.examined_tags().await, Finding::untried(DELETE, why)])
     }
 
     /// Whether the sweep can list.
-    async fn examined_tags(&self) -> Result<Finding, Error> {
+    async fn examined_tags(&self) -> Finding {
         let mut tagged = 0;
         let count = &mut |page: Vec<Listed>| tagged += page.iter().filter(|vm| !vm.tags.is_empty()).count();
-        let listed = ensure_answered(self.list(count).await)?;
+        let listed = timeout(PATIENCE, self.list(count)).await.unwrap_or_else(|_| {
+            let text = format!("Global Search did not answer within {PATIENCE:?}");
+            Err(Error::new(ErrorClass::Transient, Message::public(text)))
+        });
         if listed.is_ok() && tagged == 0 {
             let text =
                 format!("Global Search shows no tag of a pod VM, so the credentials may lack {}", ACTIONS[3]);
-            return Ok(Finding::untried(LOOK_UP_TAGS, text));
+            return Finding::untried(LOOK_UP_TAGS, text);
         }
         let shown = counted(tagged, "instance");
         let shown = listed.map(|()| format!("Global Search shows tags of {shown} named {POD_VM}…"));
-        Ok(Finding::tried(LOOK_UP_TAGS, shown))
+        let advice = "deletions for PeerPods do not need it: see IBMCLOUD_GLOBAL_SEARCH_ENDPOINT";
+        Finding::tried(LOOK_UP_TAGS, shown.map_err(|error| error.advising(advice)))
     }
 }
