@@ -29,6 +29,8 @@ pub(super) struct Sources {
     pub(super) secret: bool,
     /// What they say.
     pub(super) settings: AdaptorSettings,
+    /// Whether cloud-api-adaptor loads its provider from a plugin.
+    pub(super) has_plugin: bool,
     /// The settings that cloud-api-adaptor requires and that they lack.
     pub(super) missing: Vec<&'static str>,
     /// Their content, as the operator reads its files; `None` if one does not exist, or if a value is no text.
@@ -75,6 +77,7 @@ impl Sources {
             config_map: config_map.is_some(),
             secret: secret.is_some(),
             settings,
+            has_plugin: is_true(&text("ENABLE_CLOUD_PROVIDER_EXTERNAL_PLUGIN")),
             missing: resources::missing(config_map.as_ref(), secret.as_ref()),
             raw: raw(config_map.as_ref(), secret.as_ref()),
             another_cluster,
@@ -132,6 +135,7 @@ pub(super) mod tests {
             config_map: true,
             secret: true,
             settings: AdaptorSettings::read(Some(&config_map), Some(&secret)),
+            has_plugin: false,
             missing: Vec::new(),
             raw: raw(Some(&config_map), Some(&secret)),
             another_cluster: None,

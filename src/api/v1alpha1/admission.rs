@@ -6,7 +6,7 @@ use kube::KubeSchema;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::Resources;
+use super::{OBJECT_NAME, Resources};
 
 /// The default runtime class of peer pods.
 pub const RUNTIME_CLASS: &str = "kata-remote";
@@ -26,7 +26,7 @@ pub struct Admission {
     /// The runtime class of peer pods.
     #[serde(default = "default_runtime_class")]
     #[schemars(length(min = 1, max = 253))]
-    #[x_kube(validation = Rule::new("self.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*$')")
+    #[x_kube(validation = Rule::new(OBJECT_NAME)
         .message("runtimeClassName must be the name of a RuntimeClass, such as kata-remote"))]
     pub runtime_class_name: String,
 

@@ -32,6 +32,10 @@ pub const RELEASE_ABANDON: &str = "abandon";
 /// API server itself. The guard (a validating admission policy of the installation) requires it.
 pub const RECORD_VERB: &str = "record";
 
+/// The rule for the name of an object.
+const OBJECT_NAME: &str =
+    "self.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*$')";
+
 /// The right to remove [`FINALIZER`], and to add finalizers; see [`RECORD_VERB`].
 pub const RELEASE_VERB: &str = "release";
 

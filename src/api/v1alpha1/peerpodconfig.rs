@@ -20,7 +20,7 @@ use operator_kit::metadata;
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize};
 
-use super::{Admission, Resources};
+use super::{Admission, OBJECT_NAME, Resources};
 
 /// The most VMs that a [`PeerPodConfigSpec::limit`] may be.
 pub const MOST_VMS: u32 = 1_000_000;
@@ -89,11 +89,13 @@ pub struct PeerPodConfigSpec {
     /// The Secret with cloud-api-adaptor's credentials, in the namespace of the PeerPodConfig.
     #[serde(default = "default_secret")]
     #[schemars(length(min = 1, max = 253))]
+    #[x_kube(validation = Rule::new(OBJECT_NAME).message("cloudSecretName must be the name of a Secret in the namespace of the PeerPodConfig"))]
     pub cloud_secret_name: String,
 
     /// The `ConfigMap` with cloud-api-adaptor's settings, in the namespace of the PeerPodConfig.
     #[serde(default = "default_config_map")]
     #[schemars(length(min = 1, max = 253))]
+    #[x_kube(validation = Rule::new(OBJECT_NAME).message("configMapName must be the name of a ConfigMap in the namespace of the PeerPodConfig"))]
     pub config_map_name: String,
 
     /// Selects nodes that have all of these labels. Without `nodeSelector` and `labelSelector`, nodes with

@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::DaemonSet;
 use kube::ResourceExt;
-use operator_kit::text::listed;
+use operator_kit::text::{cut, listed};
 
 use super::super::{
     conditions::{Finding, Reason},
@@ -13,9 +13,12 @@ use super::super::{
 };
 use crate::{
     api::v1alpha1::PeerPodConfigSpec,
-    provider::{Cloud, CloudSettings},
+    provider::{CLOUDS, Cloud, CloudSettings},
     settings::Endpoint,
 };
+
+/// How much is shown of a `CLOUD_PROVIDER` that is none, in bytes.
+const LONGEST_NAME: usize = 64;
 
 /// On the DaemonSet: the hash of the settings in force, and since when they are in force while Pods run on older ones.
 pub(super) const SETTINGS: &str = "peerpods.confidentialcontainers.org/settings";
@@ -39,6 +42,15 @@ pub(super) fn problem(spec: &PeerPodConfigSpec, sources: &Sources) -> Option<Str
         return Some(format!(
             "neither the ConfigMap {config_map} nor the Secret {secret} has CLOUD_PROVIDER; set it to the \
              name of the cloud"
+        ));
+    }
+    let name = &sources.settings.cloud_name;
+    if sources.settings.cloud.is_none() && !sources.has_plugin {
+        return Some(format!(
+            "the ConfigMap {config_map} or the Secret {secret} has the CLOUD_PROVIDER {:?}, which is no provider: set it to one of \
+             {}; a provider of a plugin needs ENABLE_CLOUD_PROVIDER_EXTERNAL_PLUGIN=true",
+            cut(name, LONGEST_NAME),
+            CLOUDS.map(Cloud::name).join(", ")
         ));
     }
     let foreign = sources.another_cluster?;
@@ -232,6 +244,20 @@ mod tests {
             assert!(misfit.contains("CLOUD_PROVIDER aws and PROBE_PORT 8000"), "{misfit}");
             assert!(!misfit.contains("delete each Pod"), "{misfit}");
         }
+    }
+
+    #[test]
+    fn a_provider_that_nobody_knows_is_deployed_if_a_plugin_may_have_it() {
+        let of = |has_plugin| {
+            let sources = Sources { has_plugin, ..sources(&json!({ "CLOUD_PROVIDER": "libvrt" })) };
+            problem(&PeerPodConfigSpec::default(), &sources)
+        };
+        let message = of(false).unwrap();
+        assert!(
+            message.contains("CLOUD_PROVIDER \"libvrt\"") && message.contains("libvirt, aws"),
+            "{message}"
+        );
+        assert_eq!(of(true), None);
     }
 
     #[test]
