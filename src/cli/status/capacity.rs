@@ -178,7 +178,9 @@ fn config(config: &PeerPodConfig, nodes: &[NodeRow], namespace: &str) -> ConfigR
     ConfigRow {
         namespace: config.namespace().unwrap_or_default(),
         name: config.name_any(),
-        ready: ready.map_or_else(|| "Unknown".to_owned(), |it| it.status.clone()),
+        ready: ready
+            .filter(|_| unhandled(config).is_none())
+            .map_or_else(|| "Unknown".to_owned(), |it| it.status.clone()),
         reason: ready.map(|it| it.reason.clone()).unwrap_or_default(),
         message: ready.map(|it| it.message.clone()).unwrap_or_default(),
         resource: request.resource,
@@ -192,7 +194,17 @@ fn config(config: &PeerPodConfig, nodes: &[NodeRow], namespace: &str) -> ConfigR
     }
 }
 
-/// The problems that a PeerPodConfig reports about itself.
+/// What of a PeerPodConfig its conditions do not know yet.
+fn unhandled(config: &PeerPodConfig) -> Option<&'static str> {
+    let ready = conditions(config).find(|it| it.type_ == ConditionType::Ready.as_str())?;
+    let is_deleting = config.metadata.deletion_timestamp.is_some();
+    if is_deleting && ready.reason != Reason::Deleting.as_str() {
+        return Some("deletion");
+    }
+    (!is_deleting && ready.observed_generation < config.metadata.generation).then_some("last change")
+}
+
+/// The problems that a PeerPodConfig reports about itself, and that its conditions are outdated.
 pub(super) fn problems(config: &PeerPodConfig) -> Vec<Problem> {
     let is_ready = |it: &Condition| it.type_ == ConditionType::Ready.as_str();
     // `Ready` repeats the reason of one of its parts, unless no part has it.
@@ -203,7 +215,14 @@ pub(super) fn problems(config: &PeerPodConfig) -> Vec<Problem> {
         let Condition { type_, reason, message, .. } = condition;
         Problem { severity, subject: subject.clone(), text: format!("{type_}, {reason}: {message}") }
     };
-    reported.map(problem).collect()
+    let outdated = unhandled(config).map(|what| Problem {
+        severity: Severity::Warning,
+        subject: subject.clone(),
+        text: format!(
+            "no operator has handled its {what} yet; if this lasts, none runs with the controller peerpodconfig"
+        ),
+    });
+    reported.map(problem).chain(outdated).collect()
 }
 
 /// The severity of the problem that a condition reports, if it reports one.
