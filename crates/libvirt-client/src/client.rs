@@ -35,6 +35,7 @@ pub struct Client {
 impl Client {
     /// A client that connects when it is first used, within a tokio runtime.
     pub fn new(uri: ConnectUri, options: Options) -> Self {
+        let options = options.bounded();
         Self {
             connections: Arc::new(Connections::new(uri, &options)),
             stalled_after: options.stalled_after,

@@ -82,7 +82,7 @@ impl Slot {
 
 impl Connections {
     pub(crate) fn new(uri: ConnectUri, options: &Options) -> Self {
-        let slots = vec![Slot::default(); options.connections.max(1)].into_boxed_slice();
+        let slots = vec![Slot::default(); options.connections].into_boxed_slice();
         let usual =
             if matches!(uri.endpoint(), Endpoint::Ssh(_)) { SSH_CONNECT_TIMEOUT } else { CONNECT_TIMEOUT };
         let connect_timeout = options.connect_timeout.unwrap_or(usual);
