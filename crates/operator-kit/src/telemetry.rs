@@ -29,14 +29,18 @@ pub fn filter_variables(program: &str) -> [String; 2] {
 /// The default directives.
 pub const DEFAULT_FILTER: &str = "info";
 
-/// The most that these targets may log: what they log at lower levels holds secrets. [`init`] sees to that, and allows more only to a
-/// directive that names the very target. A host with a subscriber of its own must do the same.
+/// The most that some targets may log, as directives: what they log at lower levels holds secrets. [`init`] sees to that, and allows more only
+/// to a directive that names the very target. A host with a subscriber of its own must do the same.
 ///
 /// - The client warns of an undecodable answer with the whole answer, which may be all Secrets of a namespace. The error that it returns
 ///   says what was wrong with it.
 /// - A kubeconfig that cannot be read is quoted.
 /// - A watch whose credentials cannot be renewed shows the command of the kubeconfig's exec plugin, and what that printed.
-pub const WITHOUT_SECRETS: [(&str, LevelFilter); 3] = [
+pub const WITHOUT_SECRETS: &str =
+    "kube_client::client=error,kube_client::config=info,kube_runtime::watcher=info";
+
+/// The same as levels, as a test shows.
+const LIMITS: [(&str, LevelFilter); 3] = [
     ("kube_client::client", LevelFilter::ERROR),
     ("kube_client::config", LevelFilter::INFO),
     ("kube_runtime::watcher", LevelFilter::INFO),
@@ -91,7 +95,7 @@ fn limited(chosen: Targets) -> Targets {
         longest.map_or(chosen.default_level().unwrap_or(LevelFilter::OFF), |(_, level)| level)
     };
     let is_named = |target: &str| chosen.iter().any(|(named, _)| named == target);
-    let limits = WITHOUT_SECRETS.into_iter().filter(|(target, _)| !is_named(target));
+    let limits = LIMITS.into_iter().filter(|(target, _)| !is_named(target));
     let limits: Vec<_> = limits.map(|(target, limit)| (target, limit.min(level(target)))).collect();
     chosen.with_targets(limits)
 }
@@ -223,7 +227,8 @@ mod tests {
             });
             (filter.to_string(), problem)
         };
-        let limits = WITHOUT_SECRETS.map(|(target, level)| format!("{target}={level},"));
+        let limits = LIMITS.map(|(target, level)| format!("{target}={level},"));
+        assert_eq!(limits.concat(), format!("{WITHOUT_SECRETS},"));
         let with = |level: &str| format!("{}{level}", limits.iter().rev().cloned().collect::<String>());
         assert_eq!(filter_of("debug", "trace"), (with("debug"), None));
         assert_eq!(filter_of("", "trace"), (with("trace"), None));
