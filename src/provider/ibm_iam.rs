@@ -10,7 +10,7 @@ use super::{
     account::Account,
     cloud::{AdaptorVolume, Opening, VolumeSource},
     finding::examine,
-    http::{Authorized, Call, Client, Fresh, Proof, TokenSource, identity::variable, jwt},
+    http::{Authorized, Call, Client, Fresh, Proof, Reply, TokenSource, identity::variable, jwt},
 };
 
 /// The path of the endpoint. Settings name it with or without.
@@ -87,7 +87,8 @@ impl TokenSource for Iam {
         };
         let call = Call::to("asking IBM Cloud for an access token", Method::POST, &self.url)?;
         let call = call.form(&fields).hiding([&secret]).hiding(&self.profile);
-        let fresh = client.token(call.header("accept", "application/json")?).await;
+        let reply = client.send(call.header("accept", "application/json")?).await?;
+        let fresh = reply.success_or(Reply::refusal).and_then(|reply| reply.token());
         let fresh = fresh.map_err(|error| match error.class {
             ErrorClass::Invalid => error.advising("see IBMCLOUD_IAM_ENDPOINT"),
             _ => error,

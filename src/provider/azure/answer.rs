@@ -120,12 +120,18 @@ pub(super) fn accepted(reply: Reply) -> Result<Reply, Error> {
 /// The same for an answer about the group of the settings.
 pub(super) fn accepted_of_settings(reply: Reply) -> Result<Reply, Error> {
     reply.success_or(|reply| match meaning(reply) {
-        (code, error) if matches!(&*code, "ResourceGroupNotFound" | "SubscriptionNotFound") => {
-            error.advising("correct AZURE_SUBSCRIPTION_ID, AZURE_RESOURCE_GROUP or AZURE_TENANT_ID")
+        (code, error) if code == "ResourceGroupNotFound" => {
+            error.advising("correct AZURE_RESOURCE_GROUP, or AZURE_SUBSCRIPTION_ID")
+        }
+        (code, error) if OF_TENANT.contains(&&*code) => {
+            error.advising("correct AZURE_SUBSCRIPTION_ID, AZURE_TENANT_ID or AZURE_AUTHORITY_HOST")
         }
         (_, error) => error,
     })
 }
+
+/// The codes for a subscription that the tenant does not have.
+const OF_TENANT: [&str; 2] = ["SubscriptionNotFound", "InvalidAuthenticationTokenTenant"];
 
 /// Azure's code, and the error that a reply means.
 fn meaning(reply: &Reply) -> (String, Error) {
@@ -146,7 +152,7 @@ fn advise_on_vm(code: &str, error: Error) -> Error {
             "Resource Manager may still list a resource that its region does not know: if this lasts and the resource is gone, {}",
             release_advice()
         )),
-        "SubscriptionNotFound" | "InvalidAuthenticationTokenTenant" => error.advising(
+        _ if OF_TENANT.contains(&code) => error.advising(
             "the credentials are for another tenant than that of the VM's subscription, or the subscription is in another \
              cloud (AZURE_AUTHORITY_HOST)",
         ),

@@ -175,8 +175,12 @@ fn proxy(variables: Proxies) -> Option<Arc<Matcher>> {
 /// Fails if this proxy is no URL. Without this, its hosts would be reached without it.
 fn ensure_is_url(proxy: Option<String>) -> Result<(), Error> {
     let Some(proxy) = proxy else { return Ok(()) };
+    let text = proxy.split_once("://").map_or(&*proxy, |(_, text)| text);
+    let host = text.split(['/', '?', '#']).next().unwrap_or_default();
+    // A password with these characters would be cut there, and its rest be part of the host or of the path.
+    let is_cut = text.matches('@').count() != host.matches('@').count() || host.matches('@').count() > 1;
     let leads = Matcher::builder().https(proxy).build().intercept(&Uri::from_static("https://cloud.invalid"));
-    leads.map(drop).ok_or_else(|| {
+    leads.filter(|_| !is_cut).map(drop).ok_or_else(|| {
         let message = "HTTPS_PROXY is no URL that can be used: write special characters of its password as %XX, such as %40 for @, then \
                        restart the operator";
         Error::new(ErrorClass::Invalid, message)

@@ -160,12 +160,16 @@ fn compute_refuses_requests_for_one_vm_or_for_all() {
 
 #[test]
 fn a_group_that_azure_does_not_find_is_corrected_in_the_settings_or_given_up_with_its_vm() {
-    for code in ["ResourceGroupNotFound", "SubscriptionNotFound"] {
+    for (status, code, setting) in [
+        (404, "ResourceGroupNotFound", "AZURE_RESOURCE_GROUP"),
+        (404, "SubscriptionNotFound", "AZURE_TENANT_ID"),
+        (401, "InvalidAuthenticationTokenTenant", "AZURE_AUTHORITY_HOST"),
+    ] {
         let text = |outcome: Result<Reply, Error>| outcome.unwrap_err().message.for_log().to_owned();
-        let of_settings = text(accepted_of_settings(resource_manager(404, code)));
-        assert!(of_settings.contains("correct AZURE_SUBSCRIPTION_ID"), "{of_settings}");
+        let of_settings = text(accepted_of_settings(resource_manager(status, code)));
+        assert!(of_settings.contains(setting), "{of_settings}");
         assert!(!of_settings.contains("abandon") && !of_settings.contains("VM"), "{of_settings}");
-        let of_vm = text(accepted(resource_manager(404, code)));
+        let of_vm = text(accepted(resource_manager(status, code)));
         assert!(of_vm.contains("of the VM") || of_vm.contains("the VM's"), "{of_vm}");
     }
 }

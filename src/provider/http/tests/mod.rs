@@ -291,7 +291,12 @@ fn a_proxy_that_is_no_url_is_an_error_that_does_not_quote_it() {
         ("http://proxy:3128", true),
         ("https://user:a%5Eb@proxy:3128", true),
         ("proxy:3128", true),
+        ("http://user:p%40ss@proxy:3128/", true),
         ("http://user:hu^sh@proxy:3128", false),
+        ("http://user:hu@sh@proxy:3128", false),
+        ("http://user:hu/sh@proxy:3128", false),
+        ("user:hu#sh@proxy:3128", false),
+        ("http://user:hu?sh@proxy:3128", false),
         ("http://user:hu sh@proxy:3128", false),
     ] {
         let outcome = ensure_is_url(Some(proxy.to_owned()));
