@@ -73,7 +73,9 @@ impl Raw {
             };
             one.len() == two.len() && one.iter().all(|(name, value)| equal(name, value))
         };
-        same(&self.settings, &other.settings) && same(&self.credentials, &other.credentials)
+        same(&self.settings, &other.settings)
+            && same(&self.credentials, &other.credentials)
+            && self.line_ends == other.line_ends
     }
 }
 

@@ -29,8 +29,11 @@ impl Values {
         for key in keys {
             let Some(value) = self.get(key.name).map(ExposeSecret::expose_secret) else { continue };
             odd.extend(misfit(key, value));
+            // cloud-api-adaptor trims some of what only the creation of a VM needs.
+            let is_exact = key.concerns_deletion && key.kind != Kind::Tags;
             let has_line_end = !key.operator_only && raw.line_ends.contains(key.name);
-            odd.extend(around(value, has_line_end).map(|around| Warning::NotAlone { key: key.name, around }));
+            let around = around(value, is_exact, has_line_end);
+            odd.extend(around.map(|around| Warning::NotAlone { key: key.name, around }));
         }
         odd
     }
@@ -50,14 +53,16 @@ fn misfit(key: &Key, value: &str) -> Option<Warning> {
     }
 }
 
-/// What is around a value by mistake.
-fn around(value: &str, has_line_end: bool) -> Option<&'static str> {
+/// What is around a value by mistake. `is_exact`: blanks and line ends count.
+fn around(value: &str, is_exact: bool, has_line_end: bool) -> Option<&'static str> {
     let is_quoted = |quote: char| value.len() > 1 && value.starts_with(quote) && value.ends_with(quote);
     if value.trim_start().starts_with('{') {
         // What is around JSON does not matter.
         None
     } else if ['"', '\''].into_iter().any(is_quoted) {
         Some("is in quotes, which are part of the value")
+    } else if !is_exact {
+        None
     } else if value.trim() != value {
         Some("begins or ends with a blank, which is part of the value")
     } else {

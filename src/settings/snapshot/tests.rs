@@ -57,7 +57,7 @@ fn a_switch_is_on_with_1_or_true_alone_in_upper_or_lower_case() {
 
 #[test]
 fn what_is_around_a_value_is_part_of_it() {
-    const KEY: &str = "GCP_NETWORK";
+    const KEY: &str = "GCP_CREDENTIALS";
     let around = |name: &'static str, value: &str, line_ends: &[&str]| {
         let settings = map(&[("CLOUD_PROVIDER", "gcp"), ("GCP_PROJECT_ID", "peer-pods")]);
         let line_ends = line_ends.iter().map(|name| (*name).to_owned()).collect();
@@ -80,7 +80,10 @@ fn what_is_around_a_value_is_part_of_it() {
     }
     assert_eq!(around(KEY, "hush", &[KEY]).as_deref(), Some(" ends with a line end"));
     assert_eq!(around(KEY, "hush", &["GCP_ZONE"]), None);
-    assert_eq!(around("GCP_CREDENTIALS", "{} ", &["GCP_CREDENTIALS"]), None, "it is JSON");
+    assert_eq!(around(KEY, "{} ", &[KEY]), None, "it is JSON");
+    let trimmed = "GCP_NETWORK";
+    assert_eq!(around(trimmed, "hush ", &[trimmed]), None, "no deletion depends on it");
+    assert_eq!(around(trimmed, "'hush'", &[]).as_deref(), Some(" is in quotes"));
     let base = "CLOUDSDK_API_ENDPOINT_OVERRIDES_COMPUTE";
     assert_eq!(around(base, "https://hush/", &[base]), None, "cloud-api-adaptor does not read it");
 }

@@ -82,7 +82,7 @@ async fn a_change_of_the_credentials_alone_comes_into_force() {
 #[tokio::test]
 async fn the_last_good_settings_stay_in_force_until_the_bad_ones_are_corrected() {
     let folder = TempDir::new().unwrap();
-    fs::write(folder.path().join("CLOUD_PROVIDER"), "libvirt\n").unwrap();
+    fs::write(folder.path().join("CLOUD_PROVIDER"), "libvirt").unwrap();
     let mut fixture = Fixture::start(folder, "").await;
 
     fixture.write("CLOUD_PROVIDER", "opnstack");
@@ -161,6 +161,8 @@ fn equal_content_and_equal_errors_are_no_news() {
     assert!(in_force.accept(Ok(raw("opnstack"))));
     assert!(in_force.accept(Ok(raw("libvirt"))));
     assert_eq!(in_force.state.generation, 1);
+    let line_ends = ["CLOUD_PROVIDER".to_owned()].into();
+    assert!(in_force.accept(Ok(Raw { line_ends, ..raw("libvirt") })), "cloud-api-adaptor has another value");
 }
 
 #[test]
