@@ -1,5 +1,7 @@
 //! `drain`: prepares the operator's removal.
 
+mod texts;
+
 use std::{
     fmt::Debug,
     future::pending,
@@ -28,19 +30,19 @@ use operator_kit::{
     crd::crd_name,
     metadata::Metadata,
     projection::{IDENTITY_ALONE, MOST, Part, Projection, reading},
-    text::listed,
     watch::{self, paged},
 };
 use serde::de::DeserializeOwned;
 use serde_json::json;
 use tokio::time::{Instant, timeout_at};
 
+use self::texts::{names, with_finalizers, with_pods};
 use super::{NamespaceArgs, patience, retry::Retry, serving::block_on, terminal};
 use crate::{
     api::v1alpha1::{CRDS, PeerPod, PeerPodConfig},
     names::{COMPONENT_LABEL, NAME_LABEL, OPERATOR, OPERATOR_COMPONENT, PLACES},
     peerpod::{
-        object::{has_finalizer, has_unread_finalizers, owner},
+        object::{has_finalizer, has_unread_finalizers},
         trim::trim,
     },
 };
@@ -357,40 +359,6 @@ impl Drain {
         }
         if seen { Ok(store.state()) } else { Err(unreadable(problem)) }
     }
-}
-
-/// The objects' names for people: the first of them.
-fn names<K: Resource<DynamicType = ()>>(objects: &[Arc<K>]) -> String {
-    let mut names: Vec<_> = objects
-        .iter()
-        .map(|object| format!("{}/{}", object.namespace().unwrap_or_default(), object.name_any()))
-        .collect();
-    names.sort();
-    listed(&names)
-}
-
-/// These PeerPods, each with its finalizers.
-fn with_finalizers(peerpods: &[Arc<PeerPod>]) -> String {
-    let named = |it: &Arc<PeerPod>| {
-        format!("{}/{} ({})", it.namespace().unwrap_or_default(), it.name_any(), it.finalizers().join(", "))
-    };
-    let mut named: Vec<_> = peerpods.iter().map(named).collect();
-    named.sort();
-    listed(&named)
-}
-
-/// The Pods of these PeerPods, each with its PeerPod.
-fn with_pods(peerpods: &[Arc<PeerPod>]) -> String {
-    let named = |peerpod: &Arc<PeerPod>| {
-        let (namespace, name) = (peerpod.namespace().unwrap_or_default(), peerpod.name_any());
-        match owner(peerpod) {
-            Some(pod) => format!("{namespace}/{} (PeerPod {name})", pod.name),
-            None => format!("the PeerPod {namespace}/{name}, which no Pod owns"),
-        }
-    };
-    let mut named: Vec<_> = peerpods.iter().map(named).collect();
-    named.sort();
-    listed(&named)
 }
 
 #[cfg(test)]

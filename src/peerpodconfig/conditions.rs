@@ -85,8 +85,8 @@ reasons! {
     /// Some selected nodes have taints that cloud-api-adaptor's Pods do not tolerate. Tolerate them in
     /// `adaptor.tolerations`, or select other nodes.
     NodesTainted => AdaptorReady(false), Warning;
-    /// The ConfigMap or the Secret does not exist, neither has `CLOUD_PROVIDER`, or by `TAGS` or `SWEEP_CLUSTER` the VMs would
-    /// be another cluster's. Create the missing object, set `CLOUD_PROVIDER`, or correct those keys.
+    /// The ConfigMap or the Secret does not exist, neither has the `CLOUD_PROVIDER` of a provider or of a plugin, or by `TAGS` or
+    /// `SWEEP_CLUSTER` the VMs would be another cluster's. Create the missing object, set `CLOUD_PROVIDER`, or correct those keys.
     SettingsMissing => AdaptorReady(false), Warning;
     /// The operator cannot use the selector or another field. The message says why.
     InvalidSpec => AdaptorReady(false), Warning;

@@ -18,7 +18,7 @@ families! {
     reviews: Counter = "admission_reviews_total" ["outcome"],
 }
 
-/// Its buckets are of its own.
+/// The histogram of a family has other buckets.
 const DURATION: Description = Description {
     name: "peerpod_operator_admission_review_duration_seconds",
     kind: "histogram",

@@ -96,10 +96,10 @@ pub fn mutate<'p>(pod: &'p Pod<'p>, options: &'p Options) -> Result<Mutation<'p>
     let init_containers = list_of(pod.spec.init_containers.as_ref());
     for (list, group) in [("initContainers", init_containers), ("containers", containers)] {
         for (index, container) in group.iter().enumerate() {
-            let vm = options.extended_resource.as_str();
-            let found = changes.move_container(list, index, container.resources.as_ref(), vm)?;
+            let vm_resource = options.extended_resource.as_str();
+            let found = changes.move_container(list, index, container.resources.as_ref(), vm_resource)?;
             let known = before.demand(&container.name);
-            refilled |= known.is_some() && asks_for_moved(container.resources.as_ref(), vm);
+            refilled |= known.is_some() && asks_for_moved(container.resources.as_ref(), vm_resource);
             let demand = known.unwrap_or(found);
             demands.push((container.role(list), demand));
             after.containers.push((&container.name, demand));
@@ -141,8 +141,8 @@ fn is_moved(names: &[&str], resource: &str) -> bool {
 }
 
 /// Whether these ask for a resource that the VM provides, besides the VM itself.
-fn asks_for_moved(resources: Option<&Resources>, vm: &str) -> bool {
-    let moves = |resource: &str| is_moved(&MOVED, resource) && resource != vm;
+fn asks_for_moved(resources: Option<&Resources>, vm_resource: &str) -> bool {
+    let moves = |resource: &str| is_moved(&MOVED, resource) && resource != vm_resource;
     LISTS.into_iter().any(|list| Resources::list(resources, list).iter().any(|(resource, _)| moves(resource)))
 }
 
@@ -163,12 +163,12 @@ impl Container<'_> {
 /// Refuses too many resources. A review must accept what an earlier one accepted and added the VM to.
 fn few_resources(
     resources: Option<&Resources>,
-    vm: &str,
+    vm_resource: &str,
     place: &dyn Fn() -> String,
 ) -> Result<(), InvalidPod> {
     for list in LISTS {
         let entries = Resources::list(resources, list);
-        if entries.len() > MOST_RESOURCES && !entries.iter().any(|(resource, _)| **resource == *vm) {
+        if entries.len() > MOST_RESOURCES && !entries.iter().any(|(resource, _)| **resource == *vm_resource) {
             return Err(InvalidPod { path: format!("{}.{list}", place()), problem: Problem::TooMany });
         }
     }
@@ -202,13 +202,13 @@ impl<'p> Mutation<'p> {
         list: &str,
         index: usize,
         resources: Option<&'p Resources<'p>>,
-        vm: &'p str,
+        vm_resource: &'p str,
     ) -> Result<Demand, InvalidPod> {
         let path = || format!("spec.{list}[{index}].resources");
-        few_resources(resources, vm, &path)?;
+        few_resources(resources, vm_resource, &path)?;
         let found = demand(resources, &path)?.with_default_requests();
-        let moves = |resource: &str| is_moved(&MOVED, resource) || resource == vm;
-        let asks_for = (list == "containers" && index == 0).then_some(vm);
+        let moves = |resource: &str| is_moved(&MOVED, resource) || resource == vm_resource;
+        let asks_for = (list == "containers" && index == 0).then_some(vm_resource);
         self.move_resources(&format!("/spec/{list}/{index}/resources"), resources, moves, asks_for);
         Ok(found)
     }

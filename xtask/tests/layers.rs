@@ -231,7 +231,7 @@ fn a_room_does_not_use_another_one_nor_what_calls_it() -> Result<()> {
 }
 
 #[test]
-fn no_file_uses_another_one_that_uses_it() -> Result<()> {
+fn no_file_names_another_one_by_its_path_that_names_it() -> Result<()> {
     let mut crates = vec![root().join("src")];
     for entry in fs::read_dir(root().join("crates"))? {
         crates.push(entry?.path().join("src"));

@@ -16,6 +16,7 @@ use super::problem::{Problem, Severity};
 use crate::{
     api::v1alpha1::{Distribution, EXTENDED_RESOURCE, PeerPodConfig},
     peerpodconfig::{
+        FINALIZER,
         capacity::{Node, NodeRequest, PodView, owners},
         conditions::{ConditionType, Reason},
     },
@@ -198,7 +199,9 @@ fn config(config: &PeerPodConfig, nodes: &[NodeRow], namespace: &str) -> ConfigR
 fn unhandled(config: &PeerPodConfig) -> Option<&'static str> {
     let ready = conditions(config).find(|it| it.type_ == ConditionType::Ready.as_str())?;
     let is_deleting = config.metadata.deletion_timestamp.is_some();
-    if is_deleting && ready.reason != Reason::Deleting.as_str() {
+    // Without its finalizer the operator has finished, and what holds the object is another program's.
+    let holds = config.finalizers().iter().any(|it| it == FINALIZER);
+    if is_deleting && holds && ready.reason != Reason::Deleting.as_str() {
         return Some("deletion");
     }
     (!is_deleting && ready.observed_generation < config.metadata.generation).then_some("last change")

@@ -200,17 +200,21 @@ fn each_condition_that_is_not_as_it_should_be_is_a_problem_once() {
 
 #[test]
 fn a_change_or_a_deletion_that_no_operator_handled_is_a_problem() {
-    let seen = |reason: &str, generation: i64, is_deleting: bool| {
+    let held = [FINALIZER];
+    let seen_with = |finalizers: &[&str], reason: &str, generation: i64, is_deleting: bool| {
         let ready = json!({
             "type": "Ready", "status": "True", "reason": reason, "message": "m", "observedGeneration": 2,
             "lastTransitionTime": "2026-01-01T00:00:00Z",
         });
         let mut config = super::tests::config("older", OPERATOR, &[], &json!({}), &[ready]);
         config.metadata.generation = Some(generation);
+        config.metadata.finalizers = Some(finalizers.iter().map(|it| (*it).to_owned()).collect());
         config.metadata.deletion_timestamp = is_deleting.then(|| jiff::Timestamp::UNIX_EPOCH.into());
         let problems: Vec<_> = super::problems(&config).into_iter().map(|it| it.text).collect();
         (configs(&[config], &[], OPERATOR).remove(0).ready, problems.join(" "))
     };
+    let seen =
+        |reason: &str, generation: i64, is_deleting: bool| seen_with(&held, reason, generation, is_deleting);
     assert_eq!(seen("AllReady", 2, false), ("True".to_owned(), String::new()));
     for (generation, is_deleting, what) in
         [(3, false, "last change"), (3, true, "deletion"), (2, true, "deletion")]
@@ -220,4 +224,5 @@ fn a_change_or_a_deletion_that_no_operator_handled_is_a_problem() {
         assert!(problem.starts_with(&format!("no operator has handled its {what} yet")), "{problem}");
     }
     assert_eq!(seen("Deleting", 3, true).0, "True", "an operator has seen it");
+    assert_eq!(seen_with(&["x.y/a"], "AllReady", 3, true).0, "True", "only another program holds it");
 }
