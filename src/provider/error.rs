@@ -105,4 +105,9 @@ impl Error {
         let message = self.message.map(|text| format!("{text}; {advice}"));
         Self { message, ..self }
     }
+
+    /// The same if it is of this class: the advice is for no other one.
+    pub(crate) fn advising_on(self, class: ErrorClass, advice: &str) -> Self {
+        if self.class == class { self.advising(advice) } else { self }
+    }
 }

@@ -89,10 +89,8 @@ impl TokenSource for Iam {
         let call = call.form(&fields).hiding([&secret]).hiding(&self.profile);
         let reply = client.send(call.header("accept", "application/json")?).await?;
         let fresh = reply.success_or(Reply::refusal).and_then(|reply| reply.token());
-        let fresh = fresh.map_err(|error| match error.class {
-            ErrorClass::Invalid => error.advising("see IBMCLOUD_IAM_ENDPOINT"),
-            _ => error,
-        })?;
+        let fresh =
+            fresh.map_err(|error| error.advising_on(ErrorClass::Invalid, "see IBMCLOUD_IAM_ENDPOINT"))?;
         account_of(&fresh.value)?;
         Ok(fresh)
     }

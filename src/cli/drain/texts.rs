@@ -9,22 +9,13 @@ use crate::{api::v1alpha1::PeerPod, peerpod::object::owner};
 
 /// The objects' names for people: the first of them.
 pub(super) fn names<K: Resource<DynamicType = ()>>(objects: &[Arc<K>]) -> String {
-    let mut names: Vec<_> = objects
-        .iter()
-        .map(|object| format!("{}/{}", object.namespace().unwrap_or_default(), object.name_any()))
-        .collect();
-    names.sort();
-    listed(&names)
+    sorted(objects.iter().map(|it| qualified(&**it)))
 }
 
 /// These PeerPods, each with its finalizers.
 pub(super) fn with_finalizers(peerpods: &[Arc<PeerPod>]) -> String {
-    let named = |it: &Arc<PeerPod>| {
-        format!("{}/{} ({})", it.namespace().unwrap_or_default(), it.name_any(), it.finalizers().join(", "))
-    };
-    let mut named: Vec<_> = peerpods.iter().map(named).collect();
-    named.sort();
-    listed(&named)
+    let named = |it: &Arc<PeerPod>| format!("{} ({})", qualified(&**it), it.finalizers().join(", "));
+    sorted(peerpods.iter().map(named))
 }
 
 /// The Pods of these PeerPods, each with its PeerPod.
@@ -36,7 +27,16 @@ pub(super) fn with_pods(peerpods: &[Arc<PeerPod>]) -> String {
             None => format!("the PeerPod {namespace}/{name}, which no Pod owns"),
         }
     };
-    let mut named: Vec<_> = peerpods.iter().map(named).collect();
-    named.sort();
-    listed(&named)
+    sorted(peerpods.iter().map(named))
+}
+
+fn qualified(object: &impl ResourceExt) -> String {
+    format!("{}/{}", object.namespace().unwrap_or_default(), object.name_any())
+}
+
+/// The first of these.
+fn sorted(names: impl Iterator<Item = String>) -> String {
+    let mut names: Vec<_> = names.collect();
+    names.sort();
+    listed(&names)
 }

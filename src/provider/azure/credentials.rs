@@ -125,10 +125,7 @@ impl TokenSource for Credentials {
                 }
                 let call = Call::to("asking Microsoft Entra for an access token", Method::POST, url)?;
                 let token = client.token(call.form(&fields).hiding([&secret])).await;
-                token.map_err(|error| match error.class {
-                    ErrorClass::Unauthorized => error.advising(APPLICATION_ADVICE),
-                    _ => error,
-                })
+                token.map_err(|error| error.advising_on(ErrorClass::Unauthorized, APPLICATION_ADVICE))
             }
             Source::Metadata(server, client_id) => {
                 let client_id = client_id.as_ref().map(|id| ("client_id", id.expose_secret()));

@@ -167,11 +167,9 @@ impl PowerVs {
 
     /// All servers of the workspace.
     async fn servers(&self, doing: &'static str) -> Result<Vec<Server>, Error> {
-        let reply =
-            accepted(self.call(doing, Method::GET, None).await?).map_err(|error| match error.class {
-                ErrorClass::Invalid => error.advising("see POWERVS_SERVICE_INSTANCE_ID and POWERVS_ZONE"),
-                _ => error,
-            })?;
+        let reply = accepted(self.call(doing, Method::GET, None).await?);
+        let advice = "see POWERVS_SERVICE_INSTANCE_ID and POWERVS_ZONE";
+        let reply = reply.map_err(|error| error.advising_on(ErrorClass::Invalid, advice))?;
         Ok(reply.json::<Servers>()?.all)
     }
 
