@@ -30,6 +30,8 @@ const LONGEST_SHOWN: usize = 512;
 const NO_STATUS: &str = "Failed to parse error data";
 const LONGEST_PAGE: usize = 200;
 
+const UNAUTHORIZED: u16 = 401;
+
 /// Why a call to the API server failed.
 ///
 /// It has no source, and its `Debug` is its text: kube's own error may quote what an exec plugin of a kubeconfig printed, such as a token.
@@ -62,17 +64,25 @@ impl fmt::Debug for ApiError {
 /// Its answer, as a short text, or why there is none.
 pub(crate) fn text(problem: &kube::Error) -> String {
     match problem {
-        kube::Error::Api(status) if is_unknown_kind(status) => {
-            "it does not know this kind of object (404 page not found)".to_owned()
-        }
-        kube::Error::Api(status) if status.reason == NO_STATUS => {
-            let words: Vec<_> = status.message.split_whitespace().collect();
-            let begin = if words.is_empty() { "" } else { ": " };
-            format!("HTTP {}{begin}{}", status.code, cut(&words.join(" "), LONGEST_PAGE))
-        }
-        kube::Error::Api(status) => status.to_string(),
+        kube::Error::Api(status) => refusal(status),
         other => text::causes(other),
     }
+}
+
+/// The API server's answer, as a short text.
+pub(crate) fn refusal(status: &Status) -> String {
+    if is_unknown_kind(status) {
+        return "it does not know this kind of object (404 page not found)".to_owned();
+    }
+    if status.code == UNAUTHORIZED {
+        return "it does not accept the credentials (401 Unauthorized): they may have expired".to_owned();
+    }
+    if status.reason == NO_STATUS {
+        let words: Vec<_> = status.message.split_whitespace().collect();
+        let begin = if words.is_empty() { "" } else { ": " };
+        return format!("HTTP {}{begin}{}", status.code, cut(&words.join(" "), LONGEST_PAGE));
+    }
+    status.to_string()
 }
 
 /// Whether an answer means that the API server does not serve this kind. The answer about an absent object or namespace is a

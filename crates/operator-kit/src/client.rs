@@ -4,6 +4,8 @@ pub(crate) mod credentials;
 mod kubeconfig;
 mod later_pages;
 mod proxies;
+#[cfg(test)]
+mod tests;
 mod token_file;
 
 use std::{path::Path, sync::Arc, time::Duration};
@@ -23,7 +25,7 @@ use hyper_util::{
 use kube::{
     Client, Config,
     client::{Body, ConfigExt},
-    config::{KubeConfigOptions, Kubeconfig, KubeconfigError},
+    config::{AuthInfo, KubeConfigOptions, Kubeconfig, KubeconfigError},
 };
 use tokio::task::spawn_blocking;
 use tokio_rustls::rustls::crypto::{CryptoProvider, ring};
@@ -95,6 +97,9 @@ fn unquoted(error: &KubeconfigError) -> String {
             "it has no current-context: choose one by `kubectl config use-context NAME`".to_owned()
         }
         KubeconfigError::LoadContext(name) => format!("it has no context {name}"),
+        KubeconfigError::ParseProxyUrl(why) => {
+            format!("its proxy-url, or else HTTPS_PROXY, is no URL: {why}")
+        }
         other => other.to_string(),
     }
 }
@@ -130,7 +135,22 @@ pub async fn for_context(kubeconfig: Option<&Path>, context: Option<&str>) -> Re
 async fn configured(kubeconfig: Kubeconfig, context: Option<&str>) -> Result<Config, ClientError> {
     let options =
         KubeConfigOptions { context: context.map(ToOwned::to_owned), ..KubeConfigOptions::default() };
-    Ok(Config::from_custom_kubeconfig(kubeconfig, &options).await?)
+    let mut config = Config::from_custom_kubeconfig(kubeconfig, &options).await?;
+    if config.cluster_url.scheme_str() == Some("http") {
+        config.auth_info = without_credentials(config.auth_info);
+    }
+    Ok(config)
+}
+
+/// Only whom to impersonate. As for kubectl, no credentials are sent without TLS, and no exec plugin runs for them.
+fn without_credentials(user: AuthInfo) -> AuthInfo {
+    AuthInfo {
+        impersonate: user.impersonate,
+        impersonate_uid: user.impersonate_uid,
+        impersonate_groups: user.impersonate_groups,
+        impersonate_user_extra: user.impersonate_user_extra,
+        ..AuthInfo::default()
+    }
 }
 
 /// A client like this one with at most this many requests in flight. Further ones wait, and their deadlines run. Each request in
@@ -156,13 +176,19 @@ pub(crate) fn service(
 
 /// The proxy by which the API server is reached, if there is one: the kubeconfig's, else the environment's, as kube reads them.
 ///
-/// As for kubectl, `NO_PROXY` exempts hosts from the environment's proxy alone. kube would look for the proxy's own host in it, but only
-/// with its feature `http-proxy` or `socks5`.
+/// As for kubectl, `NO_PROXY` exempts hosts from the environment's proxy alone, which may lack the scheme `http`. kube would look for
+/// the proxy's own host in it, but only with its feature `http-proxy` or `socks5`.
 fn proxy(config: &Config, variables: &Proxies) -> Option<Uri> {
     let proxy = config.proxy_url.clone()?;
     let is_environments =
         variables.https.as_ref().is_some_and(|it| it.parse::<Uri>().is_ok_and(|it| it == proxy));
-    (!(is_environments && variables.exempts(&config.cluster_url))).then_some(proxy)
+    if is_environments && variables.exempts(&config.cluster_url) {
+        return None;
+    }
+    if is_environments && proxy.scheme().is_none() {
+        return format!("http://{proxy}").parse().ok();
+    }
+    Some(proxy)
 }
 
 /// A client with this configuration. kube waits here for a kubeconfig's exec plugin, which may ask a person.
@@ -197,7 +223,7 @@ fn connect(mut config: Config, variables: &Proxies) -> Result<Client, ClientErro
     client(config, Tunnel::new(proxy, http))
 }
 
-/// The address of a server that a kubeconfig names without a scheme, as kubectl reads it. kube would panic.
+/// The address of a server that a kubeconfig names without a scheme. kube would panic, and kubectl would use no TLS.
 fn with_scheme(server: &Uri) -> Result<Uri, ClientError> {
     let url = format!("https://{server}").parse();
     url.map_err(|_| {
@@ -225,6 +251,15 @@ where
     let plugin = config.auth_info.exec.clone();
     let token_layer = token_file.map(|file| MapRequestLayer::new(move |request| file.authorize(request)));
     let refused = |problem| ClientError::Credentials(credentials::refused(&problem, plugin.as_ref()));
+    let authorization = config.auth_layer().map_err(refused)?;
+    if authorization.is_some() {
+        // The plugin, if there is one, gave a token. kube would run it again, for a client certificate.
+        config.auth_info.exec = None;
+    }
+    if config.accept_invalid_certs || config.cluster_url.scheme_str() == Some("http") {
+        // No certificate is verified. kube would look for the system's authorities, and fail without any.
+        config.root_cert.get_or_insert_default();
+    }
     let mut https =
         TimeoutConnector::new(config.rustls_https_connector_with_connector(connector).map_err(refused)?);
     // The timeout of the TCP connection covers neither a proxy's answer nor TLS, and no request's deadline covers a watch.
@@ -233,172 +268,11 @@ where
     https.set_reset_reader_on_write(true);
     let service = ServiceBuilder::new()
         .layer(config.base_uri_layer())
-        .option_layer(config.auth_layer().map_err(refused)?)
+        .option_layer(authorization)
         .option_layer(token_layer)
         .layer(config.extra_headers_layer().map_err(refused)?)
         .layer(RetryLayer::new(LaterPages::default()))
         .map_err(BoxError::from)
         .service(legacy::Client::builder(TokioExecutor::new()).http1_max_buf_size(READ_BUFFER).build(https));
     Ok(Client::new(service, config.default_namespace))
-}
-
-#[cfg(test)]
-mod tests {
-    use std::{
-        pin::pin,
-        sync::atomic::{AtomicUsize, Ordering},
-    };
-
-    use futures::future::join_all;
-    use hyper::Response;
-    use tokio::{
-        io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader},
-        net::TcpListener,
-        task::yield_now,
-        time::{pause, timeout},
-    };
-
-    use super::*;
-
-    /// Reads the head of a request. Returns its first line.
-    async fn head(stream: &mut (impl tokio::io::AsyncBufRead + Unpin)) -> String {
-        let mut lines = Vec::new();
-        loop {
-            let mut line = String::new();
-            stream.read_line(&mut line).await.unwrap();
-            if line.trim().is_empty() {
-                return lines.swap_remove(0);
-            }
-            lines.push(line.trim().to_owned());
-        }
-    }
-
-    #[test]
-    fn an_error_about_a_kubeconfig_says_where_it_is_wrong_and_quotes_nothing() {
-        for text in [
-            "users:\n- name: me\n  user:\n    token: secret-token\nclusters: 5\n",
-            "users:\n- name: me\n  user: secret-token\n",
-            "users:\n- name: me\n  user:\n    token: secret-token\n   password: secret\n",
-        ] {
-            let error = Kubeconfig::from_yaml(text).unwrap_err();
-            assert!(error.to_string().contains("secret"), "kube quotes it: {error}");
-            let error = ClientError::from(error);
-            let said = format!("{error} {error:?}");
-            assert!(said.contains("YAML at line ") && !said.contains("secret"), "{said}");
-        }
-    }
-
-    #[tokio::test]
-    async fn an_api_server_behind_a_proxy_is_reached_by_it() {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let mut config = Config::new(Uri::from_static("http://api.example:8080"));
-        config.proxy_url = Some(format!("http://{}", listener.local_addr().unwrap()).parse().unwrap());
-        let client = connect(config, &Proxies::default()).unwrap();
-        let proxy = async {
-            let mut stream = BufReader::new(listener.accept().await.unwrap().0);
-            assert_eq!(head(&mut stream).await, "CONNECT api.example:8080 HTTP/1.1");
-            stream.write_all(b"HTTP/1.1 200 OK\r\n\r\n").await.unwrap();
-            assert_eq!(head(&mut stream).await, "GET /livez HTTP/1.1");
-            stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok").await.unwrap();
-            stream
-        };
-        let request = client.request_text(Request::get("/livez").body(Vec::new()).unwrap());
-        assert_eq!(tokio::join!(request, proxy).0.unwrap(), "ok");
-    }
-
-    #[test]
-    fn a_server_without_a_scheme_is_reached_by_tls_and_what_is_no_address_is_refused() {
-        assert_eq!(with_scheme(&Uri::from_static("api.example:6443")).unwrap(), "https://api.example:6443");
-        assert_eq!(with_scheme(&Uri::from_static("10.0.0.1")).unwrap(), "https://10.0.0.1");
-        let refused = with_scheme(&Uri::from_static("/api")).unwrap_err().to_string();
-        assert!(refused.contains("/api is no address"), "{refused}");
-    }
-
-    #[tokio::test]
-    async fn a_token_stands_in_for_a_file_that_cannot_be_read() {
-        for token in [None, Some("a-token")] {
-            let mut config = Config::new(Uri::from_static("https://api.example"));
-            config.auth_info.token_file = Some("/nowhere/token".to_owned());
-            config.auth_info.token = token.map(Into::into);
-            let made = connect(config, &Proxies::default());
-            assert_eq!(made.is_ok(), token.is_some(), "{:?}", made.err());
-        }
-    }
-
-    #[tokio::test]
-    async fn a_connection_that_is_silent_for_too_long_is_given_up() {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let url = format!("http://{}", listener.local_addr().unwrap()).parse().unwrap();
-        let client = connect(Config::new(url), &Proxies::default()).unwrap();
-        let mut asked = pin!(client.request_text(Request::get("/livez").body(Vec::new()).unwrap()));
-        let server = async {
-            let mut stream = BufReader::new(listener.accept().await.unwrap().0);
-            head(&mut stream).await;
-            stream
-        };
-        let _silent = tokio::select! {
-            stream = server => stream,
-            answer = &mut asked => panic!("{answer:?}"),
-        };
-        // From now on, time passes at once.
-        pause();
-        assert!(timeout(2 * SILENCE, asked).await.expect("it waits without end").is_err());
-    }
-
-    #[tokio::test]
-    async fn a_proxy_that_needs_more_is_refused_without_its_login() {
-        for proxy in ["https://proxy.example", "socks5://proxy.example", "http://user:secret@proxy.example"] {
-            let mut config = Config::new(Uri::from_static("https://api.example"));
-            config.proxy_url = Some(proxy.parse().unwrap());
-            let refused = connect(config, &Proxies::default()).err().unwrap().to_string();
-            assert!(refused.contains("proxy.example") && !refused.contains("secret"), "{refused}");
-        }
-    }
-
-    #[test]
-    fn no_proxy_exempts_the_api_server_from_the_proxy_of_the_environment() {
-        let here = "http://proxy.example:3128";
-        for (api_server, exempt, is_exempt) in [
-            ("https://10.0.0.1:6443", "192.168.0.0/16,10.0.0.0/8", true),
-            ("https://api.cluster.internal:6443", "*.cluster.internal", true),
-            ("https://api.cluster.internal", "localhost,", false),
-            ("https://api.cluster.internal", "proxy.example", false),
-        ] {
-            let mut config = Config::new(api_server.parse().unwrap());
-            config.proxy_url = Some(here.parse().unwrap());
-            for (https, is_exempt) in [(here, is_exempt), ("http://other.example", false)] {
-                let variables = Proxies::new(Some(https.to_owned()), exempt);
-                let proxy = proxy(&config, &variables);
-                assert_eq!(proxy.is_none(), is_exempt, "{api_server} {exempt} {https}");
-            }
-        }
-    }
-
-    #[tokio::test]
-    async fn a_proxy_that_needs_more_does_not_matter_to_an_exempt_api_server() {
-        let proxy = "https://user:secret@proxy.example";
-        let mut config = Config::new(Uri::from_static("https://api.example"));
-        config.proxy_url = Some(proxy.parse().unwrap());
-        let variables = Proxies::new(Some(proxy.to_owned()), "api.example");
-        assert!(connect(config, &variables).is_ok());
-    }
-
-    #[tokio::test]
-    async fn no_more_requests_are_in_flight_than_allowed() {
-        let (in_flight, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
-        let seen = most.clone();
-        let server = service_fn(move |_: Request<Body>| {
-            let (in_flight, seen) = (in_flight.clone(), seen.clone());
-            async move {
-                seen.fetch_max(in_flight.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
-                yield_now().await;
-                in_flight.fetch_sub(1, Ordering::SeqCst);
-                Ok::<_, BoxError>(Response::new(Body::empty()))
-            }
-        });
-        let client = limited(&Client::new(server, "default"), 3);
-        let answers = join_all((0..20).map(|_| client.send(Request::new(Body::empty())))).await;
-        assert!(answers.iter().all(Result::is_ok));
-        assert_eq!(most.load(Ordering::SeqCst), 3);
-    }
 }

@@ -44,7 +44,9 @@ fn of_credentials(error: &(dyn Error + 'static)) -> Option<String> {
         AuthError::AuthExecStart(why) => format!("the kubeconfig's exec plugin cannot be started: {why}"),
         AuthError::AuthExecRun { out, .. } => {
             let said = String::from_utf8_lossy(&out.stderr);
-            format!("the kubeconfig's exec plugin failed ({}): {}", out.status, said.trim())
+            // kube leaves standard error to a plugin that may ask a person.
+            let said = non_empty(Some(said.trim())).unwrap_or("it may have said why on standard error");
+            format!("the kubeconfig's exec plugin failed ({}): {said}", out.status)
         }
         other => other.to_string(),
     })

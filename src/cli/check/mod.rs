@@ -18,6 +18,7 @@ use operator_kit::{
     lifecycle,
 };
 use secrecy::ExposeSecret;
+use tokio::time::timeout;
 
 use self::{
     document::{Cloud, Document, Outcome},
@@ -111,10 +112,12 @@ fn examine(folders: &Folders, namespace: &str) -> io::Result<Document> {
 }
 
 async fn ask(snapshot: &Snapshot, namespace: &str) -> Result<Vec<provider::Finding>, Error> {
-    let cluster = client::infer().await;
+    let no_end = || format!("the kubeconfig's exec plugin did not end within {CLOUD_DEADLINE:?}");
+    let cluster = timeout(CLOUD_DEADLINE, client::infer()).await;
+    let cluster = cluster.unwrap_or_else(|_| Err(ClientError::Credentials(no_end())));
     let client = cluster.as_ref().ok().cloned();
     let provider = open(snapshot, cluster, namespace)?;
-    let examined = tokio::time::timeout(CLOUD_DEADLINE, provider.examine()).await.unwrap_or_else(|_| {
+    let examined = timeout(CLOUD_DEADLINE, provider.examine()).await.unwrap_or_else(|_| {
         let cloud = snapshot.cloud();
         let message =
             format!("{cloud} did not answer all calls within {CLOUD_DEADLINE:?}: it hangs or is overloaded");

@@ -145,9 +145,10 @@ pub(super) fn status(args: &StatusArgs) -> ExitCode {
 }
 
 async fn show(args: &StatusArgs) -> Result<(), String> {
-    let client = client::for_context(args.kubeconfig.as_deref(), args.context.as_deref()).await;
-    let client = client.map_err(|problem| problem.to_string())?;
     // As for kubectl, an empty one counts as none.
+    let kubeconfig = args.kubeconfig.as_deref().filter(|path| !path.as_os_str().is_empty());
+    let client = client::for_context(kubeconfig, non_empty(args.context.as_deref())).await;
+    let client = client.map_err(|problem| problem.to_string())?;
     let named = non_empty(args.namespace.as_deref()).unwrap_or(client.default_namespace());
     let namespace = (!args.all_namespaces).then_some(named);
     loop {

@@ -152,6 +152,56 @@ fn watch_shows_later_changes() -> Result<()> {
     })
 }
 
+#[test]
+fn credentials_that_are_refused_are_named_and_a_plugin_for_a_token_runs_once() -> Result<()> {
+    beside_others(async |scene| {
+        let dir = tempfile::tempdir()?;
+        let ran = dir.path().join("ran");
+        let credential = json!({
+            "kind": "ExecCredential", "apiVersion": "client.authentication.k8s.io/v1",
+            "status": { "token": "a-stale-token" },
+        });
+        let script = format!("echo once >> {}; echo '{credential}'", ran.display());
+        let user = json!({ "exec": {
+            "apiVersion": "client.authentication.k8s.io/v1", "interactiveMode": "Never",
+            "command": "sh", "args": ["-c", script],
+        } });
+        let mut kubeconfig = Kubeconfig::read_from(scene.testbed.cluster().kubeconfig())?;
+        for it in &mut kubeconfig.auth_infos {
+            it.auth_info = Some(serde_json::from_value(user.clone())?);
+        }
+        let file = dir.path().join("kubeconfig");
+        fs::write(&file, serde_yaml::to_string(&kubeconfig)?)?;
+        let output = run(&file, &[]).await?;
+        let told = String::from_utf8_lossy(&output.stderr);
+        let expected = "does not accept the credentials (401 Unauthorized): they may have expired";
+        ensure!(output.status.code() == Some(1) && told.contains(expected), "{told}");
+        ensure!(fs::read_to_string(ran)? == "once\n", "the plugin ran again");
+        Ok(())
+    })
+}
+
+#[test]
+fn a_kubeconfig_that_verifies_nothing_needs_no_authorities() -> Result<()> {
+    beside_others(async |scene| {
+        let dir = tempfile::tempdir()?;
+        let mut kubeconfig = Kubeconfig::read_from(scene.testbed.cluster().kubeconfig())?;
+        for cluster in kubeconfig.clusters.iter_mut().filter_map(|it| it.cluster.as_mut()) {
+            cluster.certificate_authority = None;
+            cluster.insecure_skip_tls_verify = Some(true);
+        }
+        let (file, authorities) = (dir.path().join("kubeconfig"), dir.path().join("authorities"));
+        fs::write(&file, serde_yaml::to_string(&kubeconfig)?)?;
+        fs::write(&authorities, "")?;
+        let mut command = Command::new(PROGRAM);
+        command.env_clear().env("KUBECONFIG", &file).env("SSL_CERT_FILE", &authorities);
+        let output = command.args(["status", "--context", "", "--namespace", &scene.namespace]).output();
+        let output = timeout(PATIENCE, output).await.context("status takes too long")??;
+        ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        Ok(())
+    })
+}
+
 /// The kubeconfig of a user who is in these groups.
 fn impersonated(testbed: &Testbed, dir: &Path, name: &str, groups: &[&str]) -> Result<PathBuf> {
     let mut kubeconfig = Kubeconfig::read_from(testbed.cluster().kubeconfig())?;

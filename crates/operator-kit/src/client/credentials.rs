@@ -21,9 +21,10 @@ mod tests {
 
     use super::*;
 
-    fn failed() -> AuthError {
+    /// A plugin that fails, and says why by this script.
+    fn failed(why: &str) -> AuthError {
         let mut plugin = Command::new("sh");
-        plugin.args(["-c", "echo a-secret; echo expired >&2; exit 3", "--password=a-secret"]);
+        plugin.args(["-c", &format!("echo a-secret; {why}; exit 3"), "--password=a-secret"]);
         plugin.env("CLIENT_SECRET", "a-secret");
         let out = plugin.output().unwrap();
         AuthError::AuthExecRun { cmd: format!("{plugin:?}"), out: Box::new(out) }
@@ -33,10 +34,17 @@ mod tests {
     fn a_plugins_command_and_standard_output_are_not_repeated() {
         let expected = "the kubeconfig's exec plugin failed (exit status: 3): expired";
         // The first is at the start, the second when the credentials are renewed.
+        let failed = || failed("echo expired >&2");
         for error in [kube::Error::Auth(failed()), kube::Error::Service(failed().into())] {
             assert!(error.to_string().contains("a-secret"), "kube quotes it: {error}");
             assert_eq!(api_call::text(&error), expected);
         }
+    }
+
+    #[test]
+    fn a_plugin_that_wrote_to_the_terminal_itself_leaves_a_hint() {
+        let text = api_call::text(&kube::Error::Auth(failed("true")));
+        assert!(text.ends_with("(exit status: 3): it may have said why on standard error"), "{text}");
     }
 
     #[test]
@@ -50,7 +58,7 @@ mod tests {
             refused(&kube::Error::Auth(missing), Some(&plugin)),
             "the kubeconfig's exec plugin a-login cannot be started: entity not found; the kubeconfig says: install a-login"
         );
-        let expired = refused(&kube::Error::Auth(failed()), Some(&plugin));
+        let expired = refused(&kube::Error::Auth(failed("echo expired >&2")), Some(&plugin));
         assert!(expired.ends_with("(exit status: 3): expired"), "{expired}");
     }
 }

@@ -17,7 +17,7 @@ use super::{
     record,
 };
 use crate::{
-    api_call::{is_absence, is_of_terminating_namespace},
+    api_call::{is_absence, is_of_terminating_namespace, refusal},
     text::causes,
 };
 
@@ -48,7 +48,7 @@ pub(super) enum Failure {
     /// The Lease does not exist, and this process does not create it. The text names what creates it.
     #[error("it does not exist; {0}")]
     Missing(&'static str),
-    #[error("the API server refused: {0}")]
+    #[error("the API server refused: {}", refusal(.0))]
     Refused(Box<Status>),
     #[error("{}", causes(&**.0))]
     Failed(Box<dyn Error + Send + Sync>),
