@@ -183,6 +183,18 @@ fn wrong_values_are_refused_by_their_name() -> Result<()> {
                     "peerPodConfig.spec.limitt=3",
                     "at '/peerPodConfig/spec': additional properties 'limitt' not allowed",
                 ),
+                (
+                    "peerPodConfig.spec.nodeSelector.pool=null",
+                    "at '/peerPodConfig/spec/nodeSelector/pool': got null, want string",
+                ),
+                (
+                    "peerPodConfig.spec.labelSelector.matchLabels.pool=null",
+                    "at '/peerPodConfig/spec/labelSelector/matchLabels/pool': got null, want string",
+                ),
+                (
+                    "providerSecrets.vsphere.GOVC_PASSWORD=815",
+                    "at '/providerSecrets/vsphere/GOVC_PASSWORD': got number, want null or string",
+                ),
                 ("providerConfigs.amazon.A=b", "'amazon' not allowed"),
                 ("providerConfigs.aws.TAGS.a=b", "at '/providerConfigs/aws/TAGS'"),
                 // 2^53: a float has no odd number beyond it.
@@ -223,6 +235,7 @@ fn wrong_values_are_refused_by_their_name() -> Result<()> {
             &[("drain.timeout=30h", "at '/drain/timeout'")],
             &[("drain.timeout=24h 1s", "at '/drain/timeout'")],
             &[("drain.timeout=1m1m", "at '/drain/timeout'")],
+            &[("provider=byom", ""), ("providerSecrets.byom.id_rsa=a", "one key of id_rsa and id_rsa_pub")],
         ] {
             let options: Vec<_> = values.iter().flat_map(|(value, _)| ["--set", *value]).collect();
             let refusal = helm.rendered(&options).await.err().with_context(|| format!("{values:?}"))?;
@@ -231,6 +244,26 @@ fn wrong_values_are_refused_by_their_name() -> Result<()> {
                 ensure!(refusal.contains(told), "{value}: {refusal}");
             }
         }
+        // `--set` has no fractions.
+        let fraction = "providerConfigs.docker.DOCKER_API_VERSION=1.50";
+        let refusal = helm.rendered(&["--set-json", fraction]).await.err().context("1.50 is 1.5 for helm")?;
+        let told = "at '/providerConfigs/docker/DOCKER_API_VERSION': got number, want";
+        ensure!(format!("{refusal:#}").contains(told), "{refusal:#}");
+        Ok(())
+    })
+}
+
+#[test]
+fn the_files_for_ssh_become_its_secret() -> Result<()> {
+    beside_others(async |scene| {
+        let helm = Helm::of(scene.testbed.cluster()).await?;
+        let set = |file: &str| ["--set".to_owned(), format!("providerSecrets.libvirt.{file}=of-{file}")];
+        let files = ["id_ed25519", "known_hosts", "id_rsa_pub"].map(set).concat();
+        let options = ["--set", "provider=libvirt"].into_iter().chain(files.iter().map(String::as_str));
+        let objects = helm.rendered(&options.collect::<Vec<_>>()).await?;
+        let secret = objects.iter().find(|it| it["metadata"]["name"] == "ssh-key-secret");
+        let data = secret.context("no ssh-key-secret")?["data"].as_object().context("data")?;
+        ensure!(data.keys().eq(["id_ed25519", "id_rsa.pub", "known_hosts"]), "{data:?}");
         Ok(())
     })
 }

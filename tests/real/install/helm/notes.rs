@@ -60,7 +60,7 @@ fn values_that_cancel_each_other_are_named_and_so_is_what_the_release_does_not_m
                 None,
             ),
             (
-                json!({ "provider": "libvirt", "providerConfigs": { "libvirt": {} }, "settings": { "existingConfigMapName": "mine" } }),
+                json!({ "provider": "libvirt", "providerConfigs": { "libvirt": { "LIBVIRT_POOL": null } }, "settings": { "existingConfigMapName": "mine" } }),
                 &[],
                 Some("Create the ConfigMap mine. "),
             ),
@@ -140,6 +140,19 @@ fn values_that_cancel_each_other_are_named_and_so_is_what_the_release_does_not_m
 }
 
 #[test]
+fn what_only_secure_metrics_use_is_named_without_them() -> Result<()> {
+    beside_others(async |scene| {
+        let helm = Helm::of(scene.testbed.cluster()).await?;
+        let secrets = json!({ "tlsSecretName": "mine", "tokenSecretName": "mine" });
+        let told = installed(&helm, &json!({ "provider": "aws", "metrics": secrets })).await?;
+        let vain = ["tlsSecretName", "tokenSecretName"]
+            .map(|name| format!("metrics.{name} (metrics.secure is false)"));
+        ensure!(in_vain(&told)? == vain, "{told}");
+        Ok(())
+    })
+}
+
+#[test]
 fn the_key_for_ssh_is_asked_for_where_it_is_needed_and_not_made() -> Result<()> {
     const LIBVIRT: &str = "create secret generic ssh-key-secret --from-file=id_rsa=\"$HOME/.ssh/id_rsa\"\n";
     const BYOM: &str = "create secret generic mine --from-file=\"$HOME/.ssh/id_rsa\" ";
@@ -147,7 +160,9 @@ fn the_key_for_ssh_is_asked_for_where_it_is_needed_and_not_made() -> Result<()> 
         let helm = Helm::of(scene.testbed.cluster()).await?;
         let at = |uri: &str| json!({ "provider": "libvirt", "providerConfigs": { "libvirt": { "LIBVIRT_URI": uri } } });
         let mut made = at("qemu+ssh://root@host/system");
-        made["providerSecrets"] = json!({ "libvirt": { "id_rsa": "key" } });
+        made["providerSecrets"] = json!({ "libvirt": { "id_ed25519": "key" } });
+        let mut half = at("qemu+ssh://root@host/system");
+        half["providerSecrets"] = json!({ "libvirt": { "id_rsa_pub": "key" } });
         let elsewhere = json!({ "provider": "libvirt", "settings": { "existingConfigMapName": "mine" } });
         let named = json!({ "mode": "reference", "existingSshKeySecretName": "mine" });
         for (values, command) in [
@@ -156,6 +171,7 @@ fn the_key_for_ssh_is_asked_for_where_it_is_needed_and_not_made() -> Result<()> 
             (at("qemu+libssh2://root@host/system"), Some(LIBVIRT)),
             (at("qemu+tcp://host/system"), None),
             (made, None),
+            (half, Some(LIBVIRT)),
             (elsewhere, Some(LIBVIRT)),
             (json!({ "provider": "byom", "secrets": named }), Some(BYOM)),
             (json!({ "provider": "aws" }), None),

@@ -131,7 +131,7 @@
 {{- $given := dict -}}
 {{- include "peerpod-operator.collect" (dict "root" . "values" .Values.providerSecrets "all" $given) -}}
 {{- $all := dict -}}
-{{- range $key, $value := omit $given "id_rsa" "id_rsa_pub" -}}
+{{- range $key, $value := omit $given "id_rsa" "id_rsa_pub" "id_ecdsa" "id_ed25519" "known_hosts" -}}
 {{- if regexMatch `^\s*[{]\s*(\\[nrt]\s*)*\\"` $value -}}
 {{- fail (printf "providerSecrets.%s.%s is escaped for cloud-api-adaptor's chart, which puts it between quotes: this chart takes it literally, so write it as it is in its file" $.Values.provider $key) -}}
 {{- end -}}
@@ -145,8 +145,13 @@
 {{- $given := dict -}}
 {{- include "peerpod-operator.collect" (dict "root" . "values" .Values.providerSecrets "all" $given) -}}
 {{- $all := dict -}}
-{{- with $given.id_rsa }}{{ $_ := set $all "id_rsa" (include "peerpod-operator.pem" .) }}{{ end -}}
+{{- range $name := list "id_rsa" "id_ecdsa" "id_ed25519" "known_hosts" -}}
+{{- with get $given $name }}{{ $_ := set $all $name (include "peerpod-operator.pem" .) }}{{ end -}}
+{{- end -}}
 {{- with $given.id_rsa_pub }}{{ $_ := set $all "id_rsa.pub" (include "peerpod-operator.pem" .) }}{{ end -}}
+{{- if and (eq (toString .Values.provider) "byom") (ne (hasKey $all "id_rsa") (hasKey $all "id_rsa.pub")) -}}
+{{- fail "providerSecrets.byom has one key of id_rsa and id_rsa_pub: give both, as cloud-api-adaptor does not start without the public one" -}}
+{{- end -}}
 {{- toYaml $all -}}
 {{- end }}
 
@@ -163,7 +168,7 @@
 
 {{- /* What `kubectl create secret` is to take for ssh-key-secret; nothing where ssh needs none, or the release makes it. */ -}}
 {{- define "peerpod-operator.sshKeyFiles" -}}
-{{- $made := and (eq .Values.secrets.mode "create") (ne (include "peerpod-operator.sshKey" .) "{}") -}}
+{{- $made := and (eq .Values.secrets.mode "create") (regexMatch "(?m)^id_[a-z0-9]+:" (include "peerpod-operator.sshKey" .)) -}}
 {{- $settings := dict -}}
 {{- if not .Values.settings.existingConfigMapName }}{{ $settings = include "peerpod-operator.settings" . | fromYaml }}{{ end -}}
 {{- $ssh := regexMatch "^[a-z]+[+](ssh|libssh2?):" ($settings.LIBVIRT_URI | default "qemu+ssh:") -}}
@@ -183,7 +188,7 @@
 {{- /* What the values for the provider hold, or for any provider where none is named; nothing where all are empty. */ -}}
 {{- define "peerpod-operator.given" -}}
 {{- $names := include "peerpod-operator.providerNames" .root | fromYamlArray -}}
-{{- range $name, $keys := .values }}{{ if or (has "" $names) (has $name $names) }}{{ range $keys }}{{ if not (and (kindIs "map" .) (empty .)) }}{{ . }}{{ end }}{{ end }}{{ end }}{{ end -}}
+{{- range $name, $keys := .values }}{{ if or (has "" $names) (has $name $names) }}{{ range $keys }}{{ if kindIs "map" . }}{{ range . }}{{ . }}{{ end }}{{ else }}{{ include "peerpod-operator.text" . }}{{ end }}{{ end }}{{ end }}{{ end -}}
 {{- end }}
 
 {{- /* What other values leave without effect, and which. */ -}}
@@ -220,6 +225,8 @@
   (list "secrets.existingSshKeySecretName" .Values.secrets.existingSshKeySecretName (not $reference) "secrets.mode is create")
   (list "secrets.existingByomHostKeySecretName" .Values.secrets.existingByomHostKeySecretName (not $reference) "secrets.mode is create")
   (list "secrets.existingTlsSecretName" .Values.secrets.existingTlsSecretName (not $reference) "secrets.mode is create")
+  (list "metrics.tlsSecretName" .Values.metrics.tlsSecretName (not .Values.metrics.secure) "metrics.secure is false")
+  (list "metrics.tokenSecretName" .Values.metrics.tokenSecretName (not .Values.metrics.secure) "metrics.secure is false")
   (list "admission.mode" (not (has .Values.admission.mode (list "Webhook" "None"))) (and $applied (not .Values.webhook.enabled)) "webhook.enabled is false")
   (list "admission.mode" (ne .Values.admission.mode "Webhook") (not $applied) $unapplied)
   (list "admission.sizing" (ne .Values.admission.sizing "Kubernetes") (not $applied) $unapplied)

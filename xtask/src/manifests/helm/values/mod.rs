@@ -73,8 +73,8 @@ pub(super) struct Values {
     #[schemars(schema_with = "provider_configs")]
     provider_configs: Object,
     /// cloud-api-adaptor's credentials, by provider, if `secrets.mode` is `create`. `id_rsa` and `id_rsa_pub` (libvirt,
-    /// byom) are the ssh key, and `hostKeys` (byom) is a map of trusted host keys, by names `*.pub`. helm stores them with
-    /// the release: a Secret of your own is safer.
+    /// byom) are the ssh key; libvirt also takes `id_ecdsa`, `id_ed25519` and `known_hosts`. `hostKeys` (byom) is a map of trusted host
+    /// keys, by names `*.pub`. helm stores them with the release: a Secret of your own is safer.
     #[schemars(schema_with = "provider_secrets")]
     provider_secrets: Object,
     /// Where credentials come from.

@@ -197,10 +197,14 @@ fn update_strategy(_: &mut SchemaGenerator) -> Schema {
     })
 }
 
-/// The fields by their names; what they hold is judged where the PeerPodConfig is applied.
+/// The fields by their names; what they hold is judged where the PeerPodConfig is applied. A label without a value would be gone by then,
+/// and a selector without labels selects every node.
 fn config_spec(generator: &mut SchemaGenerator) -> Schema {
     let schema = PeerPodConfigSpec::json_schema(generator);
     let fields = schema.get("properties").and_then(Value::as_object).into_iter().flatten();
-    let names: Object = fields.map(|(name, _)| (name.clone(), true.into())).collect();
+    let mut names: Object = fields.map(|(name, _)| (name.clone(), true.into())).collect();
+    let labels = json!({ "type": ["object", "null"], "additionalProperties": { "type": "string" } });
+    let selector = json!({ "type": ["object", "null"], "properties": { "matchLabels": labels } });
+    names.extend([("nodeSelector".to_owned(), labels), ("labelSelector".to_owned(), selector)]);
     json_schema!({ "type": "object", "properties": names, "additionalProperties": false })
 }

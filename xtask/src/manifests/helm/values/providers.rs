@@ -23,10 +23,18 @@ pub(super) fn provider(_: &mut SchemaGenerator) -> Schema {
 /// The largest number that helm keeps exactly. It reads numbers as floating-point ones, and would change digits of longer ones silently.
 const EXACT: i64 = (1 << 53) - 1;
 
-/// A setting may be written without quotes, and with nothing after its colon.
+/// A setting may be written without quotes, and with nothing after its colon. Of a fraction, helm would change the digits: 1.50 to 1.5.
 fn setting() -> Value {
-    json!({ "type": ["string", "number", "boolean", "null"], "minimum": -EXACT, "maximum": EXACT })
+    json!({ "type": ["string", "integer", "boolean", "null"], "minimum": -EXACT, "maximum": EXACT })
 }
+
+/// A credential is text: YAML reads 0815 as a number, and `yes` as true.
+fn credential() -> Value {
+    json!({ "type": ["string", "null"] })
+}
+
+/// What becomes the Secret of the ssh key. (A key of values has no dot.)
+const SSH_FILES: [&str; 5] = ["id_rsa", "id_rsa_pub", "id_ecdsa", "id_ed25519", "known_hosts"];
 
 /// Host keys, by the names of their files: keys of a Secret, with the ending that cloud-api-adaptor and the operator read.
 /// (Of a name that `propertyNames` forbids, helm tells the place of some other value.)
@@ -40,12 +48,16 @@ fn host_keys() -> Value {
     })
 }
 
-fn by_provider(further: impl Fn(&Cloud) -> Object, holds: impl Fn(Kind) -> bool) -> Schema {
+fn by_provider(
+    further: impl Fn(&Cloud) -> Object,
+    holds: impl Fn(Kind) -> bool,
+    value: fn() -> Value,
+) -> Schema {
     let providers: Object = provider_names()
         .map(|(provider, name)| {
             let keys = provider.keys().iter().chain(Common::KEYS).filter(|key| holds(key.kind));
             let described = keys.map(|key| {
-                let mut schema = setting();
+                let mut schema = value();
                 schema["description"] = key.doc.split_whitespace().collect::<Vec<_>>().join(" ").into();
                 (key.name.to_owned(), schema)
             });
@@ -53,7 +65,7 @@ fn by_provider(further: impl Fn(&Cloud) -> Object, holds: impl Fn(Kind) -> bool)
                 "type": ["object", "null"],
                 "properties": described.chain(further(provider)).collect::<Object>(),
                 "propertyNames": { "pattern": "^[A-Za-z_][A-Za-z0-9_]*$" },
-                "additionalProperties": setting(),
+                "additionalProperties": value(),
             });
             (name.to_owned(), schema)
         })
@@ -62,17 +74,16 @@ fn by_provider(further: impl Fn(&Cloud) -> Object, holds: impl Fn(Kind) -> bool)
 }
 
 pub(super) fn provider_configs(_: &mut SchemaGenerator) -> Schema {
-    by_provider(|_| Object::new(), |kind| kind != Kind::Secret)
+    by_provider(|_| Object::new(), |kind| kind != Kind::Secret, setting)
 }
 
 pub(super) fn provider_secrets(_: &mut SchemaGenerator) -> Schema {
     let further = |provider: &Cloud| {
-        let mut further: Object =
-            ["id_rsa", "id_rsa_pub"].map(|name| (name.to_owned(), setting())).into_iter().collect();
+        let mut further: Object = SSH_FILES.map(|name| (name.to_owned(), credential())).into_iter().collect();
         if provider.mounts(AdaptorSecret::HostKeys) {
             further.insert("hostKeys".to_owned(), host_keys());
         }
         further
     };
-    by_provider(further, |kind| kind == Kind::Secret)
+    by_provider(further, |kind| kind == Kind::Secret, credential)
 }
