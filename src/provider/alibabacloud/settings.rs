@@ -33,7 +33,8 @@ settings! {
         region: String = REGION.default("cn-beijing").concerns_deletion(),
         /// Instance type of a pod VM; it overrules PODVM_INSTANCE_TYPE.
         overruling_type: Option<String> = INSTANCE_TYPE,
-        /// Instance type of a pod VM. Releases of cloud-api-adaptor up to v0.17.0 ignore it: set INSTANCE_TYPE for them.
+        /// Instance type of all pod VMs: there is no list to select from. Releases of cloud-api-adaptor up to v0.17.0 ignore it: set
+        /// INSTANCE_TYPE for them.
         instance_type: String = PODVM_INSTANCE_TYPE.default("ecs.g8i.xlarge"),
         /// Key pair for logging in to pod VMs.
         key_pair: Option<String> = KEYNAME,

@@ -27,7 +27,7 @@ settings! {
         /// Session token of a temporary access key.
         session_token: Option<SecretString> = AWS_SESSION_TOKEN.concerns_deletion(),
         /// Role to assume with a token of the ServiceAccount, instead of an access key. EKS sets it if the ServiceAccount names a
-        /// role.
+        /// role. Releases of cloud-api-adaptor up to v0.21.0 need an access key, and v0.21.1 needs a role.
         role_arn: Option<String> = AWS_ROLE_ARN.concerns_deletion(),
         /// File with the token for AWS_ROLE_ARN.
         token_file: Option<String> = AWS_WEB_IDENTITY_TOKEN_FILE.concerns_deletion(),

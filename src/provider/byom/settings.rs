@@ -13,9 +13,10 @@ const MOST_PATIENCE: Duration = Duration::from_secs(30);
 settings! {
     /// The pool of machines, and how they are reached.
     pub struct Settings {
-        /// The machines' addresses, separated by commas; ranges are possible, as in 10.0.0.1-10.0.0.9.
+        /// The machines' addresses, separated by commas. Write each of them: releases of cloud-api-adaptor from v0.18.0 to v0.22.0 take
+        /// no address of a range such as 10.0.0.1-10.0.0.9.
         addresses: String = VM_POOL_IPS.required(),
-        /// Largest number of addresses in a range.
+        /// Largest number of addresses in a range. Releases of cloud-api-adaptor from v0.18.0 to v0.22.0 ignore it.
         max_range: String = MAX_RANGE_IPS.default("100"),
         /// User on the machines.
         user: String = SSH_USERNAME.default("peerpod").concerns_deletion(),
