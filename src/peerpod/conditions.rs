@@ -116,6 +116,13 @@ pub(super) fn has_reason(peerpod: &PeerPod, reason: Reason) -> bool {
     conditions.filter(|it| it.status == "True").any(|it| it.reason == reason.as_str())
 }
 
+/// Why a person must act, as its status says. A VM that is kept on purpose needs no one.
+pub(super) fn stalled(peerpod: &PeerPod) -> Option<Reason> {
+    let conditions = peerpod.status.iter().flat_map(|status| &status.conditions);
+    let mut reasons = conditions.filter(|it| it.status == "True").filter_map(|it| Reason::named(&it.reason));
+    reasons.find(|it| it.condition_type() == ConditionType::Stalled && !it.keeps_vm())
+}
+
 /// Whether its status has [`KEPT_FOR_POD`].
 pub(super) fn is_kept_for_pod(peerpod: &PeerPod) -> bool {
     peerpod.status.as_ref().is_some_and(|status| is_true(&status.conditions, KEPT_FOR_POD))

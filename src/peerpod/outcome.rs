@@ -88,7 +88,7 @@ impl Outcome<'_> {
                 info!(
                     decision = label,
                     ?again,
-                    "the cloud accepted the deletion; the operator checks again whether the VM is gone"
+                    "the cloud deletes the VM, or stops it first; the operator checks again whether the VM is gone"
                 );
             }
             // These waits, `Keep` and `Refuse` always have a condition. The others need no line here.
@@ -113,7 +113,7 @@ impl Outcome<'_> {
         let tried = format!("{attempts}, the next one at {next}");
         match self {
             Self::Decided(Decision::Wait(Wait::VmDeletion(_))) => Some(Message::public(format!(
-                "{tried}: the cloud accepted the deletion and still shows the VM"
+                "{tried}: the cloud deletes the VM, or stops it first, and still shows it"
             ))),
             Self::Decided(Decision::Retry(error)) => match error.class {
                 ErrorClass::Transient | ErrorClass::NotFound => {

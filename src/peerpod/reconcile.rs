@@ -129,7 +129,13 @@ impl Context {
 
     /// Reports how a reconcile ended.
     async fn report_outcome(&self, peerpod: &PeerPod, outcome: &Outcome<'_>, again: Duration) {
-        let ended = Ended { outcome, deleted: object::delayed_since(peerpod), again, now: Timestamp::now() };
+        let ended = Ended {
+            outcome,
+            deleted: object::delayed_since(peerpod),
+            stalled: conditions::stalled(&self.latest(peerpod)),
+            again,
+            now: Timestamp::now(),
+        };
         if let Some(update) = self.trackers.report_tracker.ended(&object::key(peerpod), ended) {
             self.report(peerpod, &update).await;
         }

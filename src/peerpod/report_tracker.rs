@@ -28,7 +28,7 @@ pub(super) struct ReportTracker {
 struct Entry {
     /// When the cloud accepted the deletion of the VM, for a PeerPod that is not being deleted itself: a newer one replaced it.
     accepted: Option<Timestamp>,
-    /// Until when the Pod needed the VM or developer mode kept it, as far as is known.
+    /// Until when the Pod needed the VM, another start of it was under way, or developer mode kept the VM, as far as is known.
     kept_until: Option<Timestamp>,
     /// Reconciles since then.
     attempts: u32,
@@ -47,6 +47,8 @@ pub(super) struct Ended<'a> {
     pub(super) outcome: &'a Outcome<'a>,
     /// Since when the VM's deletion is due, if it is.
     pub(super) deleted: Option<Timestamp>,
+    /// Why a person must act, as the status says until now.
+    pub(super) stalled: Option<Reason>,
     /// The next one starts after this time at the latest.
     pub(super) again: Duration,
     /// When it ended.
@@ -77,8 +79,10 @@ impl ReportTracker {
         let update = entry.update(ended, self.slow_after);
         let condition = update.as_ref().and_then(|update| update.condition.as_ref());
         entry.log(ended.outcome, condition, ended.again);
-        if update.is_some() {
-            entry.count_held(condition.map(|condition| condition.reason), &self.metrics);
+        match (&update, ended.stalled) {
+            (Some(_), _) => entry.count_held(condition.map(|condition| condition.reason), &self.metrics),
+            (None, Some(reason)) => entry.count_held(Some(reason), &self.metrics),
+            (None, None) => {}
         }
         update
     }
@@ -107,6 +111,10 @@ impl Entry {
         let Ended { outcome, again, now, .. } = ended;
         self.attempts = self.attempts.saturating_add(1);
         let deleted = ended.deleted.or_else(|| self.accepted(outcome, now));
+        if matches!(outcome, Outcome::Parked) && ended.stalled.is_some() {
+            // While it waits for its turn, nothing shows that the person has acted.
+            return None;
+        }
         let slow = deleted.filter(|deleted| now > self.slow_at(*deleted, slow_after));
         let state = outcome.state(self.attempts, next_at(now, again));
         let update = if let (Some(deleted), Some(state)) = (slow, state) {
@@ -116,7 +124,8 @@ impl Entry {
             outcome.update()
         };
         let reason = update.as_ref().and_then(|it| it.condition.as_ref()).map(|it| it.reason);
-        if reason.is_some_and(Reason::keeps_vm) {
+        let is_starting = matches!(outcome, Outcome::Decided(Decision::Wait(Wait::Start)));
+        if is_starting || reason.is_some_and(Reason::keeps_vm) {
             (self.kept_until, self.attempts) = (Some(now), 0);
         }
         update
@@ -167,6 +176,10 @@ impl Entry {
 
     /// Logs the outcome, unless the last log was the same; a repetition is logged at debug level.
     fn log(&mut self, outcome: &Outcome, condition: Option<&ConditionUpdate>, again: Duration) {
+        if matches!(outcome, Outcome::Parked) && condition.is_none() {
+            // The next decision is compared with the last one.
+            return outcome.log(None, again);
+        }
         let (label, reason) = (outcome.as_str(), condition.map(|condition| condition.reason));
         let was_slow = self.logged.is_some_and(|(_, reason)| reason == Some(Reason::DeletionSlow));
         if self.logged.replace((label, reason)) == Some((label, reason)) {

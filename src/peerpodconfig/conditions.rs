@@ -181,7 +181,7 @@ reasons! {
     /// operator removed these fields. The message names the object.
     FieldsTakenOver => Conflict(true), Warning;
     /// The ConfigMap or the Secret changed after some Pods of cloud-api-adaptor started. These Pods use the change after
-    /// their next start.
+    /// their next start. If the message says that such Pods do not fit, set `adaptor.restartOnSettingsChange` once no peer pod runs.
     OlderSettings => SettingsPending(true), Normal;
     /// The webhook cannot use `TLS_MIN_VERSION` or `TLS_CIPHER_SUITES` of the ConfigMap. It keeps the last values that
     /// worked. Correct the ConfigMap.

@@ -22,7 +22,7 @@ pub struct Finding {
 pub enum Outcome {
     /// It was tried, and works: what was tried and seen.
     Works(String),
-    /// It was tried, and deletions will not work because of it.
+    /// It was tried, and deletions or the sweep will not work because of it.
     Fails(Error),
     /// It was not tried. The text says why, and what evidence there is.
     Untried(String),

@@ -14,7 +14,7 @@ use serde::de::DeserializeOwned;
 
 use crate::{
     Message,
-    text::{self, cut},
+    text::{self, cut, non_empty},
 };
 
 /// How long [`bounded`] waits for an answer.
@@ -74,13 +74,15 @@ pub(crate) fn refusal(status: &Status) -> String {
     if is_unknown_kind(status) {
         return "it does not know this kind of object (404 page not found)".to_owned();
     }
+    let words = status.message.split_whitespace().collect::<Vec<_>>().join(" ");
+    let said = cut(&words, LONGEST_PAGE);
     if status.code == UNAUTHORIZED {
-        return "it does not accept the credentials (401 Unauthorized): they may have expired".to_owned();
+        let said = non_empty(Some(&*said)).unwrap_or("Unauthorized");
+        return format!("it does not accept the credentials (401 {said}): they may have expired");
     }
     if status.reason == NO_STATUS {
-        let words: Vec<_> = status.message.split_whitespace().collect();
-        let begin = if words.is_empty() { "" } else { ": " };
-        return format!("HTTP {}{begin}{}", status.code, cut(&words.join(" "), LONGEST_PAGE));
+        let begin = if said.is_empty() { "" } else { ": " };
+        return format!("HTTP {}{begin}{said}", status.code);
     }
     status.to_string()
 }

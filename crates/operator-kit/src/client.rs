@@ -223,7 +223,7 @@ fn connect(mut config: Config, variables: &Proxies) -> Result<Client, ClientErro
     client(config, Tunnel::new(proxy, http))
 }
 
-/// The address of a server that a kubeconfig names without a scheme. kube would panic, and kubectl would use no TLS.
+/// The address of a server that a kubeconfig names without a scheme. kube would panic, and kubectl may use no TLS.
 fn with_scheme(server: &Uri) -> Result<Uri, ClientError> {
     let url = format!("https://{server}").parse();
     url.map_err(|_| {

@@ -22,7 +22,7 @@ pub(super) fn render(document: &Document) -> String {
     let _ = document.providers.iter().try_for_each(|provider| section(&mut out, provider));
     let (style, conclusion) = match document.result {
         Outcome::Ok => (GOOD, "The settings are correct, and the cloud answers."),
-        Outcome::Settings => (BAD, "The settings are wrong: deletions will not work."),
+        Outcome::Settings => (BAD, "The settings are wrong: deletions or the sweep will not work."),
         Outcome::Cloud => (BAD, "The settings are correct, but the cloud cannot be reached or refuses."),
     };
     let _ = writeln!(out, "{style}{conclusion}{style:#}");

@@ -64,7 +64,7 @@ labels! {
     Decision::Wait(Wait::PodRuns | Wait::Start | Wait::PodEnds(_) | Wait::CleanUp(_)) => "wait_for_pod",
         "the Pod may still run on the VM, or be starting on another one, or cloud-api-adaptor may still clean up after it";
     Decision::Wait(Wait::VmDeletion(_)) => "wait_for_vm",
-        "the cloud accepted the deletion and still shows the VM";
+        "the cloud deletes the VM, or stops it first, and still shows it";
     Decision::Retry(_) => "retry", "the cloud failed; the table of error classes says when the operator tries again";
     Decision::Release(_) => "release", "the operator removes the finalizer";
     Decision::Refuse(_) => "refuse", "the operator does nothing until a person corrects the problem";

@@ -17,6 +17,11 @@ fn key() -> ObjectRef<PeerPod> {
     ObjectRef::new("web").within("shop")
 }
 
+/// A reconcile of a PeerPod that was deleted at second 0.
+fn ended<'a>(second: i64, outcome: &'a Outcome<'_>) -> Ended<'a> {
+    Ended { outcome, deleted: Some(at(0)), stalled: None, again: AGAIN, now: at(second) }
+}
+
 /// Slow after 300 s, about a PeerPod that was deleted at second 0.
 struct Watched {
     tracker: ReportTracker,
@@ -32,8 +37,7 @@ impl Watched {
 
     /// What is reported of a reconcile that ended at this second, after a deletion at second 0.
     fn reports(&self, second: i64, outcome: &Outcome<'_>) -> Option<StatusUpdate> {
-        let ended = Ended { outcome, deleted: Some(at(0)), again: AGAIN, now: at(second) };
-        self.tracker.ended(&key(), ended)
+        self.tracker.ended(&key(), ended(second, outcome))
     }
 
     fn ended(&self, second: i64, decision: &Decision) -> StatusUpdate {
@@ -66,7 +70,7 @@ fn a_slow_deletion_is_reported_again_on_a_new_outcome_or_when_due() {
     assert_eq!(watched.ended(300, &ACCEPTED), StatusUpdate { condition: None, repeat: false });
     let first = watched.ended(301, &ACCEPTED);
     let text = "the deletion of 1970-01-01T00:00:00Z is not done: 2 attempts, the next one at 1970-01-01T00:05:08Z: the cloud \
-                accepted the deletion and still shows the VM";
+                deletes the VM, or stops it first, and still shows it";
     assert_eq!(message(&first), text);
     assert!(first.repeat);
     watched.holds(Reason::DeletionSlow, 1);
@@ -111,7 +115,7 @@ fn a_deletion_of_a_peerpod_that_was_replaced_is_slow_from_its_acceptance_on() {
     let watched = Watched::new();
     let ended = |second, decision: &Decision| {
         let outcome = Outcome::Decided(decision);
-        let ended = Ended { outcome: &outcome, deleted: None, again: AGAIN, now: at(second) };
+        let ended = Ended { deleted: None, ..ended(second, &outcome) };
         watched.tracker.ended(&key(), ended).unwrap()
     };
     assert_eq!(ended(900, &Decision::Wait(Wait::Start)).condition, None);
@@ -168,7 +172,7 @@ fn a_live_peerpod_is_never_slow_and_leaves_no_entry() {
     let ambiguous = Decision::Keep(Kept::Ambiguous);
     let ended = |decision: &Decision| {
         let outcome = &Outcome::Decided(decision);
-        let ended = Ended { outcome, deleted: None, again: AGAIN, now: at(5000) };
+        let ended = Ended { deleted: None, ..ended(5000, outcome) };
         watched.tracker.ended(&key(), ended).unwrap().condition
     };
     assert_eq!(ended(&ambiguous).unwrap().reason, Reason::AmbiguousSiblings);
@@ -177,4 +181,41 @@ fn a_live_peerpod_is_never_slow_and_leaves_no_entry() {
     watched.holds(Reason::AmbiguousSiblings, 0);
     assert!(watched.tracker.table.lock().is_empty());
     assert_eq!(watched.tracker.table.lock().capacity(), 0);
+}
+
+#[test]
+fn what_a_person_must_do_stays_while_a_peerpod_waits_for_its_turn() {
+    let watched = Watched::new();
+    let parked =
+        |second, stalled| watched.tracker.ended(&key(), Ended { stalled, ..ended(second, &Outcome::Parked) });
+    // After a start, only the status says it.
+    assert_eq!(parked(400, Some(Reason::Unauthorized)), None);
+    watched.holds(Reason::Unauthorized, 1);
+    let reason = |second, class| watched.ended(second, &failed(class)).condition.unwrap().reason;
+    assert_eq!(reason(401, ErrorClass::Unauthorized), Reason::Unauthorized);
+    assert_eq!(parked(402, Some(Reason::Unauthorized)), None);
+    watched.holds(Reason::Unauthorized, 1);
+    assert_eq!(parked(403, None).unwrap().condition.unwrap().reason, Reason::DeletionSlow);
+    watched.holds(Reason::Unauthorized, 0);
+}
+
+#[test]
+fn the_same_decision_is_logged_once_although_the_peerpod_waited_for_its_turn_in_between() {
+    let watched = Watched::new();
+    let logged = || watched.tracker.table.lock()[&key()].logged;
+    watched.ended(1, &failed(ErrorClass::Unauthorized));
+    let first = logged();
+    assert_eq!(watched.reports(2, &Outcome::Parked), None);
+    assert_eq!((first.is_some(), logged()), (true, first));
+}
+
+#[test]
+fn a_vm_that_stays_while_its_pod_may_start_is_not_overdue() {
+    let watched = Watched::new();
+    assert_eq!(watched.ended(5000, &Decision::Wait(Wait::Start)).condition, None);
+    assert_eq!(watched.reports(5300, &Outcome::Parked), None);
+    assert_eq!(
+        watched.reports(5301, &Outcome::Parked).unwrap().condition.unwrap().reason,
+        Reason::DeletionSlow
+    );
 }

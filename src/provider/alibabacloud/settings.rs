@@ -100,7 +100,7 @@ pub(super) fn check(values: &Values) -> Result<Endpoint, Vec<Malformed>> {
         problems
             .push(Malformed::new("REGION", "regions of Alibaba Cloud are in lower case, such as cn-beijing"));
     }
-    let endpoint = Endpoint { setting: "REGION", address: place.to_string() };
+    let endpoint = Endpoint { setting: "REGION or ALIBABA_CLOUD_ENDPOINT", address: place.to_string() };
     if problems.is_empty() { Ok(endpoint) } else { Err(problems) }
 }
 

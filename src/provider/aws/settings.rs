@@ -130,7 +130,7 @@ pub(super) fn check(values: &Values) -> Result<Endpoint, Vec<Malformed>> {
             problems.push(Malformed::new(first, problem));
         }
     }
-    let endpoint = Endpoint { setting: "AWS_REGION", address: place.to_string() };
+    let endpoint = Endpoint { setting: "AWS_REGION or AWS_ENDPOINT_URL", address: place.to_string() };
     if problems.is_empty() { Ok(endpoint) } else { Err(problems) }
 }
 

@@ -76,7 +76,8 @@ pub(super) fn place(values: &Values) -> Option<Endpoint> {
 }
 
 fn endpoint(project: &str, base: &str) -> Endpoint {
-    Endpoint { setting: PROJECT, address: format!("{}/projects/{project}", base.trim_end_matches('/')) }
+    let setting = "GCP_PROJECT_ID or CLOUDSDK_API_ENDPOINT_OVERRIDES_COMPUTE";
+    Endpoint { setting, address: format!("{}/projects/{project}", base.trim_end_matches('/')) }
 }
 
 #[cfg(test)]

@@ -80,7 +80,7 @@ fn the_report_says_why_a_folder_is_unreadable_or_a_cloud_unreached() {
         report.starts_with("no provider\n") && report.contains("  wrong        /s/A is not text\n"),
         "{report}"
     );
-    assert!(report.ends_with("The settings are wrong: deletions will not work.\n"), "{report}");
+    assert!(report.ends_with("The settings are wrong: deletions or the sweep will not work.\n"), "{report}");
 }
 
 #[test]

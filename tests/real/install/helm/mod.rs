@@ -235,7 +235,6 @@ fn wrong_values_are_refused_by_their_name() -> Result<()> {
             &[("drain.timeout=30h", "at '/drain/timeout'")],
             &[("drain.timeout=24h 1s", "at '/drain/timeout'")],
             &[("drain.timeout=1m1m", "at '/drain/timeout'")],
-            &[("provider=byom", ""), ("providerSecrets.byom.id_rsa=a", "one key of id_rsa and id_rsa_pub")],
         ] {
             let options: Vec<_> = values.iter().flat_map(|(value, _)| ["--set", *value]).collect();
             let refusal = helm.rendered(&options).await.err().with_context(|| format!("{values:?}"))?;
@@ -254,7 +253,7 @@ fn wrong_values_are_refused_by_their_name() -> Result<()> {
 }
 
 #[test]
-fn the_files_for_ssh_become_its_secret() -> Result<()> {
+fn the_files_for_ssh_become_its_secret_and_half_a_key_is_refused() -> Result<()> {
     beside_others(async |scene| {
         let helm = Helm::of(scene.testbed.cluster()).await?;
         let set = |file: &str| ["--set".to_owned(), format!("providerSecrets.libvirt.{file}=of-{file}")];
@@ -264,6 +263,15 @@ fn the_files_for_ssh_become_its_secret() -> Result<()> {
         let secret = objects.iter().find(|it| it["metadata"]["name"] == "ssh-key-secret");
         let data = secret.context("no ssh-key-secret")?["data"].as_object().context("data")?;
         ensure!(data.keys().eq(["id_ed25519", "id_rsa.pub", "known_hosts"]), "{data:?}");
+        for (provider, file, told) in [
+            ("byom", "id_rsa", "byom lacks id_rsa or id_rsa_pub"),
+            ("byom", "id_ed25519", "byom lacks id_rsa or id_rsa_pub"),
+            ("libvirt", "id_rsa_pub", "libvirt has no private key"),
+        ] {
+            let values = format!("provider={provider},providerSecrets.{provider}.{file}=a");
+            let refusal = helm.rendered(&["--set", &values]).await.err().with_context(|| values)?;
+            ensure!(format!("{refusal:#}").contains(told), "{refusal:#}");
+        }
         Ok(())
     })
 }

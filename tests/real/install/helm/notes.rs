@@ -161,8 +161,6 @@ fn the_key_for_ssh_is_asked_for_where_it_is_needed_and_not_made() -> Result<()> 
         let at = |uri: &str| json!({ "provider": "libvirt", "providerConfigs": { "libvirt": { "LIBVIRT_URI": uri } } });
         let mut made = at("qemu+ssh://root@host/system");
         made["providerSecrets"] = json!({ "libvirt": { "id_ed25519": "key" } });
-        let mut half = at("qemu+ssh://root@host/system");
-        half["providerSecrets"] = json!({ "libvirt": { "id_rsa_pub": "key" } });
         let elsewhere = json!({ "provider": "libvirt", "settings": { "existingConfigMapName": "mine" } });
         let named = json!({ "mode": "reference", "existingSshKeySecretName": "mine" });
         for (values, command) in [
@@ -171,7 +169,6 @@ fn the_key_for_ssh_is_asked_for_where_it_is_needed_and_not_made() -> Result<()> 
             (at("qemu+libssh2://root@host/system"), Some(LIBVIRT)),
             (at("qemu+tcp://host/system"), None),
             (made, None),
-            (half, Some(LIBVIRT)),
             (elsewhere, Some(LIBVIRT)),
             (json!({ "provider": "byom", "secrets": named }), Some(BYOM)),
             (json!({ "provider": "aws" }), None),

@@ -149,8 +149,11 @@
 {{- with get $given $name }}{{ $_ := set $all $name (include "peerpod-operator.pem" .) }}{{ end -}}
 {{- end -}}
 {{- with $given.id_rsa_pub }}{{ $_ := set $all "id_rsa.pub" (include "peerpod-operator.pem" .) }}{{ end -}}
-{{- if and (eq (toString .Values.provider) "byom") (ne (hasKey $all "id_rsa") (hasKey $all "id_rsa.pub")) -}}
-{{- fail "providerSecrets.byom has one key of id_rsa and id_rsa_pub: give both, as cloud-api-adaptor does not start without the public one" -}}
+{{- if and (eq (toString .Values.provider) "byom") $all (not (and (hasKey $all "id_rsa") (hasKey $all "id_rsa.pub"))) -}}
+{{- fail "providerSecrets.byom lacks id_rsa or id_rsa_pub: cloud-api-adaptor starts with both alone" -}}
+{{- end -}}
+{{- if and (eq (toString .Values.provider) "libvirt") $all (not (or (hasKey $all "id_rsa") (hasKey $all "id_ecdsa") (hasKey $all "id_ed25519"))) -}}
+{{- fail "providerSecrets.libvirt has no private key: add id_rsa, id_ecdsa or id_ed25519, or create the Secret ssh-key-secret yourself" -}}
 {{- end -}}
 {{- toYaml $all -}}
 {{- end }}
@@ -168,7 +171,7 @@
 
 {{- /* What `kubectl create secret` is to take for ssh-key-secret; nothing where ssh needs none, or the release makes it. */ -}}
 {{- define "peerpod-operator.sshKeyFiles" -}}
-{{- $made := and (eq .Values.secrets.mode "create") (regexMatch "(?m)^id_[a-z0-9]+:" (include "peerpod-operator.sshKey" .)) -}}
+{{- $made := and (eq .Values.secrets.mode "create") (ne (include "peerpod-operator.sshKey" .) "{}") -}}
 {{- $settings := dict -}}
 {{- if not .Values.settings.existingConfigMapName }}{{ $settings = include "peerpod-operator.settings" . | fromYaml }}{{ end -}}
 {{- $ssh := regexMatch "^[a-z]+[+](ssh|libssh2?):" ($settings.LIBVIRT_URI | default "qemu+ssh:") -}}

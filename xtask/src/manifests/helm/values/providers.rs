@@ -23,13 +23,13 @@ pub(super) fn provider(_: &mut SchemaGenerator) -> Schema {
 /// The largest number that helm keeps exactly. It reads numbers as floating-point ones, and would change digits of longer ones silently.
 const EXACT: i64 = (1 << 53) - 1;
 
-/// A setting may be written without quotes, and with nothing after its colon. Of a fraction, helm would change the digits: 1.50 to 1.5.
+/// A setting may be written without quotes, and with nothing after its colon.
 fn setting() -> Value {
-    json!({ "type": ["string", "integer", "boolean", "null"], "minimum": -EXACT, "maximum": EXACT })
+    json!({ "type": ["string", "number", "boolean", "null"], "minimum": -EXACT, "maximum": EXACT })
 }
 
-/// A credential is text: YAML reads 0815 as a number, and `yes` as true.
-fn credential() -> Value {
+/// A credential or a version is text: YAML reads 0815 as 815, 1.50 as 1.5, and `yes` as true.
+fn text() -> Value {
     json!({ "type": ["string", "null"] })
 }
 
@@ -57,7 +57,7 @@ fn by_provider(
         .map(|(provider, name)| {
             let keys = provider.keys().iter().chain(Common::KEYS).filter(|key| holds(key.kind));
             let described = keys.map(|key| {
-                let mut schema = value();
+                let mut schema = if key.name.ends_with("_VERSION") { text() } else { value() };
                 schema["description"] = key.doc.split_whitespace().collect::<Vec<_>>().join(" ").into();
                 (key.name.to_owned(), schema)
             });
@@ -79,11 +79,11 @@ pub(super) fn provider_configs(_: &mut SchemaGenerator) -> Schema {
 
 pub(super) fn provider_secrets(_: &mut SchemaGenerator) -> Schema {
     let further = |provider: &Cloud| {
-        let mut further: Object = SSH_FILES.map(|name| (name.to_owned(), credential())).into_iter().collect();
+        let mut further: Object = SSH_FILES.map(|name| (name.to_owned(), text())).into_iter().collect();
         if provider.mounts(AdaptorSecret::HostKeys) {
             further.insert("hostKeys".to_owned(), host_keys());
         }
         further
     };
-    by_provider(further, |kind| kind == Kind::Secret, credential)
+    by_provider(further, |kind| kind == Kind::Secret, text)
 }
