@@ -110,17 +110,21 @@ pub(super) fn slow(deleted: Timestamp, state: &Message) -> ConditionUpdate {
     ConditionUpdate { reason: Reason::DeletionSlow, message: within_limit(&message) }
 }
 
+/// The reasons of the conditions that are True in its status.
+fn reasons(peerpod: &PeerPod) -> impl Iterator<Item = &str> {
+    let conditions = peerpod.status.iter().flat_map(|status| &status.conditions);
+    conditions.filter(|it| it.status == "True").map(|it| it.reason.as_str())
+}
+
 /// Whether the condition that is True has this reason.
 pub(super) fn has_reason(peerpod: &PeerPod, reason: Reason) -> bool {
-    let conditions = peerpod.status.iter().flat_map(|status| &status.conditions);
-    conditions.filter(|it| it.status == "True").any(|it| it.reason == reason.as_str())
+    reasons(peerpod).any(|it| it == reason.as_str())
 }
 
 /// Why a person must act, as its status says. A VM that is kept on purpose needs no one.
 pub(super) fn stalled(peerpod: &PeerPod) -> Option<Reason> {
-    let conditions = peerpod.status.iter().flat_map(|status| &status.conditions);
-    let mut reasons = conditions.filter(|it| it.status == "True").filter_map(|it| Reason::named(&it.reason));
-    reasons.find(|it| it.condition_type() == ConditionType::Stalled && !it.keeps_vm())
+    let is_stalled = |it: &Reason| it.condition_type() == ConditionType::Stalled && !it.keeps_vm();
+    reasons(peerpod).filter_map(Reason::named).find(is_stalled)
 }
 
 /// Whether its status has [`KEPT_FOR_POD`].

@@ -13,7 +13,7 @@ use super::{
     decide::{self, Decision, Facts, Release, Wait, decide},
     object,
     observe::{self, Interrupted},
-    outcome::{Outcome, StatusUpdate},
+    outcome::Outcome,
     parking::Turn,
     report_tracker::Ended,
     requeue_policy::POD_RESYNC,
@@ -127,24 +127,19 @@ impl Context {
         }
     }
 
-    /// Reports how a reconcile ended.
+    /// Reports how a reconcile ended. A failed report does not delay the next reconcile, which reports again.
     async fn report_outcome(&self, peerpod: &PeerPod, outcome: &Outcome<'_>, again: Duration) {
+        let latest = self.latest(peerpod);
         let ended = Ended {
             outcome,
             deleted: object::delayed_since(peerpod),
-            stalled: conditions::stalled(&self.latest(peerpod)),
+            stalled: conditions::stalled(&latest),
             again,
             now: Timestamp::now(),
         };
-        if let Some(update) = self.trackers.report_tracker.ended(&object::key(peerpod), ended) {
-            self.report(peerpod, &update).await;
-        }
-    }
-
-    /// A failed report does not delay the next reconcile, which reports again.
-    async fn report(&self, peerpod: &PeerPod, update: &StatusUpdate) {
+        let Some(update) = self.trackers.report_tracker.ended(&object::key(peerpod), ended) else { return };
         let kept_for_pod = self.index.is_kept_for_pod(peerpod);
-        if let Err(error) = self.reporter.report(&self.latest(peerpod), update, kept_for_pod).await {
+        if let Err(error) = self.reporter.report(&latest, &update, kept_for_pod).await {
             warn!(%error, "the status was not written");
         }
     }

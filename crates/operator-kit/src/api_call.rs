@@ -74,13 +74,13 @@ pub(crate) fn refusal(status: &Status) -> String {
     if is_unknown_kind(status) {
         return "it does not know this kind of object (404 page not found)".to_owned();
     }
-    let words = status.message.split_whitespace().collect::<Vec<_>>().join(" ");
-    let said = cut(&words, LONGEST_PAGE);
+    let said = || cut(&status.message.split_whitespace().collect::<Vec<_>>().join(" "), LONGEST_PAGE);
     if status.code == UNAUTHORIZED {
-        let said = non_empty(Some(&*said)).unwrap_or("Unauthorized");
+        let said = non_empty(Some(said())).unwrap_or_else(|| "Unauthorized".to_owned());
         return format!("it does not accept the credentials (401 {said}): they may have expired");
     }
     if status.reason == NO_STATUS {
+        let said = said();
         let begin = if said.is_empty() { "" } else { ": " };
         return format!("HTTP {}{begin}{said}", status.code);
     }

@@ -150,7 +150,7 @@
 {{- end -}}
 {{- with $given.id_rsa_pub }}{{ $_ := set $all "id_rsa.pub" (include "peerpod-operator.pem" .) }}{{ end -}}
 {{- if and (eq (toString .Values.provider) "byom") $all (not (and (hasKey $all "id_rsa") (hasKey $all "id_rsa.pub"))) -}}
-{{- fail "providerSecrets.byom lacks id_rsa or id_rsa_pub: cloud-api-adaptor starts with both alone" -}}
+{{- fail "providerSecrets.byom lacks id_rsa or id_rsa_pub: cloud-api-adaptor needs both to start" -}}
 {{- end -}}
 {{- if and (eq (toString .Values.provider) "libvirt") $all (not (or (hasKey $all "id_rsa") (hasKey $all "id_ecdsa") (hasKey $all "id_ed25519"))) -}}
 {{- fail "providerSecrets.libvirt has no private key: add id_rsa, id_ecdsa or id_ed25519, or create the Secret ssh-key-secret yourself" -}}
